@@ -1,0 +1,45 @@
+"""Brokers and topics for tests that need the real thing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub forgets NewTopic
+
+from tests.support.waiting import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBroker:
+    """A cluster that somebody else runs for the tests."""
+
+    bootstrap_servers: str
+
+
+def unique_name(prefix: str) -> str:
+    """A name that no other test and no earlier run has: for topics, groups, namespaces, transactional ids."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def create_topic(
+    bootstrap_servers: str,
+    name: str,
+    *,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+) -> str:
+    """Create a topic, wait until every partition has a leader, and give its name back."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    wanted = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+    admin.create_topics([wanted])[name].result(timeout=30)
+
+    def leader_count() -> bool:
+        topic = admin.list_topics(name, timeout=10).topics[name]
+        return len(topic.partitions) == partitions and all(
+            p.leader >= 0 for p in topic.partitions.values()
+        )
+
+    wait_until(leader_count, within=30, what=f"every partition of {name} has a leader")
+    return name

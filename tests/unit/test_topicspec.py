@@ -1,0 +1,444 @@
+"""Topics as data: what a topic file may say, and what is planned from it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlayer.adapters.topic_files import NAMESPACE_ROLES, read_topic_files
+from txlayer.config import SystemTopics
+from txlayer.core.topicspec import (
+    PARTITION_COUNT,
+    SETTING_RULES,
+    Above,
+    AlterSetting,
+    Change,
+    CreateTopic,
+    DesiredTopic,
+    Difference,
+    PartitionSource,
+    Setting,
+    TopicSpec,
+    TopicState,
+    plan,
+)
+from txlayer.errors import ConfigError
+
+FILE = """
+name = "{namespace}.half"
+holds = "half messages"
+[partitions]
+count = "namespace"
+why = "keys never move"
+[settings."retention.ms"]
+value = "1000"
+why = "long enough"
+"""
+
+
+def topic_file(**overrides: Any) -> dict[str, Any]:
+    """The content of a topic file."""
+    return {**tomllib.loads(FILE), **overrides}
+
+
+def setting(name: str, value: str, **overrides: Any) -> Setting:
+    """A setting with a reason."""
+    return Setting(**{"name": name, "value": value, "why": "because", **overrides})
+
+
+def desired(name: str = "ns.half", **overrides: Any) -> DesiredTopic:
+    """A topic as it must be."""
+    return DesiredTopic(
+        **{
+            "name": name,
+            "partition_count": 8,
+            "is_count_shared": True,
+            "partitions_why": "keys never move",
+            "replication_factor": None,
+            "settings": (),
+            **overrides,
+        }
+    )
+
+
+def state(**overrides: Any) -> TopicState:
+    """A topic as it is."""
+    return TopicState(
+        **{"partition_count": 8, "replication_factor": 1, "settings": {}, **overrides}
+    )
+
+
+def after(
+    changes: list[Change], actual: dict[str, TopicState], *, replication_factor: int = 1
+) -> dict[str, TopicState]:
+    """The cluster once the changes are made; what it does by itself is nothing."""
+    cluster = dict(actual)
+    for change in changes:
+        if isinstance(change, CreateTopic):
+            replicas = change.replication_factor or replication_factor
+            cluster[change.topic] = TopicState(
+                change.partition_count, replicas, dict(change.settings)
+            )
+        elif isinstance(change, AlterSetting):
+            old = cluster[change.topic]
+            cluster[change.topic] = replace(
+                old, settings={**old.settings, change.setting: change.wanted}
+            )
+    return cluster
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_file_is_read_whole() -> None:
+    spec = TopicSpec.parse(topic_file())
+
+    assert (
+        TopicSpec(
+            "{namespace}.half",
+            "half messages",
+            PartitionSource.NAMESPACE,
+            "keys never move",
+            (Setting("retention.ms", "1000", "long enough"),),
+        )
+        == spec
+    )
+
+
+def test_a_setting_may_follow_another_topics_and_may_need_replicas() -> None:
+    followed = {"topic": "{namespace}.half", "times": 2}
+    spec = TopicSpec.parse(
+        topic_file(
+            settings={
+                "max.message.bytes": {
+                    "value": "9",
+                    "why": "w",
+                    "replication_min": 3,
+                    "above": followed,
+                }
+            }
+        )
+    )
+
+    topic = spec.desired(names={"namespace": "shop"}, partition_count=4)
+
+    assert (Setting("max.message.bytes", "9", "w", 3, Above("shop.half", 2)),) == topic.settings
+    assert ("shop.half", 4, True) == (topic.name, topic.partition_count, topic.is_count_shared)
+
+
+def test_a_number_of_partitions_stands_for_itself() -> None:
+    spec = TopicSpec.parse(topic_file(partitions={"count": 4, "why": "w"}))
+
+    topic = spec.desired(names={"namespace": "shop"}, partition_count=16)
+
+    assert (4, False) == (topic.partition_count, topic.is_count_shared)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ({"name": ""}, "name"),
+        ({"holds": 3}, "holds"),
+        ({"colour": "red"}, "colour"),
+        ({"partitions": 8}, "partitions"),
+        ({"partitions": {"count": 0, "why": "w"}}, "count"),
+        ({"partitions": {"count": True, "why": "w"}}, "count"),
+        ({"partitions": {"count": "many", "why": "w"}}, "count"),
+        ({"partitions": {"count": 8}}, "why"),
+        ({"partitions": {"count": 8, "why": "w", "colour": "red"}}, "colour"),
+        ({"settings": {"no.such.setting": {"value": "1", "why": "w"}}}, "no.such.setting"),
+        ({"settings": {"retention.ms": {"value": "1"}}}, "why"),
+        ({"settings": {"retention.ms": {"value": 1, "why": "w"}}}, "value"),
+        ({"settings": {"retention.ms": {"value": "week", "why": "w"}}}, "value"),
+        ({"settings": {"retention.ms": "1"}}, "retention.ms"),
+        (
+            {"settings": {"retention.ms": {"value": "1", "why": "w", "replication_min": 0}}},
+            "replication_min",
+        ),
+        (
+            {"settings": {"retention.ms": {"value": "1", "why": "w", "above": {"topic": "t"}}}},
+            "above",
+        ),
+        (
+            {"settings": {"max.message.bytes": {"value": "1", "why": "w", "above": {"times": 2}}}},
+            "topic",
+        ),
+    ],
+)
+def test_a_topic_file_out_of_form_is_refused_by_the_place(
+    overrides: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        TopicSpec.parse(topic_file(**overrides), origin="half.toml")
+
+    assert name == refused.value.name
+    assert "half.toml" in refused.value.detail
+
+
+def test_the_topic_files_are_those_of_the_design() -> None:
+    files = read_topic_files()
+    specs = {role: TopicSpec.parse(content, origin=role) for role, content in files.items()}
+
+    assert {*NAMESPACE_ROLES, "dlq", "replay"} == set(specs)
+    names = {
+        specs[role].desired(names={"namespace": "shop"}, partition_count=8).name
+        for role in NAMESPACE_ROLES
+    }
+    assert SystemTopics("shop").all == names
+    for role in ("half", "op", "doubt"):
+        assert PartitionSource.NAMESPACE is specs[role].partitions
+    dlq = specs["dlq"].desired(names={"group": "loyalty", "topic": "orders"}, partition_count=3)
+    assert ("loyalty.orders.dlq", 3, False) == (dlq.name, dlq.partition_count, dlq.is_count_shared)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "value"),
+    [
+        ("half", "retention.ms", "604800000"),
+        ("half", "message.timestamp.type", "LogAppendTime"),
+        ("op", "retention.ms", "604800000"),
+        ("op", "message.timestamp.type", "LogAppendTime"),
+        ("doubt", "cleanup.policy", "compact"),
+        ("doubt", "min.compaction.lag.ms", "86400000"),
+        ("doubt", "message.timestamp.type", "LogAppendTime"),
+        ("check", "retention.ms", "86400000"),
+        ("locks", "retention.ms", "86400000"),
+        ("locks", "message.timestamp.type", "LogAppendTime"),
+        ("dlq", "retention.ms", "2592000000"),
+        ("replay", "retention.ms", "604800000"),
+    ],
+)
+def test_a_topic_has_the_setting_that_a_promise_rests_on(role: str, name: str, value: str) -> None:
+    spec = TopicSpec.parse(read_topic_files()[role])
+
+    assert {name: value}.items() <= {s.name: s.value for s in spec.settings}.items()
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_topic_is_created_with_all_its_settings() -> None:
+    topic = desired(
+        settings=(
+            setting("retention.ms", "7"),
+            setting("min.insync.replicas", "2", replication_min=3),
+        )
+    )
+
+    assert [CreateTopic("ns.half", 8, None, {"retention.ms": "7"}, "keys never move")] == plan(
+        [topic], {}
+    )
+    three = replace(topic, replication_factor=3)
+    assert [
+        CreateTopic(
+            "ns.half", 8, 3, {"retention.ms": "7", "min.insync.replicas": "2"}, "keys never move"
+        )
+    ] == plan([three], {})
+
+
+def test_what_is_as_it_must_be_needs_nothing() -> None:
+    topic = desired(settings=(setting("retention.ms", "7"), setting("cleanup.policy", "delete")))
+
+    assert [] == plan(
+        [topic], {"ns.half": state(settings={"retention.ms": "7", "cleanup.policy": "delete"})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "wanted", "is_altered"),
+    [
+        ("retention.ms", "6", "7", True),
+        ("retention.ms", "8", "7", False),
+        ("retention.ms", "-1", "7", False),
+        ("retention.bytes", "1000000", "-1", True),
+        ("retention.bytes", "-1", "-1", False),
+        ("max.message.bytes", "6", "7", True),
+        ("max.message.bytes", "8", "7", False),
+        ("min.insync.replicas", "1", "2", True),
+        ("min.insync.replicas", "3", "2", False),
+        ("message.timestamp.type", "CreateTime", "LogAppendTime", True),
+        ("unclean.leader.election.enable", "true", "false", True),
+        ("retention.ms", "a week", "7", True),
+    ],
+)
+def test_a_setting_is_raised_and_never_lowered(
+    name: str, found: str, wanted: str, *, is_altered: bool
+) -> None:
+    changes = plan(
+        [desired(settings=(setting(name, wanted),))], {"ns.half": state(settings={name: found})}
+    )
+
+    assert (
+        [AlterSetting("ns.half", name, found, wanted, "because")] if is_altered else []
+    ) == changes
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "differs"),
+    [
+        ("compact", "delete", True),
+        ("delete", "compact", True),
+        ("compact,delete", "compact", True),
+        ("compact, delete", "delete,compact", False),
+    ],
+)
+def test_what_could_delete_records_is_left_to_a_person(
+    found: str, wanted: str, *, differs: bool
+) -> None:
+    topic = desired(settings=(setting("cleanup.policy", wanted),))
+
+    changes = plan([topic], {"ns.half": state(settings={"cleanup.policy": found})})
+
+    assert (
+        [Difference("ns.half", "cleanup.policy", found, wanted, "because")] if differs else []
+    ) == changes
+
+
+@pytest.mark.parametrize("found", [4, 16])
+def test_a_number_of_partitions_is_fixed_for_life(found: int) -> None:
+    changes = plan([desired()], {"ns.half": state(partition_count=found)})
+
+    assert [Difference("ns.half", "partitions", str(found), "8", "keys never move")] == changes
+
+
+def test_half_and_op_with_unequal_partitions_are_a_finding() -> None:
+    changes = plan(
+        [desired("ns.half"), desired("ns.op")],
+        {"ns.half": state(), "ns.op": state(partition_count=6)},
+    )
+
+    assert 1 == len(changes)
+    assert isinstance(changes[0], Difference)
+    assert ("ns.op", "6", "8") == (changes[0].topic, changes[0].found, changes[0].wanted)
+    assert "no coordinator starts" in changes[0].why
+
+
+def test_a_missing_topic_of_an_old_namespace_gets_the_old_count() -> None:
+    changes = plan([desired("ns.half"), desired("ns.op")], {"ns.half": state(partition_count=16)})
+
+    assert [16] == [change.partition_count for change in changes if isinstance(change, CreateTopic)]
+    assert ["ns.half"] == [change.topic for change in changes if isinstance(change, Difference)]
+
+
+def test_fewer_replicas_than_asked_for_are_a_finding_and_more_are_not() -> None:
+    topic = desired(replication_factor=3)
+
+    assert [] == plan([topic], {"ns.half": state(replication_factor=5)})
+    found = plan([topic], {"ns.half": state(replication_factor=1)})
+    assert [("replication factor", "1", "3")] == [
+        (change.what, change.found, change.wanted)
+        for change in found
+        if isinstance(change, Difference)
+    ]
+
+
+def test_a_replicated_topic_gets_its_minimum_in_sync_whoever_chose_the_replicas() -> None:
+    topic = desired(settings=(setting("min.insync.replicas", "2", replication_min=3),))
+    settings = {"min.insync.replicas": "1"}
+
+    assert [] == plan([topic], {"ns.half": state(replication_factor=2, settings=settings)})
+    changes = plan([topic], {"ns.half": state(replication_factor=3, settings=settings)})
+    assert [AlterSetting("ns.half", "min.insync.replicas", "1", "2", "because")] == changes
+
+
+def test_doubt_takes_more_bytes_than_half_whatever_half_takes() -> None:
+    limit = setting("max.message.bytes", "2097152", above=Above("ns.half", 2))
+    topics = [desired("ns.half"), desired("ns.doubt", settings=(limit,))]
+    doubt = state(settings={"max.message.bytes": "2097152"})
+
+    small = {"ns.half": state(settings={"max.message.bytes": "1048588"}), "ns.doubt": doubt}
+    large = {"ns.half": state(settings={"max.message.bytes": "5000000"}), "ns.doubt": doubt}
+
+    assert [AlterSetting("ns.doubt", "max.message.bytes", "2097152", "2097176", "because")] == plan(
+        topics, small
+    )
+    assert [
+        AlterSetting("ns.doubt", "max.message.bytes", "2097152", "10000000", "because")
+    ] == plan(topics, large)
+
+
+# --- for every cluster ------------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers(-1, 5_000_000).map(str)
+FOUND = st.fixed_dictionaries(
+    {},
+    optional={
+        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete"]),
+        "max.message.bytes": NUMBERS,
+        "message.timestamp.type": st.sampled_from(["CreateTime", "LogAppendTime"]),
+        "min.compaction.lag.ms": NUMBERS,
+        "min.insync.replicas": st.integers(1, 3).map(str),
+        "retention.bytes": NUMBERS,
+        "retention.ms": NUMBERS,
+        "unclean.leader.election.enable": st.sampled_from(["true", "false"]),
+    },
+)
+STATES = st.builds(TopicState, st.integers(1, 12), st.integers(1, 4), FOUND)
+TOPICS = [f"shop.{role}" for role in NAMESPACE_ROLES]
+CLUSTERS = st.dictionaries(st.sampled_from(TOPICS), STATES)
+
+
+def namespace(partition_count: int, replication_factor: int | None) -> list[DesiredTopic]:
+    """The namespace `shop` as the topic files say it."""
+    files = read_topic_files()
+    return [
+        TopicSpec.parse(files[role]).desired(
+            names={"namespace": "shop"},
+            partition_count=partition_count,
+            replication_factor=replication_factor,
+        )
+        for role in NAMESPACE_ROLES
+    ]
+
+
+DESIRED = {
+    (count, factor): namespace(count, factor)
+    for count in (4, PARTITION_COUNT)
+    for factor in (None, 1, 3)
+}
+
+
+@given(CLUSTERS, st.sampled_from(sorted(DESIRED, key=str)))
+def test_a_plan_never_deletes_and_never_shrinks(
+    actual: dict[str, TopicState], asked: tuple[int, int | None]
+) -> None:
+    cluster = after(plan(DESIRED[asked], actual), actual, replication_factor=3)
+
+    assert set(TOPICS) == set(cluster)
+    for name, before in actual.items():
+        now = cluster[name]
+        assert (before.partition_count, before.replication_factor) == (
+            now.partition_count,
+            now.replication_factor,
+        )
+        assert before.settings.get("cleanup.policy") == now.settings.get("cleanup.policy")
+        for setting_name in ("retention.ms", "retention.bytes"):
+            if setting_name in before.settings:
+                old, new = (int(s.settings[setting_name]) for s in (before, now))
+                assert new == -1 or 0 <= old <= new
+
+
+@given(CLUSTERS, st.sampled_from(sorted(DESIRED, key=str)))
+def test_a_plan_applied_twice_leaves_only_what_a_person_must_do(
+    actual: dict[str, TopicState], asked: tuple[int, int | None]
+) -> None:
+    cluster = actual
+    for _ in range(2):
+        cluster = after(plan(DESIRED[asked], cluster), cluster, replication_factor=3)
+
+    assert [] == [
+        change for change in plan(DESIRED[asked], cluster) if not isinstance(change, Difference)
+    ]
+
+
+def test_every_setting_of_the_topic_files_has_a_rule() -> None:
+    used = {
+        s.name for content in read_topic_files().values() for s in TopicSpec.parse(content).settings
+    }
+
+    assert used <= set(SETTING_RULES)

@@ -1,0 +1,1 @@
+"""Everything that reaches outside the process; no rule of the protocol."""

@@ -1,0 +1,1 @@
+"""Apache Kafka through confluent-kafka: the only package that imports it."""

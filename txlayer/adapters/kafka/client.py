@@ -1,0 +1,231 @@
+"""Clients of one Kafka cluster with the settings that carry the promises (reasons: docs/explanation/kafka.md).
+
+Never here: judging a message's content.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.errors import BrokerUnavailableError, TxLayerError
+
+logger = logging.getLogger("txlayer.kafka")
+client_logger = logging.getLogger("txlayer.librdkafka")
+
+PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public constant begins with an underscore
+
+RETRY_BACKOFF_MS = 100
+"""The guard against re-sent EndTxn rests on it (KAFKA_FACTS 2): a re-send waits at least 0.8 of it."""
+
+
+def base_settings(config: ClientConfig) -> dict[str, Any]:
+    """What every client of ours shares; `client_settings` win, those that carry a promise are refused by the config."""
+    return {
+        "bootstrap.servers": config.bootstrap_servers,
+        "retry.backoff.ms": RETRY_BACKOFF_MS,
+        "retry.backoff.max.ms": 500,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.propagation.max.ms": 5000,
+        "log.connection.close": False,
+        "logger": client_logger,
+        **config.client_settings,
+    }
+
+
+def half_producer(
+    config: ClientConfig, *, prepare_timeout_ms: int, linger_ms: float = 0
+) -> Producer:
+    """An idempotent producer for half and op records; they always name their partition."""
+    return Producer(
+        {
+            "linger.ms": linger_ms,
+            **base_settings(config),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": prepare_timeout_ms,
+            "allow.auto.create.topics": False,
+            "partitioner": "murmur2_random",
+        }
+    )
+
+
+def transactional_producer(
+    config: ClientConfig, *, transactional_id: str, timeout_ms: int
+) -> Producer:
+    """A transactional producer, not initialised yet."""
+    return Producer(
+        {
+            "compression.type": "lz4",
+            **base_settings(config),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            # Equal, so that a slow answer is waited for and not asked for again.
+            "socket.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms - 1000,
+            "linger.ms": 0,
+            "allow.auto.create.topics": False,
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+
+
+def group_consumer(
+    config: ClientConfig, *, group: str, session_timeout_ms: int, isolation: str
+) -> Consumer:
+    """A member of a classic group with the range assignor; it never stores offsets by itself."""
+    return Consumer(
+        {
+            "fetch.wait.max.ms": 10,
+            "queued.max.messages.kbytes": 65_536,
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            **base_settings(config),
+            "group.id": group,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "range",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": isolation,
+            "auto.offset.reset": "error",
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
+            "max.poll.interval.ms": max(60_000, session_timeout_ms),
+            "check.crcs": True,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
+def plain_consumer(
+    config: ClientConfig, *, isolation: str = "read_committed", group: str = "txlayer-reader"
+) -> Consumer:
+    """A consumer that assigns its partitions itself and reports the end of each; `group` is only looked at."""
+    return Consumer(
+        {
+            "fetch.wait.max.ms": 10,
+            "queued.max.messages.kbytes": 65_536,
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            **base_settings(config),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": isolation,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
+def client_partitions(offsets: Mapping[TopicPartition, int]) -> list[ClientPartition]:
+    """{(topic, partition): offset} in the client's form."""
+    return [
+        ClientPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()
+    ]
+
+
+def wait_for_broker(client: Producer | Consumer, *, config: ClientConfig, timeout_s: float) -> None:
+    """Connect now rather than at the first call that would hide the reason.
+
+    Raises:
+        BrokerUnavailableError: nobody answered within `timeout_s`.
+        NotAuthorisedError: the broker refused the credentials.
+    """
+    started = time.monotonic()
+    try:
+        client.list_topics(topic="__consumer_offsets", timeout=timeout_s)
+    except KafkaException as exc:
+        waited_ms = int((time.monotonic() - started) * 1000)
+        error = translate(exc, bootstrap_servers=config.bootstrap_servers, waited_ms=waited_ms)
+        if isinstance(error, BrokerUnavailableError):
+            raise BrokerUnavailableError(
+                "no broker answered; is the address right and the broker up?",
+                bootstrap_servers=config.bootstrap_servers,
+                waited_ms=waited_ms,
+            ) from exc
+        raise error from exc
+
+
+class PlainReader:
+    """Reads partitions that it names itself; the `LogReader` of real Kafka."""
+
+    def __init__(self, config: ClientConfig, *, isolation: str = "read_committed") -> None:
+        self._config = config
+        self._consumer = plain_consumer(config, isolation=isolation)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets."""
+        self._consumer.assign(client_partitions(positions))
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
+        """Records as they come; `poll`, then `consume(n, 0)`, because `consume(n, t)` would wait for all n."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return ()
+        return [first, *self._consumer.consume(record_count_max - 1, 0)]
+
+    def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
+        """(first offset, next offset as the isolation level sees it).
+
+        Raises:
+            BrokerUnavailableError: not answered within `timeout_s`.
+        """
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                ClientPartition(*partition), timeout=timeout_s
+            )
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+        return low, high
+
+    def close(self) -> None:
+        """End."""
+        self._consumer.close()
+
+    def _translated(self, exc: KafkaException) -> TxLayerError:
+        return translate(exc, bootstrap_servers=self._config.bootstrap_servers)
+
+
+def stored_offsets(
+    config: ClientConfig,
+    *,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    is_stable: bool,
+    timeout_s: float,
+) -> dict[TopicPartition, StoredOffset | None]:
+    """What `group` stored; None where nothing is.
+
+    With `is_stable` the answer waits for pending transactional offsets; without it (read_uncommitted) it does not.
+
+    Raises:
+        BrokerUnavailableError: not answered within `timeout_s`, for instance because offsets are pending.
+    """
+    consumer = plain_consumer(
+        config, isolation="read_committed" if is_stable else "read_uncommitted", group=group
+    )
+    try:
+        answer = consumer.committed([ClientPartition(*p) for p in partitions], timeout=timeout_s)
+    except KafkaException as exc:
+        raise translate(exc, bootstrap_servers=config.bootstrap_servers) from exc
+    finally:
+        consumer.close()
+    found: dict[TopicPartition, StoredOffset | None] = {}
+    for p in answer:
+        if p.error is not None:
+            raise translate(p.error, bootstrap_servers=config.bootstrap_servers)
+        found[p.topic, p.partition] = (
+            StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
+        )
+    return found

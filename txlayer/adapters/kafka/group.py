@@ -1,0 +1,172 @@
+"""A member of the coordinator's consumer group: it says what was assigned and lets the service decide where to read.
+
+No callback here ever raises: an exception out of a callback loses messages silently (KAFKA_FACTS 8, measured). What
+goes wrong in one is kept and raised by the next `read`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from txlayer.adapters.kafka.client import client_partitions, group_consumer
+from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.errors import InvariantError, TxLayerError
+
+_METADATA_PREFIX = b"CGMDv2:"
+
+# Not failures of the reader: the client goes on by itself.
+_PASSING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the client's public constants begin with an underscore
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+
+
+def parse_member(metadata: bytes) -> tuple[int, str]:
+    """(generation, member id) of a group's metadata: `CGMDv2:`, int32 generation, then group and member, each ending in NUL.
+
+    Raises:
+        InvariantError: no member or no generation is in it. The broker would accept it unchecked (KAFKA_FACTS 3).
+    """
+    if not metadata.startswith(_METADATA_PREFIX) or len(metadata) < len(_METADATA_PREFIX) + 6:
+        raise InvariantError(f"group metadata of an unknown form: {metadata[:40]!r}")
+    (generation,) = struct.unpack_from("<i", metadata, len(_METADATA_PREFIX))
+    parts = metadata[len(_METADATA_PREFIX) + 4 :].split(b"\0")
+    member = parts[1].decode() if len(parts) > 1 else ""
+    if generation < 0 or not member:
+        raise InvariantError(f"group metadata without a member or a generation: {metadata[:80]!r}")
+    return generation, member
+
+
+class KafkaGroupReader:
+    """The `GroupReader` of real Kafka."""
+
+    def __init__(self, config: ClientConfig, *, group: str, session_timeout_ms: int) -> None:
+        self._config = config
+        self._consumer: Consumer = group_consumer(
+            config, group=group, session_timeout_ms=session_timeout_ms, isolation="read_committed"
+        )
+        self._assignment: Assignment | None = None
+        self._is_revoked = False
+        self._failure: Exception | None = None
+
+    def start(self, topics: Sequence[str]) -> None:
+        """Join the group; the assignment comes from within a later `read`."""
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+
+    def take_assignment(self) -> Assignment | None:
+        """The newest assignment that was not taken yet; it assigns nothing, `resume_at` does."""
+        taken, self._assignment = self._assignment, None
+        return taken
+
+    def take_revocation(self) -> bool:
+        """True once after the group took its partitions back, or the session was lost."""
+        taken, self._is_revoked = self._is_revoked, False
+        return taken
+
+    def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read the assigned partitions from here."""
+        self._consumer.assign(client_partitions(positions))
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop reading these; what was fetched ahead is given up."""
+        self._consumer.pause([ClientPartition(*p) for p in partitions])
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these again."""
+        self._consumer.resume([ClientPartition(*p) for p in partitions])
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
+        """Records as they come, none with an error; serves the group's callbacks.
+
+        Raises:
+            TxLayerError: the stored offset is gone (OFFSET_OUT_OF_RANGE), access is denied, or a callback failed.
+                Nothing that was read counts: rebuild from the stored offsets.
+        """
+        # poll, then consume(n, 0): consume(n, t) would wait for all n (KAFKA_FACTS 8).
+        first = self._consumer.poll(timeout_s)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if first is None:
+            return ()
+        records = [first, *self._consumer.consume(record_count_max - 1, 0)]
+        if any(r.error() is not None for r in records):
+            records = [r for r in records if not self._is_error(r)]
+        return records
+
+    def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
+        """(first offset, last stable offset).
+
+        Raises:
+            BrokerUnavailableError: not answered within `timeout_s`.
+        """
+        try:
+            low, high = self._consumer.get_watermark_offsets(ClientPartition(*partition), timeout=timeout_s)
+        except KafkaException as exc:
+            raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
+        return low, high
+
+    def partition_count(self, topic: str, *, timeout_s: float) -> int:
+        """Partitions of a topic, 0 when there is no such topic.
+
+        Raises:
+            BrokerUnavailableError: not answered within `timeout_s`.
+        """
+        try:
+            found = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
+        except KafkaException as exc:
+            raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
+        return len(found.partitions) if found is not None and found.error is None else 0
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _on_assign(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        try:
+            # Assign nothing now: recovery comes first, outside the callback. The metadata of this very generation is
+            # the fence of every Kafka transaction until the next one.
+            consumer.assign([])
+            metadata = consumer.consumer_group_metadata()
+            generation, _ = parse_member(bytes(metadata))
+            self._is_revoked = False
+            self._assignment = Assignment(
+                tuple(sorted((p.topic, p.partition) for p in partitions)), metadata, generation
+            )
+        except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
+            self._failure = exc
+
+    def _on_revoke(self, consumer: Consumer, _partitions: list[ClientPartition]) -> None:
+        try:
+            self._assignment = None
+            self._is_revoked = True
+            consumer.unassign()
+        except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
+            self._failure = exc
+
+    def _is_error(self, record: Any) -> bool:  # noqa: ANN401 - the client has no types
+        error = record.error()
+        if error is None:
+            return False
+        if error.code() in _PASSING:
+            return True
+        raise self._as_failure(error)
+
+    def _as_failure(self, error: KafkaError) -> TxLayerError:
+        return translate(error, bootstrap_servers=self._config.bootstrap_servers)

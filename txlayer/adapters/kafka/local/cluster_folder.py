@@ -1,0 +1,212 @@
+"""The data folder of an embedded cluster: what it holds, and whether it is the one that was asked for.
+
+::
+
+    <data>/cluster.json            whose data these are: Kafka version, cluster id, nodes and their ports
+    <data>/node-1/server.properties
+    <data>/node-1/broker.log       what the broker says (warnings and errors)
+    <data>/node-1/broker.pid
+    <data>/node-1/data/            Kafka's own
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from txlayer.adapters.kafka.local.server_settings import (
+    Node,
+    bootstrap_servers,
+    render_properties,
+    server_settings,
+)
+from txlayer.errors import ConfigError
+
+RECORD_NAME = "cluster.json"
+RECORD_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One embedded cluster: its identity and its nodes."""
+
+    cluster_id: str
+    kafka_version: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """How clients reach it."""
+        return bootstrap_servers(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFolder:
+    """The files of one cluster."""
+
+    path: Path
+
+    def node_folder(self, node: Node) -> Path:
+        """Everything of one node."""
+        return self.path / f"node-{node.node_id}"
+
+    def properties_file(self, node: Node) -> Path:
+        """What the broker is started with; also what its process is recognised by."""
+        return self.node_folder(node) / "server.properties"
+
+    def log_file(self, node: Node) -> Path:
+        """What the broker says."""
+        return self.node_folder(node) / "broker.log"
+
+    def pid_file(self, node: Node) -> Path:
+        """The process id of a broker that was started; it may be stale."""
+        return self.node_folder(node) / "broker.pid"
+
+    def is_formatted(self, node: Node) -> bool:
+        """Whether Kafka's storage tool has been here."""
+        return (self.node_folder(node) / "data" / "meta.properties").is_file()
+
+    def load(self) -> Cluster | None:
+        """The cluster whose data these are; None when the folder is missing or empty.
+
+        Raises:
+            ConfigError: the folder holds something else, or a record of a later txlayer.
+        """
+        record_file = self.path / RECORD_NAME
+        if not record_file.is_file():
+            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+                raise ConfigError(
+                    "this folder holds other files; name an empty or a new one with --data",
+                    name="data",
+                    value=str(self.path),
+                    expected="an empty folder or a txlayer broker's",
+                )
+            return None
+        try:
+            return _parse_record(json.loads(record_file.read_text("utf-8")))
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ConfigError(
+                f"{RECORD_NAME} cannot be read by this txlayer; name another folder with --data",
+                name="data",
+                value=str(self.path),
+                expected=f"a record of format {RECORD_FORMAT}",
+            ) from exc
+
+    def save(self, cluster: Cluster) -> None:
+        """Write the record; a reader sees the old one or the new one."""
+        record = {
+            "format": RECORD_FORMAT,
+            "cluster_id": cluster.cluster_id,
+            "kafka_version": cluster.kafka_version,
+            "nodes": [
+                {
+                    "node_id": n.node_id,
+                    "client_port": n.client_port,
+                    "controller_port": n.controller_port,
+                }
+                for n in cluster.nodes
+            ],
+        }
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.path / f".{RECORD_NAME}.{os.getpid()}"
+        draft.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        draft.replace(self.path / RECORD_NAME)
+
+    def write_properties(self, cluster: Cluster, node: Node, more: Mapping[str, str]) -> Path:
+        """The node's `server.properties`, written anew at each start: ports may have changed."""
+        folder = self.node_folder(node)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = server_settings(node, nodes=cluster.nodes, log_folder=folder / "data", more=more)
+        self.properties_file(node).write_text(render_properties(settings), "utf-8")
+        return self.properties_file(node)
+
+    def check_storage(self, cluster: Cluster, node: Node) -> None:
+        """Hold Kafka's own note on its storage against the record.
+
+        Raises:
+            ConfigError: the node's data belong to another cluster; Kafka would refuse them with a stack trace.
+        """
+        meta = self.node_folder(node) / "data" / "meta.properties"
+        if not meta.is_file():
+            return
+        pairs = dict(
+            line.split("=", 1) for line in meta.read_text("utf-8").splitlines() if "=" in line
+        )
+        found = pairs.get("cluster.id")
+        if found != cluster.cluster_id:
+            raise ConfigError(
+                f"node-{node.node_id} holds the data of another cluster; put the right data back, "
+                "or remove everything with `txlayer broker wipe`",
+                name="data",
+                value=found,
+                expected=cluster.cluster_id,
+            )
+
+
+def new_cluster_id() -> str:
+    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        # Kafka's own rule: an id that begins with a dash looks like an option on a command line.
+        if not text.startswith("-"):
+            return text
+
+
+def check_fits(
+    found: Cluster, *, broker_count: int | None, kafka_version: str, folder: Path
+) -> None:
+    """Whether an existing cluster is what is wanted.
+
+    Raises:
+        ConfigError: it has another number of brokers, or its data were written by a later Kafka.
+    """
+    if broker_count is not None and broker_count != len(found.nodes):
+        raise ConfigError(
+            f"this folder holds a cluster of {len(found.nodes)}; say --brokers {len(found.nodes)}, name another "
+            "folder with --data, or remove the data with `txlayer broker wipe`",
+            name="brokers",
+            value=broker_count,
+            expected=str(len(found.nodes)),
+        )
+    if _version_key(found.kafka_version) > _version_key(kafka_version):
+        raise ConfigError(
+            "these data were written by a later Kafka, which this one cannot read; use the later one, name another "
+            "folder with --data, or remove the data with `txlayer broker wipe`",
+            name="data",
+            value=f"{folder} of Kafka {found.kafka_version}",
+            expected=f"Kafka {kafka_version} or earlier",
+        )
+
+
+def with_ports(
+    nodes: Sequence[Node], *, client_ports: Sequence[int], controller_ports: Sequence[int]
+) -> tuple[Node, ...]:
+    """The same nodes on other ports; voters are configuration, so both may change while all nodes are down."""
+    return tuple(
+        replace(node, client_port=client, controller_port=controller)
+        for node, client, controller in zip(nodes, client_ports, controller_ports, strict=True)
+    )
+
+
+def _parse_record(record: Any) -> Cluster:  # noqa: ANN401 - whatever the file holds
+    if record["format"] != RECORD_FORMAT:
+        raise ValueError("another format")
+    nodes = tuple(
+        Node(int(n["node_id"]), int(n["client_port"]), int(n["controller_port"]))
+        for n in record["nodes"]
+    )
+    if not nodes:
+        raise ValueError("no nodes")
+    return Cluster(str(record["cluster_id"]), str(record["kafka_version"]), nodes)
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(
+        int(part) for part in version.split("-", maxsplit=1)[0].split(".") if part.isdigit()
+    )

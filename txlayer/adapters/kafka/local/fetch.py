@@ -1,0 +1,246 @@
+"""Bring the locked jars into the user's cache: through `mvn`, else through the Ivy that pyspark carries.
+
+Both are only asked for the files that the lock names, and both bring them into a temporary folder. What came is held
+against the lock; then the folder is put in place in one step. No address stands here: the tools know their default
+repository, and `maven_url` names another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+from xml.sax.saxutils import escape, quoteattr
+
+from txlayer.adapters.kafka.local.jars import JarLock, has_all_sizes, verify
+from txlayer.adapters.kafka.local.trust import write_trust_store
+from txlayer.errors import ConfigError, RetriableError
+
+FETCH_TIMEOUT_S = 900
+"""44 MB through a slow line; then something hangs."""
+REPORT_EVERY_S = 0.2
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of files and of bytes that have come so far, also before the first and after the last."""
+
+
+class RepositoryUnreachableError(RetriableError):
+    """The jars could not be fetched; nothing was changed."""
+
+    field_names = ("tool", "said")
+    tool: str | None
+    said: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What may be used to fetch."""
+
+    maven: Path | None
+    """The `mvn` command."""
+    java: Path
+    """Runs Ivy."""
+    maven_url: str | None
+    """A repository to use instead of the default one."""
+    java_flags: tuple[str, ...] = ()
+    """For Ivy's Java: a proxy."""
+
+
+def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progress) -> Path:
+    """The folder in `cache` that holds exactly the lock's jars; fetched if it is not there.
+
+    Safe for several processes at once: one fetches, the others wait for it.
+
+    Raises:
+        WrongChecksumError: a file that came is not the locked one. Nothing was kept.
+        RepositoryUnreachableError: no tool could bring them. Nothing was kept.
+        ConfigError: there is no tool to fetch with.
+    """
+    folder = cache / lock.folder_name
+    if has_all_sizes(folder, lock.jars):
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with file_lock(cache / ".lock"):
+        if has_all_sizes(folder, lock.jars):
+            return folder
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
+            fetched = _fetch(lock, Path(work), sources, progress)
+            verify(fetched, lock.jars)
+            # Only a damaged folder can be here: its sizes were wrong a moment ago.
+            shutil.rmtree(folder, ignore_errors=True)
+            fetched.replace(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """One process at a time; ends with the process, so it is never stale."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:
+    target = work / "jars"
+    commands = list(_commands(lock, work, target, sources))
+    if not commands:
+        raise ConfigError(
+            'nothing to fetch Kafka with: pip install "txlayer[local]", or install mvn, or name an unpacked Kafka',
+            name="TXLAYER_KAFKA_HOME",
+            expected="the folder of a Kafka 4",
+        )
+    failures = []
+    for tool, command in commands:
+        said = _run(command, lock, work, progress)
+        if said is None:
+            return target
+        failures.append((tool, said))
+        shutil.rmtree(target, ignore_errors=True)
+    tool, said = failures[-1]
+    raise RepositoryUnreachableError(
+        "Kafka's jars could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
+        "or an unpacked Kafka 4 with TXLAYER_KAFKA_HOME",
+        tool=tool,
+        said=said,
+    )
+
+
+def _commands(
+    lock: JarLock, work: Path, target: Path, sources: Sources
+) -> Iterator[tuple[str, Sequence[str]]]:
+    if sources.maven is not None:
+        project = work / "pom.xml"
+        project.write_text(maven_project(lock), "utf-8")
+        settings: tuple[str, ...] = ()
+        if sources.maven_url:
+            (work / "settings.xml").write_text(maven_settings(sources.maven_url), "utf-8")
+            settings = ("-s", str(work / "settings.xml"))
+        # A repository folder of our own: progress can be seen, and a damaged file in the user's does not matter.
+        yield "mvn", (
+            str(sources.maven), "-B", "-q", *settings, "-f", str(project), f"-Dmaven.repo.local={work / 'm2'}",
+            "dependency:copy-dependencies", f"-DoutputDirectory={target}",
+        )  # fmt: skip
+    if (class_path := ivy_class_path()) is not None:
+        (work / "ivysettings.xml").write_text(
+            ivy_settings(work / "ivy", sources.maven_url), "utf-8"
+        )
+        (work / "ivy.xml").write_text(ivy_module(lock), "utf-8")
+        trust = write_trust_store(work / "trust.jks")
+        yield "ivy", (
+            str(sources.java), *trust, *sources.java_flags, "-cp", class_path, "org.apache.ivy.Main",
+            "-warn", "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml"),
+            "-retrieve", f"{target}/[artifact]-[revision].[ext]",
+        )  # fmt: skip
+
+
+def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) -> str | None:
+    """None when the tool was content, else what it said last."""
+    output = work / "output.txt"
+    deadline = time.monotonic() + FETCH_TIMEOUT_S
+    with output.open("wb") as sink:
+        try:
+            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)  # noqa: S603
+        except OSError as exc:
+            return f"it could not be started: {exc}"
+        try:
+            while True:
+                progress(*_arrived(lock, work))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = tool.wait(REPORT_EVERY_S)
+                    break
+                if time.monotonic() > deadline:
+                    return f"nothing within {FETCH_TIMEOUT_S} s"
+        finally:
+            tool.kill()
+            tool.wait()
+    if code == 0:
+        progress(len(lock.jars), lock.size_bytes)
+        return None
+    return last_complaint(output.read_text("utf-8", "replace"))
+
+
+def _arrived(lock: JarLock, work: Path) -> tuple[int, int]:
+    """Files and bytes of the lock's jars that lie anywhere below `work`, each counted once."""
+    sizes = {jar.file_name: jar.size_bytes for jar in lock.jars}
+    seen: dict[str, int] = {}
+    for path in work.rglob("*.jar*"):
+        # A file that is still coming has its final name with something behind it.
+        name = path.name.partition(".jar")[0] + ".jar"
+        if name in sizes and not path.name.endswith((".sha1", ".lastUpdated")):
+            with contextlib.suppress(FileNotFoundError):
+                seen[name] = max(seen.get(name, 0), path.stat().st_size)
+    return sum(1 for name, size in seen.items() if size >= sizes[name]), sum(seen.values())
+
+
+def last_complaint(output: str) -> str:
+    """The line of a tool's output that says most: its first error, without decoration."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR" in line or "Exception" in line or "FAILED" in line]
+    return (errors or lines or ["nothing"])[0].removeprefix("[ERROR]").strip()[:300]
+
+
+def maven_project(lock: JarLock) -> str:
+    """A project that depends on the lock's jars and, by its exclusions, on nothing else."""
+    dependencies = "\n".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
+        f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId>"
+        "<artifactId>*</artifactId></exclusion></exclusions></dependency>"
+        for jar in lock.jars
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>txlayer</groupId><artifactId>broker</artifactId>"
+        f"<version>1</version><dependencies>\n{dependencies}\n</dependencies></project>\n"
+    )
+
+
+def maven_settings(url: str) -> str:
+    """Settings that send every request to `url`."""
+    return (
+        "<settings><mirrors><mirror><id>txlayer</id><mirrorOf>*</mirrorOf>"
+        f"<url>{escape(url)}</url></mirror></mirrors></settings>\n"
+    )
+
+
+def ivy_settings(cache: Path, url: str | None) -> str:
+    """One repository, the default one unless `url` names another; checksums are judged by the lock alone."""
+    root = f" root={quoteattr(url.rstrip('/') + '/')}" if url else ""
+    return (
+        '<ivysettings><property name="ivy.checksums" value=""/>'
+        f'<settings defaultResolver="jars"/><caches defaultCacheDir={quoteattr(str(cache))}/>'
+        f'<resolvers><ibiblio name="jars" m2compatible="true" usepoms="false"{root}/></resolvers></ivysettings>\n'
+    )
+
+
+def ivy_module(lock: JarLock) -> str:
+    """A module that depends on the lock's jars and on nothing behind them."""
+    dependencies = "\n".join(
+        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false" '
+        'conf="default->default"/>'
+        for jar in lock.jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="txlayer" module="broker"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>\n{dependencies}\n'
+        "</dependencies></ivy-module>\n"
+    )
+
+
+def ivy_class_path() -> str | None:
+    """Ivy out of the installed pyspark; None without it."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "jars"
+    found = [
+        sorted(folder.glob(pattern)) for pattern in ("ivy-[0-9]*.jar", "commons-cli-[0-9]*.jar")
+    ]
+    return ":".join(str(files[-1]) for files in found) if all(found) else None

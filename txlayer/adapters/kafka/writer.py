@@ -1,0 +1,138 @@
+"""A transactional id of real Kafka: begin, produce, flush, send offsets, commit; and what each failure means.
+
+The client re-sends EndTxn and TxnOffsetCommit without a word, and a late one lands in a later Kafka transaction
+(KAFKA-17754, seen on 4.3.0). Time tells: see `txlayer.coordinator.publish` for the guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from txlayer.adapters.kafka.client import transactional_producer
+from txlayer.adapters.kafka.errors import (
+    REFUSED_RECORD_CODES,
+    REFUSED_TOPIC_CODES,
+    STALE_MEMBER_CODES,
+    kafka_error,
+    translate,
+)
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.errors import (
+    ForbiddenTopicError,
+    MemberFencedError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+)
+
+
+class KafkaTransactionalWriter:
+    """The `TransactionalWriter` of real Kafka. One thread uses it."""
+
+    def __init__(self, config: ClientConfig, *, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self._config = config
+        self._producer: Producer = transactional_producer(
+            config, transactional_id=transactional_id, timeout_ms=timeout_ms
+        )
+        self.produce: Callable[..., None] = self._producer.produce
+
+    def initialise(self, *, timeout_s: float) -> None:
+        """Fence every earlier holder of the id and end what it left open.
+
+        Raises:
+            ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
+        """
+        try:
+            # Connect first: an init without a connection waits for the client's own timer of 500 ms in 5-40 % of tries.
+            self._producer.list_topics(topic="__transaction_state", timeout=timeout_s)
+            self._producer.init_transactions(timeout_s)
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+
+    def begin(self) -> None:
+        """Begin a Kafka transaction."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+
+    def flush(self, *, timeout_s: float) -> int:
+        """Wait until every record is acknowledged or refused; the number still waiting."""
+        return int(self._producer.flush(timeout_s))
+
+    def poll(self) -> None:
+        """Make room in the queue."""
+        self._producer.poll(0.01)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:  # noqa: ANN401
+        """Make the offsets part of the Kafka transaction, fenced by the member's generation.
+
+        Raises:
+            MemberFencedError: the group went on without this member.
+            RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
+            TxLayerError: anything else; the Kafka transaction must be given up.
+        """
+        try:
+            self._producer.send_offsets_to_transaction(
+                [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()], member, timeout_s
+            )
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+
+    def commit(self, *, timeout_s: float) -> None:
+        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
+
+        Raises:
+            RetriableError: not answered yet; call again.
+            TxLayerError: as `send_offsets`.
+        """
+        try:
+            self._producer.commit_transaction(timeout_s)
+        except KafkaException as exc:
+            error = kafka_error(exc)
+            if not error.fatal() and not error.txn_requires_abort() and error.retriable():
+                raise RetriableError(f"{error.name()}: {error.str()}") from exc
+            raise self._translated(exc) from exc
+
+    def abort(self, *, timeout_s: float) -> None:
+        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain.
+
+        Raises:
+            TxLayerError: it did not work; the next holder of the id does it.
+        """
+        try:
+            self._producer.abort_transaction(timeout_s)
+        except KafkaException as exc:
+            raise self._translated(exc) from exc
+
+    def close(self) -> None:
+        """Give the client back. After a fatal error the client raises here; that says nothing new.
+
+        Raises:
+            TxLayerError: the client could not be closed; it is discarded all the same.
+        """
+        try:
+            self._producer.purge()
+            self._producer.close(1.0)
+        except (KafkaException, RuntimeError) as exc:
+            raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
+
+    def _translated(self, exc: KafkaException) -> TxLayerError:
+        error = kafka_error(exc)
+        detail = f"{error.name()}: {error.str()}"
+        if error.code() in STALE_MEMBER_CODES:
+            return MemberFencedError(detail)
+        if not error.fatal():
+            if error.code() in REFUSED_RECORD_CODES:
+                return RefusedRecordError(detail, reason=error.name())
+            if error.code() in REFUSED_TOPIC_CODES or error.code() == KafkaError._INCONSISTENT:  # noqa: SLF001
+                return ForbiddenTopicError(detail, reason=error.name())
+        return translate(
+            error, bootstrap_servers=self._config.bootstrap_servers, transactional_id=self.transactional_id
+        )

@@ -1,0 +1,40 @@
+"""The files of topics/ as mappings: from the checkout, or from the copy in the wheel. Never a broker."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from txlayer.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# The wheel's copy first: beside an installed package `topics/` could be anything.
+_FOLDERS = (_PACKAGE / "_topics", _PACKAGE.parent / "topics")
+
+NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")
+"""Topics of a namespace; the other files are of a consumer group."""
+
+
+def read_topic_files() -> dict[str, dict[str, object]]:
+    """{role: content} of every topic file, the role being the name of the file (`half`, `op`, …).
+
+    Raises:
+        ConfigError: the files are not there, or one is no TOML.
+    """
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    if folder is None:
+        raise ConfigError(
+            "the installation is damaged, install txlayer again",
+            name="topic files",
+            value=None,
+            expected="topics/*.toml",
+        )
+    files: dict[str, dict[str, object]] = {}
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            files[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as exc:
+            raise ConfigError(
+                f"{path.name}: {exc}", name="topic file", value=path.name, expected="TOML"
+            ) from exc
+    return files

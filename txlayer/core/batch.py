@@ -1,0 +1,120 @@
+"""What one Kafka transaction holds for one partition, and how a refused record is found. Never producing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.transaction import Content, Transaction
+
+
+class ReportKind(Enum):
+    """What a person may want to know; counted and logged by the service."""
+
+    REPEAT = "repeat"  #: a resolution that was there already
+    CONFLICT = "conflict"  #: contrary to the decision, refused
+    UNMATCHED = (
+        "unmatched"  #: an op line for a transaction that is settled long since, or never was
+    )
+    WRONG_OFFSET = "wrong-offset"  #: an op line that names no half record of its transaction
+    LATE_HALF = "late-half"  #: a half record of a transaction that is settled
+    KEPT_ASIDE = (
+        "kept-aside"  #: a record or line that is none of ours, or stands in the wrong place
+    )
+    PARKED = "parked"  #: a transaction went to the doubt topic for a person
+    HELD = "held"  #: a transaction waits for its target topic
+    MOVED = "moved"  #: an undecided transaction became old enough for the doubt topic
+
+
+class Report(NamedTuple):
+    """One thing to report."""
+
+    kind: ReportKind
+    key: str  # "id/nonce", or "" when there is none
+    detail: str
+
+
+class KeptAside(NamedTuple):
+    """A record that is kept on the doubt topic under its origin, with what was wrong with it."""
+
+    origin: Origin
+    record: Any  # opaque: key(), value(), headers(); None for an op line
+    line: str | None
+    number: int  # of the line within its record
+    why: Undecodable
+
+
+class Keep(NamedTuple):
+    """A transaction to write to the doubt topic."""
+
+    txn: Transaction
+    is_whole: bool  # contents too, not the summary alone
+
+
+class Positions(NamedTuple):
+    """Everything that must be stored so that a successor goes on exactly here."""
+
+    low_water: int  # oldest half offset that is still needed
+    half_next: int
+    op_offset: int
+    op_line: int
+    replay_offset: int  # op position from which op is folded again, without effect
+    replay_line: int
+    doubt_low: int  # oldest doubt offset that is still needed
+
+
+@dataclass(slots=True)
+class Batch:
+    """What follows from the lines applied since the last one."""
+
+    forwards: list[Transaction] = field(default_factory=list)
+    keeps: dict[str, Keep] = field(default_factory=dict)
+    joins: list[tuple[Transaction, Content]] = field(
+        default_factory=list
+    )  # a late half record of a kept one
+    ends: list[Transaction] = field(default_factory=list)
+    asides: list[KeptAside] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    line_count: int = 0
+    byte_count: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing has to be written."""
+        return not (self.forwards or self.keeps or self.joins or self.ends or self.asides)
+
+
+class Bisection:
+    """Finds the one op line whose records a broker refuses, by halving how many lines a Kafka transaction takes.
+
+    A run of lines failed: `failed(n)`. Then `line_count_max` says how many to try; `passed(n)` and `failed(n)` narrow it
+    down, until a run of one line fails: that line's transaction is the one, and `failed` answers True.
+    """
+
+    def __init__(self) -> None:
+        self._suspect_count = 0
+
+    @property
+    def is_active(self) -> bool:
+        """True while there are suspects."""
+        return self._suspect_count > 0
+
+    @property
+    def line_count_max(self) -> int:
+        """How many lines the next run may take."""
+        return max(1, self._suspect_count // 2)
+
+    def failed(self, line_count: int) -> bool:
+        """A run of `line_count` lines was refused; True when it was a single line."""
+        self._suspect_count = max(line_count, 1)
+        return line_count <= 1
+
+    def passed(self, line_count: int) -> None:
+        """A run of `line_count` lines went through."""
+        self._suspect_count = max(0, self._suspect_count - line_count)
+
+    def found(self) -> None:
+        """The refused line is known and will be parked: nobody is suspected any more."""
+        self._suspect_count = 0

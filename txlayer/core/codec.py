@@ -1,0 +1,347 @@
+"""Values ↔ keys, values and headers of our records: every header name and every version stands here.
+
+Nothing here raises on bad bytes: decoders return `Undecodable`. The formats, with test vectors for other
+languages, are written down in docs/explanation/protocol.md.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    Headers,
+    OpMessage,
+    OrderMode,
+    Resolution,
+    Source,
+    Undecodable,
+)
+
+VERSION = "1"
+"""Version of every record of ours."""
+
+HALF_HEADER = "txl"
+"""The one packed header of a half record."""
+ID_HEADER = "txl-id"
+"""On a forwarded record: the transaction id."""
+ORIGIN_HEADER = "txl-origin"
+"""On a forwarded record: half partition:offset|index/count|born."""
+KEY_HEADER = "txl-key"
+"""On a doubt content: the user's key, absent when that is null."""
+NULL_HEADER = "txl-null"
+"""On a doubt content whose user's value is null (a null value would be a tombstone there)."""
+WHY_HEADER = "txl-why"
+"""On a doubt record that holds a record kept aside: the reason and what was wrong with it."""
+
+_RESOLUTIONS = {r.value: r for r in Resolution}
+_ABANDON = "A"
+_SOURCES = {s.value: s for s in Source}
+_ORDERS = {o.value: o for o in OrderMode}
+_HALF_FIELDS = 7
+_OP_FIELDS = 9
+_SUMMARY_FIELDS = 17
+_WHY_LENGTH_MAX = 500
+_KEY_LENGTH_MAX = TXN_ID_LENGTH_MAX + 1 + NONCE_LENGTH
+_KEY_HASH = re.compile(r"[0-9a-f]{16}")
+_PARTITION_MAX = (
+    2**31 - 1
+)  # Kafka's own number of a partition; the client refuses more by an exception
+_WHOLE_MAX = 2**63 - 1  # the same for offsets and times
+_WHOLE_LENGTH_MAX = 19
+
+
+# --- half -------------------------------------------------------------------------------------------------------------
+
+
+def encode_options(options: HalfOptions) -> str:
+    """Options as one letter and a value each, comma between; "" when none is set."""
+    parts = []
+    if options.key_hash is not None:
+        parts.append("k" + options.key_hash)
+    if options.order is OrderMode.PREPARE:
+        parts.append("op")
+    if options.immunity_ms is not None:
+        parts.append(f"i{options.immunity_ms}")
+    if options.partition is not None:
+        parts.append(f"n{options.partition}")
+    if options.timestamp_ms is not None:
+        parts.append(f"t{options.timestamp_ms}")
+    if options.key_murmur is not None:
+        parts.append(f"m{options.key_murmur}")
+    return ",".join(parts)
+
+
+def encode_half_header(header: HalfHeader) -> bytes:
+    """The value of the header `txl`: version|id/nonce|group|topic|index/count|born|options, ASCII."""
+    return (
+        f"{VERSION}|{header.key}|{header.producer_group}|{header.topic}|{header.index}/{header.count}|"
+        f"{header.born_ms}|{encode_options(header.options)}"
+    ).encode()
+
+
+def decode_options(text: str) -> HalfOptions:
+    """The options; letters of later versions are passed over.
+
+    Raises:
+        ValueError: a value is no number (callers turn it into `Undecodable`).
+    """
+    if not text:
+        return NO_OPTIONS
+    key_hash: str | None = None
+    order = OrderMode.COMMIT
+    numbers: dict[str, int] = {}
+    for part in text.split(","):
+        letter, value = part[:1], part[1:]
+        if letter == "k":
+            key_hash = _key_hash(value)
+        elif letter == "o":
+            order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
+        elif letter in ("i", "n", "t", "m"):
+            numbers[letter] = _whole(value)
+    if numbers.get("n", 0) > _PARTITION_MAX:
+        raise ValueError("no such partition")
+    return HalfOptions(
+        key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m")
+    )
+
+
+def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
+    """The header `txl` of a half record."""
+    try:
+        text = raw.decode("ascii")
+        fields = text.split("|")
+        if len(fields) != _HALF_FIELDS or fields[0] != VERSION:
+            return _wrong_form("half", fields, _HALF_FIELDS)
+        # A line feed in an id or group would become a line of its own in an op record that repeats it.
+        if not text.isprintable():
+            return Undecodable("half header: control characters")
+        _, key, group, topic, part, born, options = fields
+        index, _, count = part.partition("/")
+        header = HalfHeader(
+            key, group, topic, _whole(index), _whole(count), _whole(born), decode_options(options)
+        )
+    except (ValueError, AttributeError) as exc:
+        return Undecodable(f"half header: {exc}")
+    # No comma: a summary lists topics with one between them.
+    if not (
+        is_key(key) and group and topic and "," not in topic and 0 <= header.index < header.count
+    ):
+        return Undecodable("half header: id, group, topic or index out of form")
+    return header
+
+
+def half_header_of(headers: Headers | None) -> bytes | None:
+    """The value of `txl` among a record's headers, None when it is not there."""
+    for name, value in reversed(headers or ()):
+        if name == HALF_HEADER:
+            return value
+    return None
+
+
+# --- op ---------------------------------------------------------------------------------------------------------------
+
+
+def encode_op(op: OpMessage) -> str:
+    """One line: version|resolution|id/nonce|group|last half offset|born|source|check number|reason, ASCII."""
+    letter = _ABANDON if op.is_abandon else op.resolution.value
+    check = "" if op.check_number is None else str(op.check_number)
+    reason = quote(op.reason, safe=" ", errors="replace") if op.reason else ""
+    return (
+        f"{VERSION}|{letter}|{op.key}|{op.producer_group}|{op.last_offset}|{op.born_ms}|{op.source.value}|"
+        f"{check}|{reason}"
+    )
+
+
+def encode_ops(lines: list[str]) -> bytes:
+    """An op record's value: its lines, newline between."""
+    return "\n".join(lines).encode("ascii")
+
+
+def split_ops(raw: bytes | None) -> list[str] | Undecodable:
+    """The lines of an op record's value, still encoded (what one line says is found out when its turn comes)."""
+    if not raw:
+        return Undecodable("op record without a value")
+    try:
+        return raw.decode("ascii").split("\n")
+    except UnicodeDecodeError as exc:
+        return Undecodable(f"op record: {exc}")
+
+
+def decode_op(line: str) -> OpMessage | Undecodable:
+    """One line of an op record."""
+    fields = line.split("|")
+    if len(fields) != _OP_FIELDS or fields[0] != VERSION:
+        return _wrong_form("op", fields, _OP_FIELDS)
+    _, letter, key, group, last, born, source, check, reason = fields
+    is_abandon = letter == _ABANDON
+    resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
+    who = _SOURCES.get(source)
+    if resolution is None or who is None or not is_key(key) or not group or not line.isprintable():
+        return Undecodable("op line: resolution, source, id or group out of form")
+    try:
+        return OpMessage(
+            resolution, key, group, _whole(last), _whole(born), who,
+            _whole(check) if check else None, is_abandon, unquote(reason),
+        )  # fmt: skip
+    except ValueError as exc:
+        return Undecodable(f"op line: {exc}")
+
+
+# --- doubt ------------------------------------------------------------------------------------------------------------
+
+
+def encode_summary(summary: DoubtSummary) -> bytes:
+    """The value of the doubt record `id/nonce`; its fields in the order of `DoubtSummary` behind the version."""
+    s = summary
+    decided = "" if s.decided_at is None else f"{s.decided_at[0]}:{s.decided_at[1]}"
+    immunity = "" if s.immunity_ms is None else str(s.immunity_ms)
+    return (
+        f"{VERSION}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{s.last_offset}|{s.seen}|{s.count}|"
+        f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
+        f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}"
+    ).encode("ascii")
+
+
+def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
+    """The summary under the doubt key `id/nonce`."""
+    try:
+        fields = raw.decode("ascii").split("|")
+        if len(fields) != _SUMMARY_FIELDS or fields[0] != VERSION:
+            return _wrong_form("doubt", fields, _SUMMARY_FIELDS)
+        (_, state, reason, group, first, last, seen, count, appended, born, key_hash, order, immunity, decided,
+         moved, topics, checks) = fields  # fmt: skip
+        position = None
+        if decided:
+            offset, _, number = decided.partition(":")
+            position = (_whole(offset), _whole(number))
+        checked, _, answered = checks.partition("/")
+        return DoubtSummary(
+            key, state, reason, group, _signed(first), _signed(last), _whole(seen), _whole(count), _whole(appended),
+            _whole(born), _key_hash(key_hash) if key_hash else None, _ORDERS[order],
+            _whole(immunity) if immunity else None, position,
+            _whole(moved), tuple(topics.split(",")) if topics else (), _whole(checked), _whole(answered),
+        )  # fmt: skip
+    except (ValueError, KeyError) as exc:
+        return Undecodable(f"doubt summary: {exc}")
+
+
+def content_key(key: str, index: int) -> bytes:
+    """The doubt key of one message's content: id/nonce/index."""
+    return f"{key}/{index}".encode("ascii")
+
+
+def kept_aside_key(*, topic: str, partition: int, offset: int) -> bytes:
+    """The doubt key of a record that was kept aside: its origin, in four segments."""
+    return f"origin/{topic}/{partition}/{offset}".encode()
+
+
+def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
+    """("id/nonce", None) for a summary, ("id/nonce", index) for a content, None for a record kept aside."""
+    if raw is None:
+        return None
+    try:
+        parts = raw.decode("ascii").split("/")
+        key = "/".join(parts[:2])
+        if not is_key(key) or len(parts) > 3:
+            return None
+        return key, _whole(parts[2]) if len(parts) == 3 else None
+    except ValueError:
+        return None
+
+
+def encode_content(
+    *, key: bytes | None, value: bytes | None, headers: Headers | None
+) -> tuple[bytes, list[tuple[str, bytes | None]]]:
+    """(value, headers) of a doubt content; `headers` are the half record's own, with its `txl`."""
+    # A half record that brings these names was not written by a producer of ours; they would be taken for ours.
+    ours = [header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER)]
+    if key is not None:
+        ours.append((KEY_HEADER, key))
+    if value is None:
+        ours.append((NULL_HEADER, b"1"))
+    return value or b"", ours
+
+
+def decode_content(
+    *, value: bytes | None, headers: Headers | None
+) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+    """(key, value, headers with `txl`) of the half record that a doubt content holds."""
+    key: bytes | None = None
+    is_null = False
+    kept: list[tuple[str, bytes | None]] = []
+    for name, header in headers or ():
+        if name == KEY_HEADER:
+            key = header
+        elif name == NULL_HEADER:
+            is_null = True
+        else:
+            kept.append((name, header))
+    return key, None if is_null else value, kept
+
+
+def encode_why(undecodable: Undecodable) -> bytes:
+    """The header `txl-why`: reason, blank, explanation."""
+    return f"{undecodable.reason.value} {undecodable.why[:_WHY_LENGTH_MAX]}".encode()
+
+
+# --- forwarded --------------------------------------------------------------------------------------------------------
+
+
+def encode_origin(*, partition: int, offset: int, index: int, count: int, born_ms: int) -> str:
+    """The header `txl-origin` of a forwarded record."""
+    return f"{partition}:{offset}|{index}/{count}|{born_ms}"
+
+
+def decode_origin(raw: bytes) -> tuple[int, int, int, int, int] | Undecodable:
+    """(half partition, half offset, index, count, born) of a forwarded record."""
+    try:
+        where, part, born = raw.decode("ascii").split("|")
+        partition, _, offset = where.partition(":")
+        index, _, count = part.partition("/")
+        return _whole(partition), _whole(offset), _whole(index), _whole(count), _whole(born)
+    except ValueError as exc:
+        return Undecodable(f"origin: {exc}")
+
+
+# --- shared -----------------------------------------------------------------------------------------------------------
+
+
+def is_key(key: str) -> bool:
+    """True when `key` has the form id/nonce."""
+    return (
+        NONCE_LENGTH + 1 < len(key) <= _KEY_LENGTH_MAX
+        and key[-NONCE_LENGTH - 1] == "/"
+        and key.count("/") == 1
+    )
+
+
+def _whole(text: str) -> int:
+    # int() alone takes signs, blanks, underscores and digits of other scripts: none of them is ours.
+    if not (text.isascii() and text.isdigit()) or len(text) > _WHOLE_LENGTH_MAX:
+        raise ValueError(f"{text[:20]!r} is no whole number")
+    number = int(text)
+    if number > _WHOLE_MAX:
+        raise ValueError(f"{text!r} is no whole number")
+    return number
+
+
+def _signed(text: str) -> int:
+    return -_whole(text[1:]) if text.startswith("-") else _whole(text)
+
+
+def _key_hash(text: str) -> str:
+    if _KEY_HASH.fullmatch(text) is None:
+        raise ValueError(f"{text[:20]!r} is no key hash")
+    return text
+
+
+def _wrong_form(what: str, fields: list[str], count: int) -> Undecodable:
+    if fields[0] != VERSION:
+        return Undecodable(f"{what}: unknown version {fields[0][:20]!r}")
+    return Undecodable(f"{what}: {len(fields)} fields where {count} are due")

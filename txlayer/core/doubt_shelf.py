@@ -1,0 +1,88 @@
+"""What one partition has on the doubt topic: its low-water mark, what must be written again, what waits for a topic.
+
+Never here: what may happen to a transaction (transitions.py says it).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import SETTLED, TxnState
+
+REWRITE_LAG_MIN = 200_000
+"""Doubt records that may be read in vain at a restart before the oldest living ones are written again."""
+
+
+class DoubtShelf:
+    """The transactions that stand on doubt, by the offset of their content."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0  # where the next doubt record of this partition will stand, at least
+        self.held: dict[str, Transaction] = {}
+        self._by_offset: deque[tuple[int, Transaction]] = deque()
+        self._count = 0
+
+    def put(self, txn: Transaction, doubt_offset: int) -> None:
+        """`txn` stands at `doubt_offset` now (for the first time, or written again)."""
+        more = txn.extra()
+        if not txn.is_in_doubt:
+            self._count += 1
+        more.doubt_offset = doubt_offset
+        self._by_offset.append((doubt_offset, txn))
+        self.next_offset = max(self.next_offset, doubt_offset + 1)
+
+    def put_restored(self, txn: Transaction) -> None:
+        """A transaction found on doubt at a restart, in offset order."""
+        self._count += 1
+        self._by_offset.append((txn.extra().doubt_offset, txn))
+        if txn.state is TxnState.HELD:
+            self.held[txn.key] = txn
+
+    def settled(self, txn: Transaction) -> None:
+        """`txn` is over; its doubt records end."""
+        self._count -= 1
+        self.held.pop(txn.key, None)
+
+    @property
+    def low(self) -> int:
+        """Oldest doubt offset that a restart must read."""
+        by_offset = self._by_offset
+        while by_offset and not _stands_at(*by_offset[0]):
+            by_offset.popleft()
+        return by_offset[0][0] if by_offset else self.next_offset
+
+    def to_write_again(self, count_max: int) -> list[Transaction]:
+        """The oldest ones, when they keep far more records readable than there are living ones."""
+        if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self._count):
+            return []
+        found: list[Transaction] = []
+        for offset, txn in self._by_offset:
+            if len(found) == count_max:
+                break
+            if _stands_at(offset, txn):
+                found.append(txn)
+        return found
+
+    def held_for(self, topics: Iterable[str]) -> Iterator[Transaction]:
+        """Held transactions that wait for one of `topics`, in the order of their decisions."""
+        wanted = set(topics)
+        held = [
+            t
+            for t in self.held.values()
+            if t.state is TxnState.HELD and wanted.intersection(t.topics)
+        ]
+        return iter(sorted(held, key=lambda t: t.extra().decided_at or (0, 0)))
+
+    def held_too_long(self, *, now_ms: int, age_max_ms: int) -> list[Transaction]:
+        """Held transactions older than `age_max_ms`."""
+        return [
+            t
+            for t in self.held.values()
+            if t.state is TxnState.HELD and now_ms - t.extra().moved_ms >= age_max_ms
+        ]
+
+
+def _stands_at(offset: int, txn: Transaction) -> bool:
+    return txn.state not in SETTLED and txn.more is not None and txn.more.doubt_offset == offset

@@ -1,0 +1,64 @@
+"""Transaction ids and attempt nonces: their form, and UUIDv7 from a given time and given bits.
+
+Never here: drawing the time or the bits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from txlayer.errors import UsageError
+
+TxnId = NewType("TxnId", str)
+
+TXN_ID_LENGTH_MAX = 128
+"""Longest id: it is part of every key and header of a transaction."""
+
+NONCE_LENGTH = 8
+"""A nonce is eight hexadecimal digits: enough to tell attempts of one id apart."""
+
+# `|` separates fields, `/` separates id, nonce and index in keys; a blank could not be typed on a command line unquoted.
+_TXN_ID = re.compile(r"[!-.0-{}~]{1,128}")
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka accepts as the name of a topic."""
+
+
+def uuid7(*, at_ms: int, random_bits: int) -> str:
+    """A UUID of version 7 as 36 characters: 48 bits of `at_ms`, 74 bits of `random_bits` (the rest is ignored).
+
+    Source: RFC 9562, section 5.7.
+    """
+    time_bits = at_ms & 0xFFFF_FFFF_FFFF
+    return (
+        f"{time_bits >> 16:08x}-{time_bits & 0xFFFF:04x}-7{random_bits & 0xFFF:03x}-"
+        f"{0x8000 | (random_bits >> 12) & 0x3FFF:04x}-{(random_bits >> 26) & 0xFFFF_FFFF_FFFF:012x}"
+    )
+
+
+def check_txn_id(txn_id: str) -> TxnId:
+    """The id itself when it is 1 to 128 printable ASCII characters without blank, `|` and `/`.
+
+    Raises:
+        UsageError: it is not. Nothing was sent.
+    """
+    if not isinstance(txn_id, str) or _TXN_ID.fullmatch(txn_id) is None:
+        raise UsageError(
+            f"transaction id {str(txn_id)[:140]!r}: 1 to {TXN_ID_LENGTH_MAX} printable ASCII characters "
+            "without blank, '|' and '/' are allowed"
+        )
+    return TxnId(txn_id)
+
+
+def check_group(group: str) -> str:
+    """The producer group itself when Kafka would accept it as part of a group name.
+
+    Raises:
+        UsageError: it is not 1 to 200 letters, digits, `.`, `_` or `-`.
+    """
+    if not isinstance(group, str) or _GROUP.fullmatch(group) is None:
+        raise UsageError(
+            f"producer group {str(group)[:210]!r}: 1 to 200 letters, digits, '.', '_' or '-' are allowed"
+        )
+    return group

@@ -1,0 +1,159 @@
+"""Frozen values that travel between producers, coordinator and tools. Never the wire format (codec.py has it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Headers of a message, in order; names may repeat."""
+
+TAGS_HEADER = "tags"
+"""The ordinary header that carries a message's tags; consumers filter by it."""
+
+RESERVED_HEADER_PREFIX = "txl"
+"""Headers that begin so are ours; a user's is refused."""
+
+
+class Resolution(Enum):
+    """What a producer, a responder or an operator says of a transaction."""
+
+    COMMIT = "C"  #: the local transaction is durable: forward the messages
+    ROLLBACK = "R"  #: the local transaction is gone: nobody may ever see the messages
+    UNKNOWN = "U"  #: nobody can say yet: ask again later
+
+
+class Source(Enum):
+    """Who wrote an op line."""
+
+    PRODUCER = "producer"  #: the producer that ran the local transaction
+    CHECK = "check"  #: a check handler that was asked
+    BARRIER = "barrier"  #: the barrier's row, read on behalf of the application
+    POLICY = "policy"  #: the coordinator, by a configured policy
+    OPERATOR = "operator"  #: a person, with a reason
+
+
+class OrderMode(Enum):
+    """What orders the messages of one ordering key (P6)."""
+
+    COMMIT = "commit"  #: the order of decisions in the op log
+    PREPARE = (
+        "prepare"  #: the order of half messages; a later one waits for an earlier undecided one
+    )
+
+
+class ParkReason(Enum):
+    """Why a transaction or record stands on the doubt topic for a person or a mended topic; a closed list."""
+
+    INCOMPLETE = "incomplete"  #: committed, but not all of its half records are there
+    UNDECODABLE = "undecodable"  #: bytes that are no record of ours
+    MISPLACED = "misplaced"  #: a record or op line that does not belong where it stands
+    REFUSED = "refused"  #: the broker refuses one of its records, whatever is tried
+    TOO_LARGE = "too-large"  #: larger than its target topic allows
+    FORBIDDEN_TOPIC = "forbidden-topic"  #: its target is a system topic or not on the allow-list
+    TOPIC_MISSING = "topic-missing"  #: its target topic does not exist (held until it does)
+    TOPIC_DENIED = (
+        "topic-denied"  #: the coordinator may not write its target topic (held until it may)
+    )
+    TOPIC_UNREACHABLE = (
+        "topic-unreachable"  #: its target partition has had no leader for `hold_after`
+    )
+    HELD_TOO_LONG = "held-too-long"  #: held for `held_age_max`
+    LIMIT = "limit"  #: more messages or bytes than one transaction may have
+    CHECKS_EXHAUSTED = "checks-exhausted"  #: `check_max` answers said unknown
+    TOO_OLD = "too-old"  #: older than `transaction_age_max`
+
+
+class HalfHeader(NamedTuple):
+    """The packed header `txl` of a half record."""
+
+    key: str  # "id/nonce": a transaction *is* its id and the nonce of the attempt
+    producer_group: str
+    topic: str  # the real topic
+    index: int  # 0 <= index < count
+    count: int
+    born_ms: int  # the producer's clock, for statistics only
+    options: HalfOptions
+
+
+class HalfOptions(NamedTuple):
+    """What a producer may ask for beyond the message itself; `NO_OPTIONS` asks for nothing."""
+
+    key_hash: str | None = None  # partitions.key_hash of the ordering key
+    order: OrderMode = OrderMode.COMMIT
+    immunity_ms: int | None = None  # no check-back before this age
+    partition: int | None = None  # of the real topic
+    timestamp_ms: int | None = None  # of the forwarded record
+    key_murmur: int | None = (
+        None  # murmur2 of the ordering key, where the message has no key of its own
+    )
+
+
+NO_OPTIONS = HalfOptions()
+
+
+class OpMessage(NamedTuple):
+    """One line of an op record: a resolution."""
+
+    resolution: Resolution
+    key: str  # "id/nonce"
+    producer_group: str
+    last_offset: int  # of the transaction's last half record
+    born_ms: int
+    source: Source = Source.PRODUCER
+    check_number: int | None = None
+    is_abandon: bool = (
+        False  # an operator's own word after a commit; the resolution is then ROLLBACK
+    )
+    reason: str = ""
+
+
+class Origin(NamedTuple):
+    """Where a record stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Bytes that are no record of ours; a value, so that no loop stops at them."""
+
+    why: str
+    reason: ParkReason = ParkReason.UNDECODABLE
+
+
+class DoubtSummary(NamedTuple):
+    """What the doubt topic says of one transaction: enough to go on after a restart."""
+
+    key: str
+    state: str  # a TxnState's value
+    reason: str  # a ParkReason's value, or ""
+    producer_group: str
+    first_offset: int
+    last_offset: int
+    seen: int  # half records there are
+    count: int  # half records there should be
+    appended_ms: int  # of the first half record
+    born_ms: int
+    key_hash: str | None
+    order: OrderMode
+    immunity_ms: int | None
+    decided_at: tuple[int, int] | None  # op position (offset, line) of the decision
+    moved_ms: int  # when it came here
+    topics: tuple[str, ...] = ()  # its real topics, each once
+    checked_count: int = 0
+    answered_count: int = 0
+
+
+def txn_id_of(key: str) -> str:
+    """The transaction id in "id/nonce"."""
+    return key.partition("/")[0]
+
+
+def nonce_of(key: str) -> str:
+    """The nonce in "id/nonce"."""
+    return key.partition("/")[2]

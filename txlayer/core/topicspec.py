@@ -1,0 +1,371 @@
+"""What a topic must be (`TopicSpec`) and what has to be done so that a cluster has it (`plan`).
+
+Never here: a change that deletes or shrinks. A setting that is not in `SETTING_RULES` cannot stand in a topic file,
+so nothing is altered whose effect nobody has thought about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from txlayer.errors import ConfigError
+
+PARTITION_COUNT = 8
+"""Half, op and doubt of a new namespace: two coordinators on four cores are busy with it, and it is fixed for life."""
+
+
+class SettingRule(Enum):
+    """What may be done about a setting that a topic has otherwise."""
+
+    EXACT = "exact"  #: altered to the value; no record is lost by it
+    AT_LEAST = "at least"  #: raised to the value; a larger one stays
+    AT_LEAST_OR_UNLIMITED = "at least or -1"  #: the same, and -1 is larger than every number
+    BY_HAND = "by hand"  #: never altered: it could delete records
+
+
+SETTING_RULES: Mapping[str, SettingRule] = {
+    "cleanup.policy": SettingRule.BY_HAND,
+    "max.message.bytes": SettingRule.AT_LEAST,
+    "message.timestamp.type": SettingRule.EXACT,
+    "min.compaction.lag.ms": SettingRule.AT_LEAST,
+    "min.insync.replicas": SettingRule.AT_LEAST,
+    "retention.bytes": SettingRule.AT_LEAST_OR_UNLIMITED,
+    "retention.ms": SettingRule.AT_LEAST_OR_UNLIMITED,
+    "unclean.leader.election.enable": SettingRule.EXACT,
+}
+
+
+class PartitionSource(Enum):
+    """Where the number of a topic's partitions comes from when it is no number."""
+
+    NAMESPACE = "namespace"  #: one count for half, op and doubt
+    SOURCE = "source"  #: as many as the topic that it belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A setting follows the same setting of another topic."""
+
+    topic: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a topic, with its reason."""
+
+    name: str
+    value: str
+    why: str
+    replication_min: int = 1
+    """It counts only for topics with at least so many replicas."""
+    above: Above | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """One file of topics/: `name` and `above.topic` may hold {namespace}, {group}, {topic}."""
+
+    name: str
+    holds: str
+    partitions: int | PartitionSource
+    partitions_why: str
+    settings: tuple[Setting, ...]
+
+    @staticmethod
+    def parse(mapping: Mapping[str, object], *, origin: str = "topic file") -> TopicSpec:
+        """The spec that a topic file's content says; `origin` names the file in errors.
+
+        Raises:
+            ConfigError: a key is missing, unknown or of another type, or a setting has no rule.
+        """
+        table = _Table(mapping, origin)
+        partitions = table.table("partitions")
+        count = partitions.value("count")
+        spec = TopicSpec(
+            name=table.text("name"),
+            holds=table.text("holds"),
+            partitions=_partitions(count, partitions),
+            partitions_why=partitions.text("why"),
+            settings=tuple(
+                _setting(name, table.table("settings")) for name in table.table("settings").names()
+            ),
+        )
+        partitions.refuse_others("count", "why")
+        table.refuse_others("name", "holds", "partitions", "settings")
+        return spec
+
+    def desired(
+        self,
+        *,
+        names: Mapping[str, str],
+        partition_count: int,
+        replication_factor: int | None = None,
+    ) -> DesiredTopic:
+        """This topic for given names; `partition_count` counts where the file has no number of its own."""
+        settings = tuple(
+            Setting(
+                s.name,
+                s.value,
+                s.why,
+                s.replication_min,
+                s.above and Above(s.above.topic.format_map(names), s.above.times),
+            )
+            for s in self.settings
+        )
+        return DesiredTopic(
+            name=self.name.format_map(names),
+            partition_count=self.partitions
+            if isinstance(self.partitions, int)
+            else partition_count,
+            is_count_shared=self.partitions is PartitionSource.NAMESPACE,
+            partitions_why=self.partitions_why,
+            replication_factor=replication_factor,
+            settings=settings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredTopic:
+    """A topic as it must be."""
+
+    name: str
+    partition_count: int
+    is_count_shared: bool
+    """Half, op and doubt must have one count, or no coordinator starts."""
+    partitions_why: str
+    replication_factor: int | None
+    """None: the broker's default."""
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is; `settings` are those in effect, wherever they were set."""
+
+    partition_count: int
+    replication_factor: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """A topic is missing."""
+
+    topic: str
+    partition_count: int
+    replication_factor: int | None
+    settings: Mapping[str, str]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSetting:
+    """A setting differs and can be altered without the loss of a record."""
+
+    topic: str
+    setting: str
+    found: str | None
+    wanted: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something differs that txlayer never changes: a person must."""
+
+    topic: str
+    what: str
+    found: str
+    wanted: str
+    why: str
+
+
+Change = CreateTopic | AlterSetting | Difference
+
+
+def shared_partition_count(names: Sequence[str], actual: Mapping[str, TopicState]) -> int | None:
+    """The count that a namespace's existing topics have (the first of `names` says it), None for a new namespace."""
+    return next((actual[name].partition_count for name in names if name in actual), None)
+
+
+def plan(desired: Sequence[DesiredTopic], actual: Mapping[str, TopicState]) -> list[Change]:
+    """What is missing or different, in the order of `desired`; pure and never a change that deletes or shrinks.
+
+    Applied and planned again it is empty, but for the `Difference`s and for what only a created topic shows (its
+    replication, and the settings of topics that others follow): plan twice.
+    """
+    shared = shared_partition_count([d.name for d in desired if d.is_count_shared], actual)
+    changes: list[Change] = []
+    for topic in desired:
+        state = actual.get(topic.name)
+        if state is None:
+            changes.append(_create(topic, actual, shared))
+            continue
+        changes.extend(_differences(topic, state, shared))
+        changes.extend(_settings(topic, state, actual))
+    return changes
+
+
+def _create(
+    topic: DesiredTopic, actual: Mapping[str, TopicState], shared: int | None
+) -> CreateTopic:
+    replication = topic.replication_factor or 1
+    return CreateTopic(
+        topic=topic.name,
+        # What exists cannot be changed, so what is new follows it, whatever was asked for.
+        partition_count=shared
+        if topic.is_count_shared and shared is not None
+        else topic.partition_count,
+        replication_factor=topic.replication_factor,
+        settings={
+            s.name: _wanted(s, actual) for s in topic.settings if replication >= s.replication_min
+        },
+        why=topic.partitions_why,
+    )
+
+
+def _differences(topic: DesiredTopic, state: TopicState, shared: int | None) -> list[Difference]:
+    found: list[Difference] = []
+    if topic.is_count_shared and shared is not None and state.partition_count != shared:
+        found.append(
+            Difference(
+                topic.name, "partitions", str(state.partition_count), str(shared),
+                "half, op and doubt must have one partition count: no coordinator starts",
+            )
+        )  # fmt: skip
+    elif state.partition_count != topic.partition_count:
+        found.append(
+            Difference(
+                topic.name,
+                "partitions",
+                str(state.partition_count),
+                str(topic.partition_count),
+                topic.partitions_why,
+            )
+        )
+    if topic.replication_factor is not None and state.replication_factor < topic.replication_factor:
+        found.append(
+            Difference(
+                topic.name, "replication factor", str(state.replication_factor), str(topic.replication_factor),
+                "replicas are moved by the cluster's own tools (kafka-reassign-partitions)",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _settings(
+    topic: DesiredTopic, state: TopicState, actual: Mapping[str, TopicState]
+) -> list[Change]:
+    changes: list[Change] = []
+    for setting in topic.settings:
+        if state.replication_factor < setting.replication_min:
+            continue
+        found, wanted = state.settings.get(setting.name), _wanted(setting, actual)
+        if found is not None and _is_met(setting.name, found=found, wanted=wanted):
+            continue
+        if SETTING_RULES[setting.name] is SettingRule.BY_HAND:
+            changes.append(Difference(topic.name, setting.name, found or "", wanted, setting.why))
+        else:
+            changes.append(AlterSetting(topic.name, setting.name, found, wanted, setting.why))
+    return changes
+
+
+def _wanted(setting: Setting, actual: Mapping[str, TopicState]) -> str:
+    if setting.above is None or setting.above.topic not in actual:
+        return setting.value
+    followed = _number(actual[setting.above.topic].settings.get(setting.name, ""))
+    return str(max(int(setting.value), (followed or 0) * setting.above.times))
+
+
+def _is_met(name: str, *, found: str, wanted: str) -> bool:
+    rule = SETTING_RULES[name]
+    if rule is SettingRule.EXACT:
+        return found == wanted
+    if rule is SettingRule.BY_HAND:
+        return {part.strip() for part in found.split(",")} == {
+            part.strip() for part in wanted.split(",")
+        }
+    number, floor = _number(found), int(wanted)
+    if number is None:
+        return False
+    if rule is SettingRule.AT_LEAST_OR_UNLIMITED and -1 in (number, floor):
+        return number == -1
+    return number >= floor
+
+
+def _number(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else None
+
+
+# --- reading topic files ----------------------------------------------------------------------------------------------
+
+
+class _Table:
+    """A mapping whose every miss names the file and the place."""
+
+    def __init__(self, mapping: Mapping[str, object], origin: str) -> None:
+        self._mapping = mapping
+        self.origin = origin
+
+    def names(self) -> list[str]:
+        return list(self._mapping)
+
+    def value(self, name: str) -> object:
+        return self._mapping.get(name)
+
+    def text(self, name: str) -> str:
+        value = self.value(name)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(name, "a text")
+        return value
+
+    def whole(self, name: str, *, default: int) -> int:
+        value = self._mapping.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(name, "a whole number above 0")
+        return value
+
+    def table(self, name: str) -> _Table:
+        value = self.value(name)
+        if not isinstance(value, Mapping):
+            raise self.error(name, "a table")
+        return _Table(value, f"{self.origin}: {name}")
+
+    def refuse_others(self, *known: str) -> None:
+        for name in self.names():
+            if name not in known:
+                raise self.error(name, f"one of {', '.join(known)}")
+
+    def error(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(self.origin, name=name, value=self.value(name), expected=expected)
+
+
+def _partitions(count: object, table: _Table) -> int | PartitionSource:
+    if isinstance(count, str) and count in {source.value for source in PartitionSource}:
+        return PartitionSource(count)
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return count
+    raise table.error("count", '"namespace", "source" or a whole number above 0')
+
+
+def _setting(name: str, settings: _Table) -> Setting:
+    table = settings.table(name)
+    if name not in SETTING_RULES:
+        raise settings.error(name, f"one of {', '.join(SETTING_RULES)}")
+    table.refuse_others("value", "why", "replication_min", "above")
+    value = table.text("value")
+    is_number = SETTING_RULES[name] in (SettingRule.AT_LEAST, SettingRule.AT_LEAST_OR_UNLIMITED)
+    if is_number and _number(value) is None:
+        raise table.error("value", "a number as text")
+    above = None
+    if table.value("above") is not None:
+        followed = table.table("above")
+        followed.refuse_others("topic", "times")
+        above = Above(followed.text("topic"), followed.whole("times", default=1))
+        if SETTING_RULES[name] is not SettingRule.AT_LEAST:
+            raise table.error("above", "nothing: only a number can follow another topic's")
+    return Setting(name, value, table.text("why"), table.whole("replication_min", default=1), above)

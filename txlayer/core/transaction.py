@@ -1,0 +1,180 @@
+"""One transaction as the ledger keeps it in memory: small, because there may be a million of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfOptions, OrderMode, ParkReason
+from txlayer.core.transitions import TxnState
+
+OpPosition = tuple[int, int]
+"""(op offset, line within the record)."""
+
+NOT_IN_DOUBT = -1
+
+
+class Content(NamedTuple):
+    """One message of a transaction, with the record that holds it."""
+
+    index: int
+    topic: str
+    offset: int  # of the half record
+    options: HalfOptions
+    born: str
+    record: Any  # opaque to the core: key(), value(), headers()
+
+
+class More:
+    """What only some transactions have: several messages, an ordering key, options, a place on the doubt topic."""
+
+    __slots__ = (
+        "answered_count", "checked_count", "decided_at", "doubt_offset", "moved_ms", "offsets", "options", "reason",
+        "topics", "twins",
+    )  # fmt: skip
+
+    def __init__(self, options: HalfOptions) -> None:
+        self.options = options
+        self.offsets: list[int] | None = (
+            None  # of the half records 0, 1, …; None: only `first_offset`
+        )
+        self.twins: list[int] | None = (
+            None  # offsets of records that the broker kept twice (librdkafka #4953)
+        )
+        self.topics: tuple[str, ...] | None = (
+            None  # all real topics; None: only `Transaction.topic`
+        )
+        self.doubt_offset = NOT_IN_DOUBT
+        self.moved_ms = 0
+        self.reason: ParkReason | None = None
+        self.decided_at: OpPosition | None = None
+        self.checked_count = 0
+        self.answered_count = 0
+
+
+class Transaction:
+    """A transaction that is not settled, or was just now. `more` is None for a plain single message in half."""
+
+    __slots__ = (
+        "appended_ms", "born", "content", "count", "first_offset", "group", "key", "last_offset", "more",
+        "replay_from", "seen", "state", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: str, group: str, topic: str, offset: int, appended_ms: int, born: str, replay_from: OpPosition,
+        content: Any,  # noqa: ANN401 - a record, a list of Content, or None when it was dropped
+    ) -> None:  # fmt: skip
+        self.key = key
+        self.state = TxnState.OPEN
+        self.group = group
+        self.topic = topic
+        self.first_offset = offset
+        self.last_offset = offset
+        self.count = 1
+        self.seen = 1
+        self.appended_ms = appended_ms
+        self.born = born  # digits; "" when the content, which has it too, is on doubt
+        self.replay_from = replay_from
+        self.content = content
+        self.more: More | None = None
+
+    @property
+    def options(self) -> HalfOptions:
+        """What its producer asked for."""
+        return NO_OPTIONS if self.more is None else self.more.options
+
+    @property
+    def key_hash(self) -> str | None:
+        """The ordering key's hash, None without ordering key."""
+        return None if self.more is None else self.more.options.key_hash
+
+    @property
+    def waits_for_undecided(self) -> bool:
+        """True with `order="prepare"`."""
+        return self.more is not None and self.more.options.order is OrderMode.PREPARE
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every real topic of it."""
+        if self.more is None or self.more.topics is None:
+            return (self.topic,)
+        return self.more.topics
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True when the doubt topic holds it."""
+        return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
+
+    def extra(self) -> More:
+        """`more`, made when it is not there."""
+        if self.more is None:
+            self.more = More(NO_OPTIONS)
+        return self.more
+
+    def has_half_at(self, offset: int) -> bool:
+        """True when a line that names `offset` speaks of this transaction."""
+        more = self.more
+        if more is None:
+            return offset == self.last_offset
+        if more.doubt_offset != NOT_IN_DOUBT or self.seen == 0:
+            # What doubt holds has forgotten the offsets between; one rule before and after a restart.
+            return self.seen == 0 or self.first_offset <= offset <= self.last_offset
+        return (
+            offset == self.last_offset
+            or (more.offsets is not None and offset in more.offsets)
+            or (more.twins is not None and offset in more.twins)
+        )
+
+    def is_complete_at(self, offset: int) -> bool:
+        """True when all of its half records stand at or before `offset`.
+
+        As of that offset, not as of now: what an op line does must not depend on how far half was read.
+        """
+        return self.seen == self.count > 0 and offset >= self.last_offset
+
+    def summary(self) -> DoubtSummary:
+        """What the doubt topic says of it."""
+        more = self.extra()
+        return DoubtSummary(
+            key=self.key,
+            state=self.state.value,
+            reason="" if more.reason is None else more.reason.value,
+            producer_group=self.group,
+            first_offset=max(self.first_offset, 0),
+            last_offset=max(self.last_offset, 0),
+            seen=self.seen,
+            count=self.count,
+            appended_ms=self.appended_ms,
+            born_ms=int(self.born or 0),
+            key_hash=more.options.key_hash,
+            order=more.options.order,
+            immunity_ms=more.options.immunity_ms,
+            decided_at=more.decided_at,
+            moved_ms=more.moved_ms,
+            topics=tuple(t for t in self.topics if t),
+            checked_count=more.checked_count,
+            answered_count=more.answered_count,
+        )
+
+
+def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
+    """The transaction that a doubt summary describes, its content still on the doubt topic."""
+    topics = tuple(map(sys.intern, summary.topics)) or ("",)
+    txn = Transaction(
+        summary.key, sys.intern(summary.producer_group), topics[0], summary.first_offset, summary.appended_ms, "", (0, 0),
+        None,
+    )  # fmt: skip
+    txn.state = TxnState(summary.state)
+    txn.last_offset = summary.last_offset
+    txn.seen = summary.seen
+    txn.count = summary.count
+    more = txn.extra()
+    more.options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
+    more.topics = topics if len(topics) > 1 else None
+    more.doubt_offset = doubt_offset
+    more.moved_ms = summary.moved_ms
+    more.reason = ParkReason(summary.reason) if summary.reason else None
+    more.decided_at = summary.decided_at
+    more.checked_count = summary.checked_count
+    more.answered_count = summary.answered_count
+    return txn

@@ -1,0 +1,140 @@
+"""One transaction's life as a table: every rule of it, and nothing else.
+
+Rules for authors: a repeat, a conflict and a refusal are entries like any other; what has no entry raises and leaves the
+state as it was; the state diagram in docs/explanation/protocol.md is drawn from this table.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from txlayer.errors import InvalidTransitionError
+
+
+class TxnState(Enum):
+    """Where a transaction stands."""
+
+    OPEN = "open"  #: prepared (or being prepared), no decision
+    WAITING = "waiting"  #: committed; an earlier one of its ordering key goes first
+    HELD = "held"  #: committed; its target refuses for now; its key waits with it
+    PARKED = "parked"  #: no decision, and nobody is asked any more; content kept for a person
+    PARKED_COMMITTED = (
+        "parked-committed"  #: committed, but cannot be forwarded; only a commit or an abandon acts
+    )
+    COMMITTED = "committed"  #: settled: forwarded
+    ROLLED_BACK = "rolled-back"  #: settled: nobody will ever see it
+
+
+class Kind(Enum):
+    """What can happen to a transaction."""
+
+    HALF = "half"  #: another half record of it was read
+    COMMIT = "commit"  #: an op line
+    ROLLBACK = "rollback"  #: an op line
+    UNKNOWN = "unknown"  #: an op line
+    ABANDON = (
+        "abandon"  #: an operator's op line: give up what was committed but cannot be forwarded
+    )
+    MOVE = "move"  #: old enough for the doubt topic
+    PARK = "park"  #: a policy, or an op line that named a place beyond half's end
+    GO = "go"  #: committed, complete, its key is free and its targets accept
+    BLOCKED = "blocked"  #: an earlier one of its key goes first
+    INCOMPLETE = "incomplete"  #: not all of its half records are there
+    TARGET_REFUSES = "target-refuses"  #: a target topic is missing, denied or unreachable
+    RECORD_REFUSED = "record-refused"  #: one of its records will never be accepted
+    MENDED = "mended"  #: its target may accept again
+    EXPIRED = "expired"  #: held for `held_age_max`
+
+
+class Effect(Enum):
+    """What follows from a transition; the ledger carries it out."""
+
+    NOTHING = "nothing"  #: as it was
+    JOIN = "join"  #: the half record becomes part of the transaction
+    TRY = "try"  #: find out whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
+    FORWARD = "forward"  #: its messages go to their real topics, its doubt records end
+    FORGET = "forget"  #: its content goes, its doubt records end
+    KEEP = "keep"  #: it stands, whole, on the doubt topic, with its newest summary
+    COUNT = "count"  #: an answered check that knew nothing
+    REPEAT = "repeat"  #: said before; counted
+    CONFLICT = "conflict"  #: contrary to the decision; refused, counted, reported
+    REPORT = "report"  #: out of place; counted, reported
+
+
+_S, _K, _E = TxnState, Kind, Effect
+
+TRANSITIONS: dict[tuple[TxnState, Kind], tuple[TxnState, Effect]] = {
+    (_S.OPEN, _K.HALF): (_S.OPEN, _E.JOIN),
+    (_S.OPEN, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.OPEN, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.OPEN, _K.UNKNOWN): (_S.OPEN, _E.COUNT),
+    (_S.OPEN, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.OPEN, _K.MOVE): (_S.OPEN, _E.KEEP),
+    (_S.OPEN, _K.PARK): (_S.PARKED, _E.KEEP),
+    #
+    (_S.WAITING, _K.HALF): (_S.WAITING, _E.REPORT),
+    (_S.WAITING, _K.COMMIT): (_S.WAITING, _E.REPEAT),
+    (_S.WAITING, _K.ROLLBACK): (_S.WAITING, _E.CONFLICT),
+    (_S.WAITING, _K.UNKNOWN): (_S.WAITING, _E.REPEAT),
+    (_S.WAITING, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.WAITING, _K.MOVE): (_S.WAITING, _E.KEEP),
+    (_S.WAITING, _K.GO): (_S.COMMITTED, _E.FORWARD),
+    (_S.WAITING, _K.BLOCKED): (_S.WAITING, _E.NOTHING),
+    (_S.WAITING, _K.INCOMPLETE): (_S.PARKED_COMMITTED, _E.KEEP),
+    (_S.WAITING, _K.TARGET_REFUSES): (_S.HELD, _E.KEEP),
+    (_S.WAITING, _K.RECORD_REFUSED): (_S.PARKED_COMMITTED, _E.KEEP),
+    #
+    (_S.HELD, _K.HALF): (_S.HELD, _E.REPORT),
+    (_S.HELD, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.HELD, _K.ROLLBACK): (_S.HELD, _E.CONFLICT),
+    (_S.HELD, _K.UNKNOWN): (_S.HELD, _E.REPEAT),
+    (_S.HELD, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.HELD, _K.MENDED): (_S.WAITING, _E.TRY),
+    (_S.HELD, _K.EXPIRED): (_S.PARKED_COMMITTED, _E.KEEP),
+    #
+    (_S.PARKED, _K.HALF): (_S.PARKED, _E.JOIN),
+    (_S.PARKED, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.PARKED, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.PARKED, _K.UNKNOWN): (_S.PARKED, _E.COUNT),
+    (_S.PARKED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    #
+    (_S.PARKED_COMMITTED, _K.HALF): (_S.PARKED_COMMITTED, _E.JOIN),
+    (_S.PARKED_COMMITTED, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.PARKED_COMMITTED, _K.ROLLBACK): (_S.PARKED_COMMITTED, _E.CONFLICT),
+    (_S.PARKED_COMMITTED, _K.UNKNOWN): (_S.PARKED_COMMITTED, _E.REPEAT),
+    (_S.PARKED_COMMITTED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    #
+    (_S.COMMITTED, _K.HALF): (_S.COMMITTED, _E.REPORT),
+    (_S.COMMITTED, _K.COMMIT): (_S.COMMITTED, _E.REPEAT),
+    (_S.COMMITTED, _K.ROLLBACK): (_S.COMMITTED, _E.CONFLICT),
+    (_S.COMMITTED, _K.UNKNOWN): (_S.COMMITTED, _E.REPEAT),
+    (_S.COMMITTED, _K.ABANDON): (_S.COMMITTED, _E.CONFLICT),
+    #
+    (_S.ROLLED_BACK, _K.HALF): (_S.ROLLED_BACK, _E.REPORT),
+    (_S.ROLLED_BACK, _K.COMMIT): (_S.ROLLED_BACK, _E.CONFLICT),
+    (_S.ROLLED_BACK, _K.ROLLBACK): (_S.ROLLED_BACK, _E.REPEAT),
+    (_S.ROLLED_BACK, _K.UNKNOWN): (_S.ROLLED_BACK, _E.REPEAT),
+    (_S.ROLLED_BACK, _K.ABANDON): (_S.ROLLED_BACK, _E.REPEAT),
+}
+
+SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
+"""Final states."""
+
+DECIDED = frozenset(
+    {TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED}
+)
+"""States after a commit line."""
+
+
+def transition(state: TxnState, kind: Kind, *, txn_id: str) -> tuple[TxnState, Effect]:
+    """(next state, what follows).
+
+    Raises:
+        InvalidTransitionError: the table has no such entry; the state stays as it was.
+    """
+    entry = TRANSITIONS.get((state, kind))
+    if entry is None:
+        raise InvalidTransitionError(
+            "no such transition", txn_id=txn_id, state=state.value, kind=kind.value
+        )
+    return entry

@@ -1,0 +1,244 @@
+"""The errors of txlayer: the class says what to do next, the fields what happened.
+
+::
+
+    TxLayerError
+    ├─ RetriableError            it did not happen          → the same call again
+    │  ├─ BrokerUnavailableError       .bootstrap_servers .waited_ms
+    │  ├─ OpenTransactionLimitError    .producer_group .open_count .open_count_max
+    │  └─ LeaseHeldError               .queue .holder .expires_at_ms
+    ├─ OutcomeUnknownError       it may have happened       → do not repeat; the check settles it
+    │                                  .txn_id .step
+    ├─ RollbackRequiredError     this transaction is lost   → roll back locally; the producer goes on
+    │  │                               .txn_id
+    │  └─ BarrierRefusedError          .resolution
+    ├─ FencedError               a newer owner exists       → close this instance, never retry
+    │  ├─ ProducerFencedError          .transactional_id
+    │  ├─ MemberFencedError            .group
+    │  └─ LeaseLostError               .queue .token .current_token
+    ├─ PoisonMessageError        it never succeeds          → park or dead-letter it, go on
+    │  │                               .origin .reason
+    │  ├─ DecodeError                  .schema_version
+    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max
+    │  └─ AttemptsExhaustedError       .attempt_count
+    ├─ UsageError                the caller is wrong        → fix code or settings
+    │  ├─ ConfigError                  .name .value .expected
+    │  ├─ TopicMismatchError           .topic .expected .found
+    │  ├─ ForbiddenTopicError          .topic .reason
+    │  ├─ ReservedHeaderError          .header
+    │  ├─ NotAuthorisedError           .resource .operation
+    │  └─ LifecycleError               .state
+    └─ InvariantError            txlayer is wrong           → end the process, keep the log
+       └─ InvalidTransitionError       .txn_id .state .kind
+
+A class has the fields of its parents too; `.origin` is (topic, partition, offset).
+Fields are keyword-only and make the message; every error survives pickling. Nothing of txlayer is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[TxLayerError], detail: str, fields: dict[str, Any]) -> TxLayerError:
+    return cls(detail, **fields)
+
+
+class TxLayerError(Exception):
+    """Base of every error that txlayer raises; `detail` is the sentence, the fields are attributes."""
+
+    field_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, detail: str = "", **fields: Any) -> None:  # noqa: ANN401 - fields are of any type
+        unknown = sorted(set(fields) - set(self.field_names))
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
+        self.detail = detail
+        self.fields = {name: fields.get(name) for name in self.field_names}
+        for name, value in self.fields.items():
+            setattr(self, name, value)
+        super().__init__(detail)
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{k}={v!r}" for k, v in self.fields.items() if v is not None)
+        if self.detail and known:
+            return f"{self.detail} ({known})"
+        return self.detail or known or type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.detail, self.fields)
+
+
+class RetriableError(TxLayerError):
+    """It did not happen: the same call may be made again."""
+
+
+class BrokerUnavailableError(RetriableError):
+    """No broker answered within the named time."""
+
+    field_names = ("bootstrap_servers", "waited_ms")
+    bootstrap_servers: str | None
+    waited_ms: int | None
+
+
+class OpenTransactionLimitError(RetriableError):
+    """The producer group has as many open transactions as it may have."""
+
+    field_names = ("producer_group", "open_count", "open_count_max")
+    producer_group: str | None
+    open_count: int | None
+    open_count_max: int | None
+
+
+class LeaseHeldError(RetriableError):
+    """Another consumer holds the queue."""
+
+    field_names = ("queue", "holder", "expires_at_ms")
+    queue: str | None
+    holder: str | None
+    expires_at_ms: int | None
+
+
+class OutcomeUnknownError(TxLayerError):
+    """It may have happened: do not repeat it, the check-back settles it."""
+
+    field_names = ("txn_id", "step")
+    txn_id: str | None
+    step: str | None
+
+
+class RollbackRequiredError(TxLayerError):
+    """This transaction is lost: roll back locally; the producer itself goes on."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("txn_id",)
+    txn_id: str | None
+
+
+class BarrierRefusedError(RollbackRequiredError):
+    """A check-back came first; the barrier row in the user's database says so."""
+
+    field_names = ("txn_id", "resolution")
+    resolution: str | None
+
+
+class FencedError(TxLayerError):
+    """A newer owner exists: close this instance, never retry."""
+
+
+class ProducerFencedError(FencedError):
+    """The broker refused this producer because a newer one took its transactional id."""
+
+    field_names = ("transactional_id",)
+    transactional_id: str | None
+
+
+class MemberFencedError(FencedError):
+    """The consumer group went on without this member; what it was about to store is not stored."""
+
+    field_names = ("group",)
+    group: str | None
+
+
+class LeaseLostError(FencedError):
+    """The queue's lease went to another holder."""
+
+    field_names = ("queue", "token", "current_token")
+    queue: str | None
+    token: int | None
+    current_token: int | None
+
+
+class PoisonMessageError(TxLayerError):
+    """This message never succeeds: park or dead-letter it and go on."""
+
+    field_names: ClassVar[tuple[str, ...]] = ("origin", "reason")
+    origin: tuple[str, int, int] | None
+    reason: str | None
+
+
+class DecodeError(PoisonMessageError):
+    """Bytes that are no record of ours, met at an edge (inside loops they are a value)."""
+
+    field_names = ("origin", "reason", "schema_version")
+    schema_version: str | None
+
+
+class RefusedRecordError(PoisonMessageError):
+    """The broker, or a check before it, refuses this record: too large, invalid, no such topic."""
+
+    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max")
+    topic: str | None
+    size_bytes: int | None
+    size_bytes_max: int | None
+
+
+class AttemptsExhaustedError(PoisonMessageError):
+    """A handler failed as often as it may; `__cause__` is its last error."""
+
+    field_names = ("origin", "reason", "attempt_count")
+    attempt_count: int | None
+
+
+class UsageError(TxLayerError):
+    """The caller is wrong: fix the code or the settings. Nothing happened."""
+
+
+class ConfigError(UsageError):
+    """A setting has no usable value."""
+
+    field_names = ("name", "value", "expected")
+    name: str | None
+    value: object
+    expected: str | None
+
+
+class TopicMismatchError(UsageError):
+    """A topic is not as it must be."""
+
+    field_names = ("topic", "expected", "found")
+    topic: str | None
+    expected: str | None
+    found: str | None
+
+
+class ForbiddenTopicError(UsageError):
+    """Nobody may send to this topic: it is unknown, off the allow-list, or a system topic."""
+
+    field_names = ("topic", "reason")
+    topic: str | None
+    reason: str | None
+
+
+class ReservedHeaderError(UsageError):
+    """Headers that begin with `txl` are txlayer's own."""
+
+    field_names = ("header",)
+    header: str | None
+
+
+class NotAuthorisedError(UsageError):
+    """The broker refuses these credentials, or what they may do; no repeat helps until somebody grants it."""
+
+    field_names = ("resource", "operation")
+    resource: str | None
+    operation: str | None
+
+
+class LifecycleError(UsageError):
+    """The call does not fit the state of the object, which stays as it was."""
+
+    field_names = ("state",)
+    state: str | None
+
+
+class InvariantError(TxLayerError):
+    """txlayer itself is wrong: end the process and keep the log."""
+
+
+class InvalidTransitionError(InvariantError):
+    """The transition table has no entry for this state and kind."""
+
+    field_names = ("txn_id", "state", "kind")
+    txn_id: str | None
+    state: str | None
+    kind: str | None
