@@ -104,6 +104,10 @@ class SystemTopics:
         """Every topic of the namespace."""
         return frozenset((self.half, self.op, self.doubt, self.check, self.locks))
 
+    def is_system(self, topic: str) -> bool:
+        """True for topics that nobody may send to: ours, Kafka's internal ones, dead letters and replays."""
+        return topic in self.all or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
@@ -217,7 +221,7 @@ def environment_names(role: type[ClientConfig]) -> dict[str, str]:
 KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in ROLES))
 
 
-def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:  # noqa: ANN401 - a field of any type
+def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
     """The role's settings: what is `given` and not None wins over `environ`, which wins over the defaults.
 
     Raises:

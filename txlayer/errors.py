@@ -19,7 +19,7 @@
     ├─ PoisonMessageError        it never succeeds          → park or dead-letter it, go on
     │  │                               .origin .reason
     │  ├─ DecodeError                  .schema_version
-    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max
+    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max .txn_key
     │  └─ AttemptsExhaustedError       .attempt_count
     ├─ UsageError                the caller is wrong        → fix code or settings
     │  ├─ ConfigError                  .name .value .expected
@@ -166,10 +166,11 @@ class DecodeError(PoisonMessageError):
 class RefusedRecordError(PoisonMessageError):
     """The broker, or a check before it, refuses this record: too large, invalid, no such topic."""
 
-    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max")
+    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key")
     topic: str | None
     size_bytes: int | None
     size_bytes_max: int | None
+    txn_key: str | None
 
 
 class AttemptsExhaustedError(PoisonMessageError):

@@ -347,18 +347,18 @@ def test_a_replicated_topic_gets_its_minimum_in_sync_whoever_chose_the_replicas(
 
 
 def test_doubt_takes_more_bytes_than_half_whatever_half_takes() -> None:
-    limit = setting("max.message.bytes", "2097152", above=Above("ns.half", 2))
+    limit = setting("max.message.bytes", "2097176", above=Above("ns.half", 2))
     topics = [desired("ns.half"), desired("ns.doubt", settings=(limit,))]
-    doubt = state(settings={"max.message.bytes": "2097152"})
+    doubt = state(settings={"max.message.bytes": "2097176"})
 
     small = {"ns.half": state(settings={"max.message.bytes": "1048588"}), "ns.doubt": doubt}
     large = {"ns.half": state(settings={"max.message.bytes": "5000000"}), "ns.doubt": doubt}
 
-    assert [AlterSetting("ns.doubt", "max.message.bytes", "2097152", "2097176", "because")] == plan(
+    assert [AlterSetting("ns.doubt", "max.message.bytes", "2097176", "2097176", "because")] == plan(
         topics, small
     )
     assert [
-        AlterSetting("ns.doubt", "max.message.bytes", "2097152", "10000000", "because")
+        AlterSetting("ns.doubt", "max.message.bytes", "2097176", "10000000", "because")
     ] == plan(topics, large)
 
 

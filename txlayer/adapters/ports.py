@@ -171,8 +171,16 @@ class TransactionalWriter(Protocol):
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
-    ) -> None:  # noqa: ANN401
+    ) -> None:
         """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
+        ...
+
+    def poll(self) -> None:
+        """Make room in the queue."""
+        ...
+
+    def refusal(self, error: Any, *, topic: str, txn_key: str) -> Exception:
+        """Our error for a delivery report's."""
         ...
 
     def commit(self, *, timeout_s: float) -> None:
@@ -199,6 +207,10 @@ class LogReader(Protocol):
         """Records as they come; an empty list after `timeout_s`. End of a partition is a record whose error is `_PARTITION_EOF`."""
         ...
 
+    def pause(self, partition: TopicPartition) -> None:
+        """Stop reading this one."""
+        ...
+
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, next offset), the latter as this reader's isolation sees it."""
         ...
@@ -209,20 +221,87 @@ class LogReader(Protocol):
 
 
 class GroupReader(Protocol):
-    """A member of a consumer group (classic protocol, range)."""
+    """A member of a consumer group (classic protocol, range). One thread uses it; no callback of it raises."""
 
     def start(self, topics: Sequence[str]) -> None:
-        """Join the group."""
+        """Join the group; the assignment comes from within a later `read`."""
         ...
 
     def take_assignment(self) -> Assignment | None:
         """The newest assignment not taken yet. It assigns nothing: `resume_at` does."""
         ...
 
-    def is_revoked(self) -> bool:
+    def take_revocation(self) -> bool:
         """True once after the group took its partitions back (or the session was lost)."""
         ...
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop reading these; what was fetched ahead is given up."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these again."""
+        ...
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
+        """Records as they come, none with an error; serves the group.
+
+        Raises:
+            ConfigError: the stored offset is not in the log any more.
+            TxLayerError: anything else that stops reading. Rebuild from the stored offsets.
+        """
+        ...
+
+    def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
+        """(first offset, last stable offset)."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class CoordinatorConnections(Protocol):
+    """Everything a coordinator asks of a cluster."""
+
+    def wait_until_reachable(self, *, timeout_s: float) -> None:
+        """Return when a broker answers.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
+        """
+        ...
+
+    def make_writer(self, transactional_id: str) -> TransactionalWriter:
+        """A writer, not initialised yet."""
+        ...
+
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns itself; `read_committed` or `read_uncommitted`."""
+        ...
+
+    def make_group_reader(self) -> GroupReader:
+        """A member of the coordinator group, not started yet."""
+        ...
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool, timeout_s: float
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
+
+        Raises:
+            BrokerUnavailableError: not answered within `timeout_s`, for instance because offsets are pending.
+        """
+        ...
+
+    def topic_limits(self, topic: str, *, timeout_s: float) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is shared."""
         ...

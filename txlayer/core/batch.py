@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.transaction import Content, Transaction
+from txlayer.core.transaction import Transaction
 
 
 class ReportKind(Enum):
@@ -71,9 +71,6 @@ class Batch:
 
     forwards: list[Transaction] = field(default_factory=list)
     keeps: dict[str, Keep] = field(default_factory=dict)
-    joins: list[tuple[Transaction, Content]] = field(
-        default_factory=list
-    )  # a late half record of a kept one
     ends: list[Transaction] = field(default_factory=list)
     asides: list[KeptAside] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
@@ -83,7 +80,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """True when nothing has to be written."""
-        return not (self.forwards or self.keeps or self.joins or self.ends or self.asides)
+        return not (self.forwards or self.keeps or self.ends or self.asides)
 
 
 class Bisection:

@@ -79,10 +79,17 @@ def encode_options(options: HalfOptions) -> str:
 
 def encode_half_header(header: HalfHeader) -> bytes:
     """The value of the header `txl`: version|id/nonce|group|topic|index/count|born|options, ASCII."""
-    return (
-        f"{VERSION}|{header.key}|{header.producer_group}|{header.topic}|{header.index}/{header.count}|"
-        f"{header.born_ms}|{encode_options(header.options)}"
-    ).encode()
+    return half_header(
+        header.key, header.producer_group, header.topic, header.index, header.count, header.born_ms,
+        encode_options(header.options),
+    )  # fmt: skip
+
+
+def half_header(
+    key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str
+) -> bytes:
+    """`encode_half_header` without the values, for the producer: it is called once per message."""
+    return f"{VERSION}|{key}|{group}|{topic}|{index}/{count}|{born_ms}|{options}".encode("ascii")
 
 
 def decode_options(text: str) -> HalfOptions:
@@ -156,6 +163,11 @@ def encode_op(op: OpMessage) -> str:
         f"{VERSION}|{letter}|{op.key}|{op.producer_group}|{op.last_offset}|{op.born_ms}|{op.source.value}|"
         f"{check}|{reason}"
     )
+
+
+def producer_op(letter: str, key: str, group: str, last_offset: int, born_ms: int) -> str:
+    """`encode_op` of a producer's own resolution without the value: it is called once per transaction."""
+    return f"{VERSION}|{letter}|{key}|{group}|{last_offset}|{born_ms}|producer||"
 
 
 def encode_ops(lines: list[str]) -> bytes:

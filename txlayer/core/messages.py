@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a message, in order; names may repeat."""
+
+UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, Any]
+"""Headers as users may give them; text is UTF-8 on the wire."""
 
 TAGS_HEADER = "tags"
 """The ordinary header that carries a message's tags; consumers filter by it."""
@@ -66,14 +69,28 @@ class ParkReason(Enum):
     TOO_OLD = "too-old"  #: older than `transaction_age_max`
 
 
+class Message(NamedTuple):
+    """What a user wants delivered. Text is UTF-8 on the wire; a null key or value is forwarded as it is."""
+
+    topic: str
+    key: bytes | str | None = None
+    value: Any = None  # bytes, str or None; anything else needs the producer's serializer
+    headers: UserHeaders | None = None
+    tags: str | None = None  # becomes the header `tags`; consumers filter by it
+    partition: int | None = None  # of the real topic; None: by the key, like every Java producer
+    timestamp: int | None = (
+        None  # milliseconds, of the forwarded record; None: when it is forwarded
+    )
+
+
 class HalfHeader(NamedTuple):
     """The packed header `txl` of a half record."""
 
     key: str  # "id/nonce": a transaction *is* its id and the nonce of the attempt
     producer_group: str
     topic: str  # the real topic
-    index: int  # 0 <= index < count
-    count: int
+    index: int  # type: ignore[assignment]  # 0 <= index < count; hides tuple.index, which nobody needs
+    count: int  # type: ignore[assignment]  # likewise
     born_ms: int  # the producer's clock, for statistics only
     options: HalfOptions
 
@@ -136,7 +153,7 @@ class DoubtSummary(NamedTuple):
     first_offset: int
     last_offset: int
     seen: int  # half records there are
-    count: int  # half records there should be
+    count: int  # type: ignore[assignment]  # half records there should be
     appended_ms: int  # of the first half record
     born_ms: int
     key_hash: str | None
@@ -147,6 +164,15 @@ class DoubtSummary(NamedTuple):
     topics: tuple[str, ...] = ()  # its real topics, each once
     checked_count: int = 0
     answered_count: int = 0
+
+
+def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
+    """The headers without txlayer's own, for those who pass a message on."""
+    return [
+        (name, value)
+        for name, value in headers or ()
+        if not name.startswith(RESERVED_HEADER_PREFIX)
+    ]
 
 
 def txn_id_of(key: str) -> str:

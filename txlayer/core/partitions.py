@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from hashlib import blake2b
+
+_MASK = 0xFFFF_FFFF
 
 
 def half_partition(*, ordering_key: bytes | None, txn_id: str, partition_count: int) -> int:
@@ -29,3 +32,21 @@ def key_hash(ordering_key: bytes) -> str:
 def partition_of_key_hash(key_hash: str, *, partition_count: int) -> int:
     """The half partition that belongs to a `key_hash`."""
     return int(key_hash[:8], 16) % partition_count
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key as a positive number of 31 bits, before the modulo: what Java's partitioner computes.
+
+    Source: Apache Kafka, org.apache.kafka.common.utils.Utils.murmur2 and toPositive.
+    """
+    m = 0x5BD1E995
+    h = 0x9747B28C ^ len(key)
+    whole = len(key) & ~3
+    for (k,) in struct.iter_unpack("<I", key[:whole]):
+        k = k * m & _MASK  # noqa: PLW2901 - the mixing steps of the source
+        k = (k ^ k >> 24) * m & _MASK  # noqa: PLW2901 - the same
+        h = h * m & _MASK ^ k
+    if rest := key[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & _MASK
+    h = (h ^ h >> 13) * m & _MASK
+    return (h ^ h >> 15) & 0x7FFF_FFFF

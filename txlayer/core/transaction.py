@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfOptions, OrderMode, ParkReason
@@ -17,7 +18,7 @@ NOT_IN_DOUBT = -1
 class Content(NamedTuple):
     """One message of a transaction, with the record that holds it."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     topic: str
     offset: int  # of the half record
     options: HalfOptions
@@ -29,7 +30,7 @@ class More:
     """What only some transactions have: several messages, an ordering key, options, a place on the doubt topic."""
 
     __slots__ = (
-        "answered_count", "checked_count", "decided_at", "doubt_offset", "moved_ms", "offsets", "options", "reason",
+        "answered_count", "checked_count", "decided_at", "doubt_offset", "joined", "moved_ms", "offsets", "options", "reason",
         "topics", "twins",
     )  # fmt: skip
 
@@ -45,6 +46,9 @@ class More:
             None  # all real topics; None: only `Transaction.topic`
         )
         self.doubt_offset = NOT_IN_DOUBT
+        self.joined: list[Content] | None = (
+            None  # came after the move; on doubt with the next batch
+        )
         self.moved_ms = 0
         self.reason: ParkReason | None = None
         self.decided_at: OpPosition | None = None
@@ -62,7 +66,7 @@ class Transaction:
 
     def __init__(
         self, key: str, group: str, topic: str, offset: int, appended_ms: int, born: str, replay_from: OpPosition,
-        content: Any,  # noqa: ANN401 - a record, a list of Content, or None when it was dropped
+        content: Any,
     ) -> None:  # fmt: skip
         self.key = key
         self.state = TxnState.OPEN
@@ -178,3 +182,21 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
     more.checked_count = summary.checked_count
     more.answered_count = summary.answered_count
     return txn
+
+
+def record_size(record: Any) -> int:
+    """Bytes of a record's key, value and headers."""
+    headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers() or ())
+    return len(record) + len(record.key() or b"") + headers
+
+
+def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
+    """(real topic, record) of every message whose content is in memory."""
+    if isinstance(txn.content, list):
+        return ((c.topic, c.record) for c in txn.content)
+    return iter(()) if txn.content is None else iter(((txn.topic, txn.content),))
+
+
+def size_of(txn: Transaction) -> int:
+    """Bytes of the values that are in memory."""
+    return sum(len(record) for _, record in records_of(txn))

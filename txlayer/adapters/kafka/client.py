@@ -175,6 +175,10 @@ class PlainReader:
             return ()
         return [first, *self._consumer.consume(record_count_max - 1, 0)]
 
+    def pause(self, partition: TopicPartition) -> None:
+        """Stop reading this one."""
+        self._consumer.pause([ClientPartition(*partition)])
+
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, next offset as the isolation level sees it).
 

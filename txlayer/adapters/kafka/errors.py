@@ -16,6 +16,7 @@ from txlayer.errors import (
     ProducerFencedError,
     RefusedRecordError,
     TxLayerError,
+    UsageError,
 )
 
 # The codes that belong to one record: bisection finds it, and it is parked. A closed list.
@@ -60,6 +61,15 @@ NOT_AUTHORISED_CODES = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
+    }
+)
+# What was asked for can never be, whoever asks: more replicas than brokers, a setting that does not exist.
+MISTAKEN_CODES = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError._INVALID_ARG,
     }
 )
 UNAVAILABLE_CODES = frozenset(
@@ -128,6 +138,8 @@ def translate(
         return ForbiddenTopicError(detail, topic=topic, reason=inner.name())
     if step is not None:
         return OutcomeUnknownError(detail, txn_id=txn_id, step=step)
+    if code in MISTAKEN_CODES:
+        return UsageError(f"{topic}: {detail}" if topic else detail)
     if code in UNAVAILABLE_CODES:
         return BrokerUnavailableError(
             detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms

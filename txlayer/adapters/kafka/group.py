@@ -17,7 +17,7 @@ from txlayer.adapters.kafka.client import client_partitions, group_consumer
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import ClientConfig
-from txlayer.errors import InvariantError, TxLayerError
+from txlayer.errors import ConfigError, InvariantError, TxLayerError
 
 _METADATA_PREFIX = b"CGMDv2:"
 
@@ -66,7 +66,10 @@ class KafkaGroupReader:
     def start(self, topics: Sequence[str]) -> None:
         """Join the group; the assignment comes from within a later `read`."""
         self._consumer.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            list(topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
         )
 
     def take_assignment(self) -> Assignment | None:
@@ -117,7 +120,9 @@ class KafkaGroupReader:
             BrokerUnavailableError: not answered within `timeout_s`.
         """
         try:
-            low, high = self._consumer.get_watermark_offsets(ClientPartition(*partition), timeout=timeout_s)
+            low, high = self._consumer.get_watermark_offsets(
+                ClientPartition(*partition), timeout=timeout_s
+            )
         except KafkaException as exc:
             raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
         return low, high
@@ -160,7 +165,7 @@ class KafkaGroupReader:
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
 
-    def _is_error(self, record: Any) -> bool:  # noqa: ANN401 - the client has no types
+    def _is_error(self, record: Any) -> bool:
         error = record.error()
         if error is None:
             return False
@@ -169,4 +174,11 @@ class KafkaGroupReader:
         raise self._as_failure(error)
 
     def _as_failure(self, error: KafkaError) -> TxLayerError:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            return ConfigError(
+                f"the stored offset is not in the log any more ({error.str()}); what was there is lost to the coordinator: "
+                "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
+                name="stored offset",
+                expected="an offset within the topic's retention",
+            )
         return translate(error, bootstrap_servers=self._config.bootstrap_servers)

@@ -70,7 +70,18 @@ class KafkaTransactionalWriter:
         """Make room in the queue."""
         self._producer.poll(0.01)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:  # noqa: ANN401
+    def refusal(self, error: KafkaError, *, topic: str, txn_key: str) -> TxLayerError:
+        """Our error for a delivery report's: whose fault it is, the record's, its topic's or the cluster's."""
+        detail = f"{error.name()}: {error.str()}"
+        if error.code() in REFUSED_RECORD_CODES:
+            return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
+        if error.code() in REFUSED_TOPIC_CODES:
+            return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+        return self._as_ours(error)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
+    ) -> None:
         """Make the offsets part of the Kafka transaction, fenced by the member's generation.
 
         Raises:
@@ -80,7 +91,9 @@ class KafkaTransactionalWriter:
         """
         try:
             self._producer.send_offsets_to_transaction(
-                [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()], member, timeout_s
+                [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()],
+                member,
+                timeout_s,
             )
         except KafkaException as exc:
             raise self._translated(exc) from exc
@@ -124,7 +137,9 @@ class KafkaTransactionalWriter:
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
     def _translated(self, exc: KafkaException) -> TxLayerError:
-        error = kafka_error(exc)
+        return self._as_ours(kafka_error(exc))
+
+    def _as_ours(self, error: KafkaError) -> TxLayerError:
         detail = f"{error.name()}: {error.str()}"
         if error.code() in STALE_MEMBER_CODES:
             return MemberFencedError(detail)
@@ -134,5 +149,7 @@ class KafkaTransactionalWriter:
             if error.code() in REFUSED_TOPIC_CODES or error.code() == KafkaError._INCONSISTENT:  # noqa: SLF001
                 return ForbiddenTopicError(detail, reason=error.name())
         return translate(
-            error, bootstrap_servers=self._config.bootstrap_servers, transactional_id=self.transactional_id
+            error,
+            bootstrap_servers=self._config.bootstrap_servers,
+            transactional_id=self.transactional_id,
         )

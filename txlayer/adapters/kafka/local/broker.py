@@ -18,7 +18,13 @@ from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder
 from txlayer.adapters.kafka.local.fetch import Progress
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.runtime import LocalConfig, Runtime, prepare_runtime, quiet
-from txlayer.adapters.kafka.local.server_settings import HOST, Node, ProxiedListener, jvm_flags
+from txlayer.adapters.kafka.local.server_settings import (
+    HOST,
+    JvmProfile,
+    Node,
+    ProxiedListener,
+    jvm_flags,
+)
 from txlayer.adapters.kafka.local.starting import check_ports, open_cluster, prepare_storage
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
 
@@ -77,7 +83,9 @@ class LocalBroker:
         self._port = port
         self._properties = dict(properties or {})
         self._proxied_listeners = tuple(tuple(ports) for ports in proxied_listeners)
-        self._flags = jvm_flags(is_for_speed=performance, heap_mb=heap_mb)
+        self._flags = jvm_flags(
+            JvmProfile.FAST if performance else JvmProfile.BRIEF, heap_mb=heap_mb
+        )
         self._config = config
         self._progress = progress
         self._runtime: Runtime | None = None
@@ -137,16 +145,15 @@ class LocalBroker:
         check_ports(missing)
         assert self._runtime is not None
         for node in missing:
-            self._processes[node.node_id] = processes.launch(
+            self._processes[node.node_id] = processes.launch_child(
                 self._runtime.command,
                 properties_file=folder.properties_file(node),
                 log_file=folder.log_file(node),
                 flags=self._flags,
-                dies_with_parent=True,
             )
         if missing:
             processes.wait_until_ready(
-                cluster.bootstrap_servers,
+                [node.address for node in missing],
                 broker_count=len(self.pids),
                 timeout_s=READY_TIMEOUT_S,
                 check_alive=lambda: self._check_alive(missing),
@@ -241,10 +248,5 @@ class LocalBroker:
             return
         if number is not None and process.poll() is None:
             process.send_signal(number)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        processes.release(process)
+        processes.end_child(process, timeout_s=STOP_TIMEOUT_S)
         del self._processes[broker]

@@ -15,8 +15,8 @@ import base64
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from txlayer.adapters.kafka.local.server_settings import (
 from txlayer.errors import ConfigError
 
 RECORD_NAME = "cluster.json"
+LOCK_NAME = ".lock"
+"""Held while a command starts, stops or removes the cluster."""
 RECORD_FORMAT = 1
 
 
@@ -51,6 +53,11 @@ class ClusterFolder:
     """The files of one cluster."""
 
     path: Path
+
+    @property
+    def record_file(self) -> Path:
+        """Whose data these are."""
+        return self.path / RECORD_NAME
 
     def node_folder(self, node: Node) -> Path:
         """Everything of one node."""
@@ -78,9 +85,8 @@ class ClusterFolder:
         Raises:
             ConfigError: the folder holds something else, or a record of a later txlayer.
         """
-        record_file = self.path / RECORD_NAME
-        if not record_file.is_file():
-            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+        if not self.record_file.is_file():
+            if self.path.is_dir() and any(entry.name != LOCK_NAME for entry in self.path.iterdir()):
                 raise ConfigError(
                     "this folder holds other files; name an empty or a new one with --data",
                     name="data",
@@ -89,7 +95,7 @@ class ClusterFolder:
                 )
             return None
         try:
-            return _parse_record(json.loads(record_file.read_text("utf-8")))
+            return _parse_record(json.loads(self.record_file.read_text("utf-8")))
         except (ValueError, KeyError, TypeError) as exc:
             raise ConfigError(
                 f"{RECORD_NAME} cannot be read by this txlayer; name another folder with --data",
@@ -116,7 +122,7 @@ class ClusterFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f".{RECORD_NAME}.{os.getpid()}"
         draft.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
-        draft.replace(self.path / RECORD_NAME)
+        draft.replace(self.record_file)
 
     def write_properties(self, cluster: Cluster, node: Node, more: Mapping[str, str]) -> Path:
         """The node's `server.properties`, written anew at each start: ports may have changed."""
@@ -182,16 +188,6 @@ def check_fits(
             value=f"{folder} of Kafka {found.kafka_version}",
             expected=f"Kafka {kafka_version} or earlier",
         )
-
-
-def with_ports(
-    nodes: Sequence[Node], *, client_ports: Sequence[int], controller_ports: Sequence[int]
-) -> tuple[Node, ...]:
-    """The same nodes on other ports; voters are configuration, so both may change while all nodes are down."""
-    return tuple(
-        replace(node, client_port=client, controller_port=controller)
-        for node, client, controller in zip(nodes, client_ports, controller_ports, strict=True)
-    )
 
 
 def _parse_record(record: Any) -> Cluster:  # noqa: ANN401 - whatever the file holds

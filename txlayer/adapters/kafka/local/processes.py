@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -20,14 +21,20 @@ MAIN_CLASS = "kafka.Kafka"
 FORMAT_CLASS = "kafka.tools.StorageTool"
 FORMAT_TIMEOUT_S = 60
 POLL_S = 0.05
+TERMINATED_CODE = 143
+"""What Java ends with after SIGTERM."""
 WARM_UP_NAME = "txlayer.warm-up"
 LOG_BYTES_MAX = 10 * 1024 * 1024
 """A log file larger than this is put aside (once) when the broker starts again."""
 _LOG_TAIL_BYTES = 64 * 1024
+_ATTEMPT_S = 0.25
+"""A client that met no coordinator looks again after a second; a new client looks at once."""
 
 # The shell becomes Java (exec), so the process that was started is the broker itself. Its helper waits for a word from
 # whoever started it: the end of the pipe without a word means that the parent died, by whatever signal.
 _DIES_WITH_PARENT = 'exec 3<&0; (read -r word <&3 || kill -9 $$) & exec "$@" </dev/null 3<&-'
+
+_LIVES_ON = '"$@" </dev/null >&2 & echo $!'
 
 _QUIET_CLIENT = {
     "log_level": 0,
@@ -68,30 +75,44 @@ def format_storage(command: JavaCommand, *, cluster_id: str, properties_file: Pa
         raise UsageError(f"Kafka could not format {properties_file.parent}; it said: {said[-1]}")
 
 
-def launch(
-    command: JavaCommand,
-    *,
-    properties_file: Path,
-    log_file: Path,
-    flags: Sequence[str],
-    dies_with_parent: bool,
+def launch_child(
+    command: JavaCommand, *, properties_file: Path, log_file: Path, flags: Sequence[str]
 ) -> subprocess.Popen[bytes]:
-    """Start one broker in a session of its own (a Ctrl-C at the terminal does not reach it); it is not ready yet.
+    """Start a broker that is killed when this process ends in any way; it is not ready yet.
 
-    With `dies_with_parent` the broker is killed when this process ends in any way, and `release` must be called when
-    the broker has ended. Without, it lives on.
+    It has a session of its own, so a Ctrl-C at the terminal does not reach it. Call `release` when it has ended.
     """
-    line = command.line(MAIN_CLASS, str(properties_file), flags=flags)
-    if log_file.exists() and log_file.stat().st_size > LOG_BYTES_MAX:
-        log_file.replace(log_file.with_suffix(".old.log"))
-    with log_file.open("ab") as log:
+    with _open_log(log_file) as log:
         return subprocess.Popen(  # noqa: S603 - our own command line
-            ["/bin/sh", "-c", _DIES_WITH_PARENT, "sh", *line] if dies_with_parent else line,
-            stdin=subprocess.PIPE if dies_with_parent else subprocess.DEVNULL,
+            [
+                "/bin/sh",
+                "-c",
+                _DIES_WITH_PARENT,
+                "sh",
+                *_broker_line(command, properties_file, flags),
+            ],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+
+
+def launch_background(
+    command: JavaCommand, *, properties_file: Path, log_file: Path, flags: Sequence[str]
+) -> int:
+    """Start a broker that lives on without this process and give its process id; it is not ready yet."""
+    with _open_log(log_file) as log:
+        # The shell ends at once, so the broker is no child of ours that would have to be waited for.
+        answer = subprocess.run(  # noqa: S603 - our own command line
+            ["/bin/sh", "-c", _LIVES_ON, "sh", *_broker_line(command, properties_file, flags)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            check=True,
+        )
+    return int(answer.stdout)
 
 
 def release(process: subprocess.Popen[bytes]) -> None:
@@ -103,6 +124,16 @@ def release(process: subprocess.Popen[bytes]) -> None:
             process.stdin.flush()
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
+
+
+def end_child(process: subprocess.Popen[bytes], *, timeout_s: float) -> None:
+    """Wait for a child that was told to end, kill it when it has not after `timeout_s`, and release it."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    release(process)
 
 
 def is_broker(pid: int, *, properties_file: Path) -> bool:
@@ -123,9 +154,13 @@ def end(pid: int, *, is_alive: Callable[[], bool], timeout_s: float) -> None:
 
 
 def wait_until_ready(
-    bootstrap_servers: str, *, broker_count: int, timeout_s: float, check_alive: Callable[[], None]
+    addresses: Sequence[str],
+    *,
+    broker_count: int,
+    timeout_s: float,
+    check_alive: Callable[[], None],
 ) -> None:
-    """Wait until `broker_count` brokers are members and serve groups and Kafka transactions.
+    """Wait until each of the brokers at `addresses` knows `broker_count`, and serves groups and Kafka transactions.
 
     The first call on a new cluster creates Kafka's internal topics, so that a user's first transaction need not
     wait for them.
@@ -135,21 +170,42 @@ def wait_until_ready(
         Exception: whatever `check_alive` raises when a process has ended.
     """
     deadline = time.monotonic() + timeout_s
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET_CLIENT})
-    seen = 0
-    while time.monotonic() < deadline:
-        check_alive()
-        with contextlib.suppress(KafkaException):
-            seen = len(admin.list_topics(timeout=1).brokers)
-        if seen >= broker_count:
-            _warm_up(bootstrap_servers, timeout_s=max(1.0, deadline - time.monotonic()))
-            return
-        time.sleep(POLL_S)
-    raise BrokerUnavailableError(
-        f"{seen} of {broker_count} brokers are ready",
-        bootstrap_servers=bootstrap_servers,
-        waited_ms=round(timeout_s * 1000),
-    )
+    for address in addresses:
+        admin = AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT})
+        seen = 0
+        while seen < broker_count:
+            check_alive()
+            with contextlib.suppress(KafkaException):
+                seen = len(admin.list_topics(timeout=1).brokers)
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"{seen} of {broker_count} brokers are ready; see their logs",
+                    bootstrap_servers=address,
+                    waited_ms=round(timeout_s * 1000),
+                )
+            time.sleep(POLL_S)
+    _warm_up(",".join(addresses), deadline=deadline)
+
+
+def answers(bootstrap_servers: str, *, timeout_s: float) -> bool:
+    """Whether some broker there answers within `timeout_s`."""
+    try:
+        AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET_CLIENT}).list_topics(
+            timeout=timeout_s
+        )
+    except KafkaException:
+        return False
+    return True
+
+
+def _broker_line(command: JavaCommand, properties_file: Path, flags: Sequence[str]) -> list[str]:
+    return command.line(MAIN_CLASS, str(properties_file), flags=flags)
+
+
+def _open_log(log_file: Path) -> BinaryIO:
+    if log_file.exists() and log_file.stat().st_size > LOG_BYTES_MAX:
+        log_file.replace(log_file.with_suffix(".old.log"))
+    return log_file.open("ab")
 
 
 def log_tail(log_file: Path) -> str:
@@ -163,29 +219,43 @@ def log_tail(log_file: Path) -> str:
     return (named or lines or ["an empty log"])[-1].strip()
 
 
-def _warm_up(bootstrap_servers: str, *, timeout_s: float) -> None:
+def _warm_up(bootstrap_servers: str, *, deadline: float) -> None:
+    begun_at = time.monotonic()
+    unserved = [_serves_groups, _serves_kafka_transactions]
+    while True:
+        unserved = [serves for serves in unserved if not serves(bootstrap_servers)]
+        if not unserved:
+            return
+        if time.monotonic() > deadline:
+            raise BrokerUnavailableError(
+                "the broker answers, but does not serve groups and Kafka transactions yet",
+                bootstrap_servers=bootstrap_servers,
+                waited_ms=round((time.monotonic() - begun_at) * 1000),
+            )
+
+
+def _serves_groups(bootstrap_servers: str) -> bool:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": WARM_UP_NAME, **_QUIET_CLIENT}
+    )
     try:
-        consumer = Consumer(
-            {"bootstrap.servers": bootstrap_servers, "group.id": WARM_UP_NAME, **_QUIET_CLIENT}
-        )
-        try:
-            consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=timeout_s)
-        finally:
-            consumer.close()
-        producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "transactional.id": WARM_UP_NAME,
-                **_QUIET_CLIENT,
-            }
-        )
-        producer.init_transactions(timeout_s)
-    except KafkaException as exc:
-        raise BrokerUnavailableError(
-            "the broker answers, but does not serve transactions yet",
-            bootstrap_servers=bootstrap_servers,
-            waited_ms=round(timeout_s * 1000),
-        ) from exc
+        consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=_ATTEMPT_S)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
+def _serves_kafka_transactions(bootstrap_servers: str) -> bool:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap_servers, "transactional.id": WARM_UP_NAME, **_QUIET_CLIENT}
+    )
+    try:
+        producer.init_transactions(_ATTEMPT_S)
+    except KafkaException:
+        return False
+    return True
 
 
 def _command_line(pid: int) -> str:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+
+from txlayer.errors import ConfigError
 
 HOST = "127.0.0.1"
 """An embedded broker has no password, so it listens to this machine alone."""
@@ -16,6 +19,7 @@ CLIENT_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
 REPLICATION_MAX = 3
 INSYNC_REPLICAS_OF_THREE = 2
+HEAP_MB_MIN = 128
 
 # Kafka's defaults are made for large clusters. Partitions of the internal topics are log files and start-up time;
 # the delays are waited for by every test and every first run.
@@ -120,9 +124,35 @@ def render_properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
-def jvm_flags(*, is_for_speed: bool, heap_mb: int | None) -> tuple[str, ...]:
-    """Flags of the broker's JVM: small and quickly there, or made for long measurements."""
-    common = (
+class JvmProfile(Enum):
+    """What a broker's JVM is made for."""
+
+    BRIEF = "brief"  #: tests: ready soon; the first compiler alone, slower under a long load
+    LASTING = "lasting"  #: a broker in the background: small, both compilers
+    FAST = "fast"  #: measurements and load: a large heap
+
+
+_PROFILE_FLAGS: Mapping[JvmProfile, tuple[int, tuple[str, ...]]] = {
+    JvmProfile.BRIEF: (384, ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")),
+    JvmProfile.LASTING: (512, ("-Xms64m", "-XX:+UseSerialGC")),
+    JvmProfile.FAST: (1024, ("-Xms512m", "-XX:+UseG1GC")),
+}
+
+
+def jvm_flags(profile: JvmProfile, *, heap_mb: int | None = None) -> tuple[str, ...]:
+    """Flags of the broker's JVM; `heap_mb` replaces the profile's own limit.
+
+    Raises:
+        ConfigError: a heap in which no broker lives.
+    """
+    default_mb, flags = _PROFILE_FLAGS[profile]
+    if heap_mb is not None and heap_mb < HEAP_MB_MIN:
+        raise ConfigError(
+            "a broker's heap", name="heap_mb", value=heap_mb, expected=f"{HEAP_MB_MIN} or more"
+        )
+    return (
+        *flags,
+        f"-Xmx{heap_mb or default_mb}m",
         "-Djava.awt.headless=true",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -130,14 +160,7 @@ def jvm_flags(*, is_for_speed: bool, heap_mb: int | None) -> tuple[str, ...]:
         # No files outside the data folder, and no half-dead broker.
         "-XX:-UsePerfData",
         "-XX:+ExitOnOutOfMemoryError",
-        "-Xshare:auto",
     )
-    if is_for_speed:
-        heap = heap_mb or 1024
-        return (f"-Xms{heap}m", f"-Xmx{heap}m", "-XX:+UseG1GC", *common)
-    # The first compiler alone: the broker is ready sooner; it is slower under a long load.
-    heap = heap_mb or 384
-    return ("-Xms64m", f"-Xmx{heap}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *common)
 
 
 def _escaped(value: str) -> str:

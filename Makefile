@@ -1,0 +1,57 @@
+# Needs Python 3.11 or later and make; everything else is brought by `make setup`.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
+CONSTRAINTS := .ci/constraints.txt
+BIN := .venv/bin
+STAMP := .venv/.set-up
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
+
+.PHONY: demo test check fix integration e2e bench setup lint jars clean
+
+demo: setup jars
+	$(BIN)/python examples/shop/demo.py
+
+# One pytest at the end, so that the last lines are its summary.
+test: setup lint jars
+	$(BIN)/python -m pytest
+
+check: setup lint
+	$(BIN)/python -m pytest -m "not kafka and not sql and not spark" --cov --cov-report=term:skip-covered
+
+fix: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+integration: setup jars
+	$(BIN)/python -m pytest tests/contract tests/integration
+
+e2e: setup jars
+	$(BIN)/python -m pytest tests/e2e
+
+bench: setup jars
+	@failed=0; for script in bench/*.py; do \
+		echo "== $$script"; $(BIN)/python $$script || failed=1; \
+	done; exit $$failed
+
+setup: $(STAMP)
+
+lint: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Kafka's jars and a Java, once per user; instant when they are there.
+jars: setup
+	@$(BIN)/python -m txlayer broker fetch
+
+# The stamp is written last: an interrupted set-up is done again.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
+	$(PIP) --quiet --upgrade pip
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql]" --group dev
+	@touch $(STAMP)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage

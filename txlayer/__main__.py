@@ -1,0 +1,5 @@
+"""`python -m txlayer` is the command line."""
+
+from txlayer.cli import run
+
+run()

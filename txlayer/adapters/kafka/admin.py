@@ -1,0 +1,373 @@
+"""Asking a Kafka cluster about topics, groups and offsets, and changing them. Never: deleting, or judging what is found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewTopic
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, AdminConnection
+from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
+from txlayer.errors import LifecycleError, RetriableError
+
+_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - public constant
+
+
+class GroupMember(NamedTuple):
+    """One member of a consumer group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupState(NamedTuple):
+    """A consumer group; one that never was is `dead` and has no member."""
+
+    state: str
+    members: tuple[GroupMember, ...]
+
+    @property
+    def is_active(self) -> bool:
+        """True while somebody is, or may be, a member."""
+        return bool(self.members) or self.state not in ("dead", "empty")
+
+
+class KafkaAdmin:
+    """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
+
+    Every question raises, beside what it names itself:
+        BrokerUnavailableError: no answer within `timeout_ms`; a change may have happened, ask for the state.
+        NotAuthorisedError: credentials or rights were refused; nothing was changed.
+    """
+
+    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
+        self._connection = AdminConnection(config, timeout_ms=timeout_ms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the client back; the next question would make a new one."""
+        self._connection.close()
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """{name: state} of those of `names` that exist, with every setting in effect."""
+        found = {name: d for name, d in self._descriptions(names).items() if d is not None}
+        if not found:
+            return {}
+        resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in found}
+        futures = self._connection.client().describe_configs(
+            list(resources.values()), **self._connection.limits()
+        )
+        states = {}
+        for name, description in found.items():
+            entries = self._connection.wait(
+                futures[resources[name]], resource=name, operation="describe configs"
+            )
+            states[name] = TopicState(
+                partition_count=len(description.partitions),
+                replication_factor=min(len(p.replicas) for p in description.partitions),
+                settings={key: entry.value or "" for key, entry in entries.items()},
+            )
+        return states
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, None when there is no such topic."""
+        description = self._descriptions([topic])[topic]
+        return None if description is None else len(description.partitions)
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What a writer must know of a topic, None when there is no such topic.
+
+        Its `message_bytes_max` is None where the settings may not be read.
+        """
+        description = self._descriptions([topic])[topic]
+        if description is None:
+            return None
+        return TopicLimits(
+            partition_count=len(description.partitions),
+            message_bytes_max=self._message_bytes_max(topic),
+            is_reachable=_has_leaders(description),
+        )
+
+    def create(self, topics: Sequence[CreateTopic]) -> list[str]:
+        """Create topics and wait until each has its leaders; the names of those that this call created.
+
+        One that came into being meanwhile is left as it is and not among them.
+
+        Raises:
+            UsageError: the cluster refuses a topic's form (more replicas than brokers, …); nothing was created.
+        """
+        wanted = [
+            NewTopic(
+                t.topic,
+                num_partitions=t.partition_count,
+                replication_factor=t.replication_factor or -1,
+                config=dict(t.settings),
+            )
+            for t in topics
+        ]
+        # Asked first, so that a refusal leaves no half of a namespace behind.
+        self._create(wanted, validate_only=True)
+        created = self._create(wanted, validate_only=False)
+        self._wait_for_leaders(created)
+        return created
+
+    def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
+        """Set these settings and no other, and wait until they are in effect.
+
+        Raises:
+            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
+        """
+        by_topic: dict[str, list[ConfigEntry]] = {}
+        for change in changes:
+            entry = ConfigEntry(
+                change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET
+            )
+            by_topic.setdefault(change.topic, []).append(entry)
+        if not by_topic:
+            return
+        resources = [
+            ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+            for topic, entries in by_topic.items()
+        ]
+        for resource, future in (
+            self._connection.client()
+            .incremental_alter_configs(resources, **self._connection.limits())
+            .items()
+        ):
+            self._connection.wait(future, resource=resource.name, operation="alter configs")
+        self._wait_until_seen(changes)
+
+    # --- groups and offsets -------------------------------------------------------------------------------------------
+
+    def group(self, group: str) -> GroupState:
+        """Who is a member of a consumer group and reads what."""
+        future = self._connection.client().describe_consumer_groups(
+            [group], **self._connection.limits()
+        )[group]
+        try:
+            answer = self._connection.wait(
+                future,
+                resource=group,
+                operation="describe group",
+                foreseen={KafkaError.GROUP_ID_NOT_FOUND},
+            )
+        except KafkaException:
+            return GroupState("dead", ())
+        members = tuple(
+            GroupMember(
+                m.member_id,
+                m.client_id,
+                m.host.removeprefix("/"),
+                _partitions(m.assignment.topic_partitions),
+            )
+            for m in answer.members
+        )
+        return GroupState(answer.state.name.lower(), members)
+
+    def stored_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What `group` stored for each of `partitions`, None where nothing is.
+
+        Without `is_stable` the answer does not wait for offsets of a Kafka transaction that is still open.
+        """
+        if not partitions:
+            return {}
+        request = ConsumerGroupTopicPartitions(group, [ClientPartition(*p) for p in partitions])
+        future = self._connection.client().list_consumer_group_offsets(
+            [request], require_stable=is_stable, **self._connection.limits()
+        )[group]
+        answer = self._connection.wait(future, resource=group, operation="read stored offsets")
+        found: dict[TopicPartition, StoredOffset | None] = dict.fromkeys(partitions)
+        for p in answer.topic_partitions:
+            if p.error is not None:
+                raise self._connection.translated(
+                    p.error, resource=p.topic, operation="read stored offsets"
+                )
+            if p.offset >= 0:
+                found[p.topic, p.partition] = StoredOffset(p.offset, p.metadata or "")
+        return found
+
+    def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store offsets for a group that nobody is a member of; it need not exist.
+
+        Raises:
+            LifecycleError: the group has active members; nothing was stored.
+        """
+        deadline = self._connection.deadline()
+        while offsets:
+            request = ConsumerGroupTopicPartitions(
+                group,
+                [
+                    ClientPartition(t, p, stored.offset, stored.metadata)
+                    for (t, p), stored in offsets.items()
+                ],
+            )
+            future = self._connection.client().alter_consumer_group_offsets(
+                [request], **self._connection.limits()
+            )[group]
+            answer = self._connection.wait(future, resource=group, operation="store offsets")
+            failed = [p for p in answer.topic_partitions if p.error is not None]
+            if not failed:
+                return
+            error = failed[0].error
+            if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS):
+                raise LifecycleError(
+                    f"the group {group} has active members; stop them first", state="active"
+                )
+            # A topic that was just created is not known to every broker at once.
+            if error.code() not in _MISSING or time.monotonic() > deadline:
+                raise self._connection.translated(
+                    error, resource=failed[0].topic, operation="store offsets"
+                )
+            time.sleep(LOOK_S)
+
+    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        return self._list_offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client's stub says no type
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset as a `read_committed` reader sees it, per partition."""
+        return self._list_offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the same
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(at_ms))
+        after = [p for p, offset in found.items() if offset < 0]
+        return {**found, **self.end_offsets(after)}
+
+    # --- what several questions share ---------------------------------------------------------------------------------
+
+    def _create(self, wanted: list[NewTopic], *, validate_only: bool) -> list[str]:
+        if not wanted:
+            return []
+        created = []
+        futures = self._connection.client().create_topics(
+            wanted, validate_only=validate_only, **self._connection.limits()
+        )
+        for name, future in futures.items():
+            try:
+                self._connection.wait(
+                    future,
+                    resource=name,
+                    operation="create",
+                    foreseen={KafkaError.TOPIC_ALREADY_EXISTS},
+                )
+            except KafkaException:
+                continue
+            created.append(name)
+        return created
+
+    def _descriptions(self, names: Collection[str]) -> dict[str, Any]:
+        if not names:
+            return {}
+        found: dict[str, Any] = {}
+        futures = self._connection.client().describe_topics(
+            TopicCollection(list(names)), **self._connection.limits()
+        )
+        for name, future in futures.items():
+            try:
+                found[name] = self._connection.wait(
+                    future, resource=name, operation="describe", foreseen=_MISSING
+                )
+            except KafkaException:
+                found[name] = None
+        return found
+
+    def _message_bytes_max(self, topic: str) -> int | None:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._connection.client().describe_configs(
+            [resource], **self._connection.limits()
+        )[resource]
+        try:
+            entries = self._connection.wait(
+                future,
+                resource=topic,
+                operation="describe configs",
+                foreseen={KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART},
+            )
+        except KafkaException:
+            return None
+        return int(entries["max.message.bytes"].value)
+
+    def _wait_for_leaders(self, names: Collection[str]) -> None:
+        deadline = self._connection.deadline()
+        while not all(
+            d is not None and _has_leaders(d) for d in self._descriptions(names).values()
+        ):
+            if time.monotonic() > deadline:
+                raise RetriableError(f"created, but without a leader yet: {', '.join(names)}")
+            time.sleep(LOOK_S)
+
+    def _wait_until_seen(self, changes: Sequence[AlterSetting]) -> None:
+        # Brokers follow the log of the controller: for some milliseconds a broker still shows the old value.
+        deadline = self._connection.deadline()
+        while not all(
+            self.describe_topics([c.topic])[c.topic].settings.get(c.setting) == c.wanted
+            for c in changes
+        ):
+            if time.monotonic() > deadline:
+                raise RetriableError(
+                    f"altered, but not yet in effect: {', '.join(sorted({c.topic for c in changes}))}"
+                )
+            time.sleep(LOOK_S)
+
+    def _list_offsets(
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        request = {ClientPartition(*p): spec for p in partitions}
+        futures = self._connection.client().list_offsets(
+            request, isolation_level=IsolationLevel.READ_COMMITTED, **self._connection.limits()
+        )
+        return {
+            (p.topic, p.partition): self._connection.wait(
+                future, resource=p.topic, operation="list offsets"
+            ).offset
+            for p, future in futures.items()
+        }
+
+
+def _has_leaders(description: Any) -> bool:
+    return all(p.leader is not None and p.leader.id >= 0 for p in description.partitions)
+
+
+def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted((p.topic, p.partition) for p in assigned))

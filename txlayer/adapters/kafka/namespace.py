@@ -1,0 +1,193 @@
+"""One namespace on one cluster: its topics read, planned and applied; its coordinators' offsets stored.
+
+What must be is data (topics/), what follows from it is `core/topicspec.py`; here it is only carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.topic_files import NAMESPACE_ROLES
+from txlayer.config import SystemTopics
+from txlayer.core.topicspec import (
+    PARTITION_COUNT,
+    AlterSetting,
+    Change,
+    CreateTopic,
+    DesiredTopic,
+    Difference,
+    TopicSpec,
+    TopicState,
+    plan,
+    shared_partition_count,
+)
+from txlayer.errors import LifecycleError, TopicMismatchError
+
+START_OF_LOG = StoredOffset(0, "")
+"""Where the coordinators of a new namespace begin; empty metadata says that nobody owned the partition before."""
+
+RESET_COMMAND = "txlayer coordinator reset --to earliest"
+
+StartPosition = Literal["earliest", "latest"] | int
+"""Where to begin: the first or the next record, or the first of a time in milliseconds since 1970."""
+
+
+class Applied(NamedTuple):
+    """What `Namespace.apply` did, and what it left to a person."""
+
+    done: list[Change]
+    left: list[Change]
+
+
+class OffsetReset(NamedTuple):
+    """One partition's stored offset before and after a reset."""
+
+    before: StoredOffset | None
+    after: StoredOffset
+
+
+class Namespace:
+    """The topics of one namespace and the offsets of its coordinator group; nothing here deletes or shrinks."""
+
+    def __init__(
+        self, admin: KafkaAdmin, *, topics: SystemTopics, files: Mapping[str, Mapping[str, object]]
+    ) -> None:
+        self._admin = admin
+        self._topics = topics
+        self._specs = [
+            TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in NAMESPACE_ROLES
+        ]
+
+    def plan(
+        self, *, partition_count: int | None = None, replication_factor: int | None = None
+    ) -> list[Change]:
+        """What is missing or different; empty when coordinators can start.
+
+        Without a `partition_count` it is the one that the namespace has, and 8 for a new one.
+        """
+        actual = self._admin.describe_topics(self._topics.all)
+        changes = plan(self._desired(actual, partition_count, replication_factor), actual)
+        return [*changes, *self._missing_offsets(actual)]
+
+    def apply(
+        self, *, partition_count: int | None = None, replication_factor: int | None = None
+    ) -> Applied:
+        """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
+
+        For half and op topics that this very call creates, offset 0 is stored for the coordinator group wherever it
+        has none: a coordinator that finds no offset must be able to refuse, so only a new topic gets one.
+        """
+
+        def wanted() -> list[Change]:
+            return self.plan(partition_count=partition_count, replication_factor=replication_factor)
+
+        creations = [c for c in wanted() if isinstance(c, CreateTopic)]
+        created = set(self._admin.create(creations))
+        self._store_first_offsets([c for c in creations if c.topic in created])
+        # Only a topic that exists shows its replicas and its limits; others follow them.
+        alterations = [c for c in wanted() if isinstance(c, AlterSetting)]
+        self._admin.alter_settings(alterations)
+        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
+        return Applied(done, wanted())
+
+    def reset_offsets(
+        self, *, to: StartPosition, is_dry_run: bool = False
+    ) -> dict[TopicPartition, OffsetReset]:
+        """Let the coordinators begin elsewhere, in half and op alike; {partition: before and after}.
+
+        What lies before the new position is not read again: transactions that are open there stay undecided.
+
+        Raises:
+            LifecycleError: a coordinator is a member of the group; nothing was stored.
+            TopicMismatchError: half or op does not exist; nothing was stored.
+        """
+        group = self._topics.coordinator_group
+        partitions = [
+            p for topic in (self._topics.half, self._topics.op) for p in self._partitions(topic)
+        ]
+        state = self._admin.group(group)
+        if state.is_active:
+            raise LifecycleError(
+                f"{len(state.members)} coordinators are members of {group}; stop them first",
+                state=state.state,
+            )
+        before = self._admin.stored_offsets(group, partitions)
+        after = {
+            p: StoredOffset(offset, "") for p, offset in self._positions(partitions, to).items()
+        }
+        if not is_dry_run:
+            self._admin.store_offsets(group, after)
+        return {p: OffsetReset(before[p], after[p]) for p in partitions}
+
+    def _desired(
+        self,
+        actual: Mapping[str, TopicState],
+        partition_count: int | None,
+        replication_factor: int | None,
+    ) -> list[DesiredTopic]:
+        names = [self._topics.half, self._topics.op, self._topics.doubt]
+        return [
+            spec.desired(
+                names={"namespace": self._topics.namespace},
+                partition_count=partition_count
+                or shared_partition_count(names, actual)
+                or PARTITION_COUNT,
+                replication_factor=replication_factor,
+            )
+            for spec in self._specs
+        ]
+
+    def _missing_offsets(self, actual: Mapping[str, TopicState]) -> list[Difference]:
+        read = [name for name in (self._topics.half, self._topics.op) if name in actual]
+        partitions = [(name, p) for name in read for p in range(actual[name].partition_count)]
+        stored = self._admin.stored_offsets(self._topics.coordinator_group, partitions)
+        missing = {
+            name: [p for p in partitions if p[0] == name and stored[p] is None] for name in read
+        }
+        return [
+            Difference(
+                topic=name,
+                what=f"offsets stored for {self._topics.coordinator_group}",
+                found=f"{actual[name].partition_count - len(without)} of {actual[name].partition_count}",
+                wanted="every partition",
+                why=f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
+            )
+            for name, without in missing.items()
+            if without
+        ]
+
+    def _store_first_offsets(self, created: Sequence[CreateTopic]) -> None:
+        partitions = [
+            (c.topic, p)
+            for c in created
+            if c.topic in (self._topics.half, self._topics.op)
+            for p in range(c.partition_count)
+        ]
+        stored = self._admin.stored_offsets(self._topics.coordinator_group, partitions)
+        self._admin.store_offsets(
+            self._topics.coordinator_group,
+            {p: START_OF_LOG for p in partitions if stored[p] is None},
+        )
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        count = self._admin.partition_count(topic)
+        if count is None:
+            raise TopicMismatchError(
+                "create it with `txlayer topics apply`",
+                topic=topic,
+                expected="a topic",
+                found="none",
+            )
+        return [(topic, p) for p in range(count)]
+
+    def _positions(
+        self, partitions: Sequence[TopicPartition], to: StartPosition
+    ) -> dict[TopicPartition, int]:
+        if to == "earliest":
+            return self._admin.start_offsets(partitions)
+        if to == "latest":
+            return self._admin.end_offsets(partitions)
+        return self._admin.offsets_at(partitions, at_ms=to)

@@ -1,0 +1,34 @@
+"""`txlayer`: one group of commands per module, and the one border where errors become exit codes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+from txlayer.cli.border import guard
+
+# (name, module): each module has an `app`, a `typer.Typer` with a line of help.
+GROUPS = (
+    ("broker", "txlayer.cli.broker"),
+    ("topics", "txlayer.cli.topics"),
+)
+
+
+def build_app() -> typer.Typer:
+    """All commands."""
+    app = typer.Typer(
+        name="txlayer",
+        help="Transactional messages for Apache Kafka.",
+        no_args_is_help=True,
+        # A traceback is for programmers; users get the one line of the border.
+        pretty_exceptions_enable=False,
+    )
+    for name, module in GROUPS:
+        app.add_typer(import_module(module).app, name=name)
+    return app
+
+
+def main() -> None:
+    """Run the command of this process's arguments and end the process."""
+    raise SystemExit(guard(build_app()))

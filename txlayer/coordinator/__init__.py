@@ -1,0 +1,1 @@
+"""The coordinator: reads half and op, forwards what was committed, exactly once."""

@@ -1,0 +1,464 @@
+"""The coordinator: read → fold → what follows → one Kafka transaction → next. One plain thread. Never a rule.
+
+Crash-only: whatever goes wrong, the ledgers and both writers are thrown away and built again from the stored offsets,
+which tell what happened.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txlayer.adapters.ports import Assignment, CoordinatorConnections
+from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.ranges import fetch_contents
+from txlayer.coordinator.recovery import Recovery
+from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.reports import log_reports
+from txlayer.coordinator.stored import encode_stored
+from txlayer.coordinator.targets import TargetBook
+from txlayer.core import codec
+from txlayer.core.batch import Batch, Positions
+from txlayer.core.ledger import Ledger
+from txlayer.core.settling import LedgerSettings
+from txlayer.core.transaction import Transaction
+from txlayer.errors import (
+    FencedError,
+    ForbiddenTopicError,
+    InvariantError,
+    MemberFencedError,
+    TopicMismatchError,
+    TxLayerError,
+    UsageError,
+)
+
+logger = logging.getLogger("txlayer.coordinator")
+
+READ_COUNT_MAX = 10_000
+"""Records per read: bounds the time between two Kafka transactions."""
+IDLE_WAIT_S = 0.1
+"""How long a read waits when there is nothing to do; a record ends the wait."""
+STORE_IDLE_S = 1.0
+"""Progress from which nothing follows is stored this often: it costs only a longer replay when it is lost."""
+STORE_ALWAYS_S = 60.0
+"""Positions are stored again at least this often, so that an idle group never loses them to retention."""
+REBUILD_WAIT_MAX_S = 5.0
+"""Longest pause between two rebuilds."""
+TICK_S = 0.5
+"""How often the clock is asked whether something is due."""
+
+
+@dataclass(slots=True)
+class Shard:
+    """One assigned partition."""
+
+    ledger: Ledger
+    stored: Positions
+    half_end: (
+        int  # ends taken at assignment: nothing driven by time happens before they are reached
+    )
+    op_end: int
+    is_op_paused: bool = False
+    waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
+
+
+class Coordinator:
+    """Owns one group member, two writers and the ledgers of its partitions."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._clock = clock
+        self._sleep = sleep
+        self._topics = config.topics
+        self._book = TargetBook(config, connections, clock=clock)
+        self._refusals = Refusals()
+        self._group = connections.make_group_reader()
+        self._assignment: Assignment | None = None
+        self._shards: dict[int, Shard] = {}
+        self._publisher: Publisher | None = None
+        self._partition_count = 0
+        self._now_base = (0, 0.0)  # newest append time seen, and the monotonic time then
+        self._stored_at = 0.0
+        self._ticked_at = 0.0
+        self._has_more = False
+        self.forwarded_count = 0
+        self.kafka_transaction_count = 0
+        self.replaced_count = 0
+        self.rebuild_count = 0
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def run(self, *, should_stop: Callable[[], bool]) -> None:
+        """Work until `should_stop`, then finish the Kafka transaction and leave the group.
+
+        Raises:
+            UsageError: topics or stored offsets are not as they must be. Nothing was forwarded from them.
+            BrokerUnavailableError: no broker answered at the start.
+            InvariantError: txlayer itself is wrong; what is stored is right.
+        """
+        self._connections.wait_until_reachable(timeout_s=self._config.start_timeout.total_seconds())
+        self._check_topics()
+        self._group.start([self._topics.half, self._topics.op])
+        failure_count = 0
+        try:
+            while not should_stop():
+                try:
+                    self._turn()
+                    failure_count = 0
+                except (UsageError, InvariantError) as exc:
+                    if not isinstance(
+                        exc, ForbiddenTopicError
+                    ):  # a target refuses: its transactions will be held
+                        raise
+                    failure_count += 1
+                    self._start_over(exc, failure_count)
+                except TxLayerError as exc:
+                    failure_count += 1
+                    self._start_over(exc, failure_count)
+            self._store_all()
+        finally:
+            self._give_up_state()
+            self._group.close()
+            self._connections.close()
+
+    def _turn(self) -> None:
+        records = self._group.read(
+            record_count_max=READ_COUNT_MAX, timeout_s=0.0 if self._has_more else IDLE_WAIT_S
+        )
+        if self._group.take_revocation():
+            self._give_up_state()
+            self._assignment = None
+            records = ()
+        assignment = self._group.take_assignment()
+        if assignment is not None:
+            self._assignment = assignment
+            records = ()
+        if self._assignment is not None and self._publisher is None:
+            self._take_over(self._assignment)
+            return
+        if self._publisher is None:
+            return
+        self._fold(records)
+        self._publish_what_follows(self._publisher, is_idle=not records)
+
+    def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
+        logger.warning(
+            "coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count}
+        )
+        self.rebuild_count += 1
+        self._refusals.learn(
+            reason, {p: s.ledger.batch for p, s in self._shards.items()}, self._book
+        )
+        self._give_up_state()
+        wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
+        if isinstance(reason, FencedError):
+            # Somebody else may own the partitions already: let the group say so before fencing them in turn.
+            wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
+        give_up_at = self._clock() + wait_s
+        while self._clock() < give_up_at and not self._group_moved(wait_s=min(0.05, wait_s)):
+            pass
+
+    def _group_moved(self, *, wait_s: float) -> bool:
+        """Serve the group without reading; True when it took partitions away or gave new ones."""
+        self._group.read(record_count_max=1, timeout_s=wait_s)
+        if self._group.take_revocation():
+            self._assignment = None
+        assignment = self._group.take_assignment()
+        if assignment is not None:
+            self._assignment = assignment
+        return assignment is not None
+
+    def _give_up_state(self) -> None:
+        if self._publisher is not None:
+            self._add_stats(self._publisher)
+            self._publisher.abandon()
+            self._publisher = None
+        if self._shards:
+            self._group.resume_at({})
+        self._shards = {}
+        self._has_more = False
+
+    # --- take over ----------------------------------------------------------------------------------------------------
+
+    def _check_topics(self) -> None:
+        counts = {}
+        for topic in (self._topics.half, self._topics.op, self._topics.doubt):
+            limits = self._connections.topic_limits(topic, timeout_s=10.0)
+            if limits is None:
+                raise TopicMismatchError(
+                    "a topic of the namespace is missing; `txlayer topics apply` makes it",
+                    topic=topic, expected="there", found="missing",
+                )  # fmt: skip
+            counts[topic] = limits.partition_count
+        self._partition_count = counts[self._topics.half]
+        for topic, count in counts.items():
+            if count != self._partition_count:
+                raise TopicMismatchError(
+                    "half, op and doubt must have equally many partitions; transactions would be torn apart",
+                    topic=topic, expected=str(self._partition_count), found=str(count),
+                )  # fmt: skip
+
+    def _take_over(self, assignment: Assignment) -> None:
+        halves = {p for topic, p in assignment.partitions if topic == self._topics.half}
+        ops = {p for topic, p in assignment.partitions if topic == self._topics.op}
+        if halves != ops:
+            raise TopicMismatchError(
+                "half and op were not assigned alike; every member must subscribe to both with equal partition counts",
+                topic=self._topics.op, expected=str(sorted(halves)), found=str(sorted(ops)),
+            )  # fmt: skip
+        if not halves:
+            return
+        name = f"{self._config.namespace}.{uuid.uuid4().hex}"
+        publisher = Publisher(
+            self._config,
+            name=name,
+            make_writer=self._connections.make_writer,
+            partition_count_of=self._book.partition_count_of,
+        )
+        ledgers = {p: self._new_ledger(p) for p in sorted(halves)}
+        recovery = Recovery(self._config, self._connections, is_still_ours=self._raise_if_moved)
+        stored = recovery.rebuild(ledgers)
+        self._publisher = publisher
+        publisher.start()
+        for p, ledger in ledgers.items():
+            half_end = self._group.watermarks((self._topics.half, p), timeout_s=10.0)[1]
+            op_end = self._group.watermarks((self._topics.op, p), timeout_s=10.0)[1]
+            self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end)
+            self._see_time(ledger.newest_ms)
+        # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.
+        self._publish(publisher, [])
+        resume = {}
+        for p, shard in self._shards.items():
+            resume[self._topics.half, p] = shard.ledger.half_next
+            resume[self._topics.op, p] = shard.ledger.op_next[0]
+        # A million open transactions are long-lived: the collector need not look at them again.
+        gc.collect()
+        gc.freeze()
+        self._group.resume_at(resume)
+        logger.info(
+            "partitions.taken_over",
+            extra={
+                "partitions": sorted(ledgers),
+                "generation": assignment.generation,
+                "writer": name,
+            },
+        )
+
+    def _new_ledger(self, partition: int) -> Ledger:
+        settings = LedgerSettings(
+            half_topic=self._topics.half,
+            op_topic=self._topics.op,
+            partition_count=self._partition_count,
+            doubt_after_ms=milliseconds(self._config.doubt_after),
+            held_age_max_ms=milliseconds(self._config.held_age_max),
+            transaction_messages_max=self._config.transaction_messages_max,
+        )
+        return Ledger(
+            partition,
+            settings=settings,
+            targets=self._book.targets,
+            refusals=self._refusals.reasons,
+        )
+
+    def _raise_if_moved(self) -> None:
+        if self._group_moved(wait_s=0.0) or self._assignment is None:
+            raise MemberFencedError(
+                "the group moved the partitions during recovery",
+                group=self._topics.coordinator_group,
+            )
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def _fold(self, records: Sequence[Any]) -> None:
+        half_topic, ledgers = self._topics.half, {p: s.ledger for p, s in self._shards.items()}
+        header_name = codec.HALF_HEADER
+        appended_ms = 0
+        for record in records:
+            ledger = ledgers[record.partition()]
+            appended_ms = record.timestamp()[1]
+            if record.topic() == half_topic:
+                headers = record.headers()
+                if headers and headers[-1][0] == header_name:
+                    ledger.fold_half(record.offset(), appended_ms, headers[-1][1], record)
+                else:
+                    ledger.fold_half(
+                        record.offset(), appended_ms, codec.half_header_of(headers), record
+                    )
+            else:
+                ledger.add_ops(record.offset(), appended_ms, record.value(), record)
+        if records:
+            self._see_time(appended_ms)
+            self._keep_within_memory(ledgers)
+
+    def _keep_within_memory(self, ledgers: dict[int, Ledger]) -> None:
+        for p, shard in self._shards.items():
+            count, op = shard.ledger.ahead_line_count, [(self._topics.op, p)]
+            if not shard.is_op_paused and count > self._config.ahead_lines_max:
+                self._group.pause(op)
+                shard.is_op_paused = True
+            elif shard.is_op_paused and count < self._config.ahead_lines_max // 2:
+                self._group.resume(op)
+                shard.is_op_paused = False
+        over = (
+            sum(ledger.content_bytes for ledger in ledgers.values())
+            - self._config.content_bytes_max
+        )
+        if over > 0:
+            for ledger in ledgers.values():
+                ledger.drop_content(ledger.content_bytes // 4)
+
+    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
+        now = self._clock()
+        is_tick = now - self._ticked_at >= TICK_S
+        self._has_more = False
+        batches: list[tuple[int, Batch]] = []
+        for p, shard in self._in_turn():
+            ledger = shard.ledger
+            if ledger.unknown_topics:
+                self._book.learn(ledger.unknown_topics)
+                ledger.unknown_topics.clear()
+            line_count_max = self._refusals.line_count_max(p, self._config.batch_lines_max)
+            batch = ledger.advance(
+                line_count_max=line_count_max, byte_count_max=self._config.batch_bytes_max
+            )
+            self._has_more |= ledger.has_more
+            if not batch.is_empty:
+                batches.append((p, batch))
+        if is_tick:
+            self._ticked_at = now
+            self._on_tick(batches, is_idle=is_idle)
+        if batches or self._is_time_to_store(now):
+            self._publish(publisher, batches)
+
+    def _in_turn(self) -> list[tuple[int, Shard]]:
+        suspect = self._refusals.partition_in_turn(self._shards)
+        return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
+
+    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
+        mended = self._book.mended()
+        seen = {p for p, _ in batches}
+        for p, shard in self._in_turn():
+            ledger = shard.ledger
+            if mended:
+                ledger.mended(mended)
+            self._look_for_misplaced(p, shard)
+            is_read = ledger.half_next >= shard.half_end and (
+                ledger.op_next[0] >= shard.op_end or is_idle
+            )
+            if is_read and not ledger.has_more and ledger.waits_for_half is None:
+                ledger.due(now_ms=self._now_ms(), move_count_max=self._config.batch_moves_max)
+                self._has_more |= len(ledger.batch.keeps) >= self._config.batch_moves_max
+            if not ledger.batch.is_empty and p not in seen:
+                batches.append((p, ledger.batch))
+        if self._has_more:
+            self._ticked_at = 0.0
+
+    def _look_for_misplaced(self, partition: int, shard: Shard) -> None:
+        waits_for = shard.ledger.waits_for_half
+        if waits_for is None or shard.waiting_since is None or shard.waiting_since[0] != waits_for:
+            shard.waiting_since = None if waits_for is None else (waits_for, self._clock())
+            return
+        if self._clock() - shard.waiting_since[1] < self._config.misplaced_after.total_seconds():
+            return
+        # Only the broker's own word counts: while it does not answer, the half record may well be there.
+        half_end = self._group.watermarks((self._topics.half, partition), timeout_s=5.0)[1]
+        if waits_for >= half_end and shard.ledger.half_next >= half_end:
+            shard.ledger.give_up_waiting_for_half()
+        shard.waiting_since = None
+
+    def _is_time_to_store(self, now: float) -> bool:
+        age_s = now - self._stored_at
+        if age_s < STORE_IDLE_S:
+            return False
+        if age_s >= STORE_ALWAYS_S:
+            return True
+        return any(shard.ledger.positions() != shard.stored for shard in self._shards.values())
+
+    def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
+        if self._assignment is None:
+            raise InvariantError("nothing can be published without an assignment")
+        self._fill_contents(batches)
+        # A partition whose batch stays behind (its turn comes later) must not be stored beyond it.
+        included = {p for p, _ in batches}
+        positions = {
+            p: shard.ledger.positions()
+            for p, shard in self._shards.items()
+            if p in included or shard.ledger.batch.is_empty
+        }
+        offsets = {}
+        for p, position in positions.items():
+            offsets.update(
+                encode_stored(position, writer=publisher.name, topics=self._topics, partition=p)
+            )
+        is_careful = self._refusals.is_careful
+        kept = publisher.publish(batches, offsets, self._assignment.member, is_careful=is_careful)
+        self._stored_at = self._clock()
+        for p, batch in batches:
+            self._refusals.passed(p, batch)
+            log_reports(logger, p, batch)
+        for p, position in positions.items():
+            self._shards[p].ledger.published(kept.get(p, {}))
+            self._shards[p].stored = position
+
+    def _fill_contents(self, batches: list[tuple[int, Batch]]) -> None:
+        wanted: list[tuple[int, Transaction, int]] = []
+        for p, batch in batches:
+            needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
+            wanted.extend(
+                (p, txn, txn.seen - len(_joined(txn)))
+                for txn in needed
+                if txn.content is None or _joined(txn)
+            )
+        if not wanted:
+            return
+        reader = self._connections.make_reader("read_committed")
+        try:
+            found = fetch_contents(
+                reader, wanted, half_topic=self._topics.half, doubt_topic=self._topics.doubt,
+                patience_s=self._config.kafka_transaction_timeout.total_seconds(),
+            )  # fmt: skip
+        finally:
+            reader.close()
+        for p, txn, _ in wanted:
+            self._shards[p].ledger.filled(txn, [*found[txn.key], *_joined(txn)])
+
+    def _store_all(self) -> None:
+        """At a clean stop: what was folded is stored, so that the successor begins exactly here."""
+        if self._publisher is not None and self._shards:
+            batches = [
+                (p, s.ledger.batch) for p, s in self._shards.items() if not s.ledger.batch.is_empty
+            ]
+            self._publish(self._publisher, batches)
+
+    # --- time and counts ----------------------------------------------------------------------------------------------
+
+    def _see_time(self, appended_ms: int) -> None:
+        if appended_ms > self._now_ms():
+            self._now_base = (appended_ms, self._clock())
+
+    def _now_ms(self) -> int:
+        newest_ms, at = self._now_base
+        return newest_ms + int((self._clock() - at) * 1000) if newest_ms else 0
+
+    def _add_stats(self, publisher: Publisher) -> None:
+        self.forwarded_count += publisher.stats.forwarded_count
+        self.kafka_transaction_count += publisher.stats.kafka_transaction_count
+        self.replaced_count += publisher.stats.replaced_count
+
+
+def _joined(txn: Transaction) -> list[Any]:
+    return (txn.more.joined if txn.more is not None else None) or []

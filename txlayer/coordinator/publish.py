@@ -1,0 +1,343 @@
+"""One Kafka transaction: produce, flush, timed send_offsets and commit; replace a producer that may be haunted.
+
+Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
+broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
+
+The guard: librdkafka re-sends EndTxn and TxnOffsetCommit without a word, and a late one lands in a later Kafka
+transaction of the same producer. A re-send takes at least 0.8 of `retry.backoff.ms`, so a writer whose send_offsets or
+commit took longer than 0.7 of it is replaced (same id, new epoch: every stale request is fenced) before it begins again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
+from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.core import codec
+from txlayer.core.batch import Batch, KeptAside
+from txlayer.core.messages import Headers
+from txlayer.core.transaction import Content, Transaction
+from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
+
+logger = logging.getLogger("txlayer.coordinator")
+
+MakeWriter = Callable[[str], TransactionalWriter]
+
+COMMIT_PATIENCE_S = 10.0
+"""How much longer than its own time-out an unanswered commit is asked for again."""
+
+
+@dataclass(slots=True)
+class PublishStats:
+    """What the publisher did since it began."""
+
+    kafka_transaction_count: int = 0
+    forwarded_count: int = 0
+    replaced_count: int = 0
+    slowest_end_ms: float = 0.0
+
+
+class Publisher:
+    """The two writers of one assignment. One thread uses it."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        *,
+        name: str,
+        make_writer: MakeWriter,
+        partition_count_of: Callable[[str], int],
+    ) -> None:
+        self.name = name
+        self._partition_count_of = partition_count_of
+        self.stats = PublishStats()
+        self._config = config
+        self._make_writer = make_writer
+        self._timeout_s = config.kafka_transaction_timeout.total_seconds()
+        self._recycle_after_s = config.recycle_after.total_seconds()
+        self._writers: list[TransactionalWriter] = []
+        self._turn = 0
+        self._is_haunted = [False, False]
+        self._doubt_topic = config.topics.doubt
+
+    def start(self) -> None:
+        """Make and initialise both writers.
+
+        Raises:
+            TxLayerError: the broker refused; nothing was written.
+        """
+        for letter in "ab":
+            writer = self._make_writer(f"{self.name}.{letter}")
+            self._writers.append(writer)
+            writer.initialise(timeout_s=self._timeout_s)
+
+    def publish(
+        self,
+        batches: Sequence[tuple[int, Batch]],
+        offsets: Mapping[TopicPartition, StoredOffset],
+        member: Any,
+        *,
+        is_careful: bool = False,
+    ) -> dict[int, dict[str, int]]:
+        """Append the batches and the offsets as one Kafka transaction.
+
+        With `is_careful` each transaction is acknowledged before the next, so that a refusal names it.
+
+        Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
+
+        Raises:
+            TxLayerError: it is not known whether it happened. Neither writer may go on: `abandon` and rebuild from the
+                stored offsets, which tell.
+        """
+        writer = self._next_writer()
+        writer.begin()
+        kept: dict[int, dict[str, int]] = {}
+        for partition, batch in batches:
+            if is_careful:
+                self._forward_carefully(writer, partition, batch.forwards)
+            else:
+                self._forward_all(writer, partition, batch.forwards)
+            self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
+            self.stats.forwarded_count += len(batch.forwards)
+        waiting = writer.flush(timeout_s=self._timeout_s)
+        if waiting:
+            raise BrokerUnavailableError(
+                f"{waiting} records of a Kafka transaction were not acknowledged",
+                bootstrap_servers=self._config.bootstrap_servers,
+                waited_ms=milliseconds(self._config.kafka_transaction_timeout),
+            )
+        started = time.monotonic()
+        writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
+        sent = time.monotonic()
+        self._commit(writer)
+        slowest = max(sent - started, time.monotonic() - sent)
+        self._is_haunted[self._turn] = slowest > self._recycle_after_s
+        self.stats.slowest_end_ms = max(self.stats.slowest_end_ms, slowest * 1000)
+        self.stats.kafka_transaction_count += 1
+        self._turn = 1 - self._turn
+        return kept
+
+    def abandon(self) -> None:
+        """Give both writers up; what they left open is ended by whoever initialises their ids next."""
+        writers, self._writers = self._writers, []
+        # A close after a fatal error may hang (librdkafka #4674): it must not hang the coordinator.
+        threading.Thread(
+            target=close_all, args=(writers,), name="txlayer-close", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """End both writers, with nothing open."""
+        close_all(self._writers)
+        self._writers = []
+
+    def _next_writer(self) -> TransactionalWriter:
+        turn = self._turn
+        if self._is_haunted[turn]:
+            old = self._writers[turn]
+            self._writers[turn] = self._make_writer(old.transactional_id)
+            self._writers[turn].initialise(timeout_s=self._timeout_s)
+            close_all([old])
+            self._is_haunted[turn] = False
+            self.stats.replaced_count += 1
+            logger.info("producer.replaced", extra={"transactional_id": old.transactional_id})
+        return self._writers[turn]
+
+    def _commit(self, writer: TransactionalWriter) -> None:
+        give_up_at = time.monotonic() + self._timeout_s + COMMIT_PATIENCE_S
+        while True:
+            try:
+                writer.commit(timeout_s=self._timeout_s)
+            except RetriableError:
+                if time.monotonic() >= give_up_at:
+                    raise
+                logger.warning(
+                    "commit.unanswered", extra={"transactional_id": writer.transactional_id}
+                )
+            else:
+                return
+
+    def _write_doubt(
+        self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]
+    ) -> None:
+        for keep in batch.keeps.values():
+            if keep.is_whole:
+                for content in contents_of(keep.txn):
+                    self._put_content(writer, partition, keep.txn, content)
+            summary = codec.encode_summary(keep.txn.summary())
+            note = (
+                _NoteOffset(kept, keep.txn.key, len(contents_of(keep.txn)))
+                if keep.is_whole
+                else None
+            )
+            self._produce(writer, (self._doubt_topic, summary, keep.txn.key, partition, note))
+        for txn in batch.ends:
+            for index in range(txn.seen):
+                self._produce(
+                    writer, (self._doubt_topic, None, codec.content_key(txn.key, index), partition)
+                )
+            self._produce(writer, (self._doubt_topic, None, txn.key, partition))
+        for aside in batch.asides:
+            self._put_aside(writer, partition, aside)
+
+    def _forward_all(
+        self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
+    ) -> None:
+        produce, origin = writer.produce, f"{partition}:"
+        for txn in transactions:
+            record = txn.content
+            if type(record) is list:
+                for content in record:
+                    self._forward(writer, partition, txn, content)
+                continue
+            headers = record.headers()
+            if len(headers) == 1:
+                headers = [
+                    (codec.ID_HEADER, txn.key[:-9]),
+                    (codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
+                ]
+            else:
+                headers = user_headers(headers)
+                headers.append((codec.ID_HEADER, txn.key[:-9]))
+                headers.append((codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"))
+            try:
+                produce(txn.topic, record.value(), record.key(), -1, None, 0, headers)
+            except BufferError:
+                self._produce(
+                    writer, (txn.topic, record.value(), record.key(), -1, None, 0, headers)
+                )
+
+    def _forward_carefully(
+        self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
+    ) -> None:
+        """One transaction at a time, so that a refusal names the one that it is about."""
+        for txn in transactions:
+            report = _FirstError()
+            for content in contents_of(txn):
+                self._forward(writer, partition, txn, content, report)
+            writer.flush(timeout_s=self._timeout_s)
+            if report.error is not None:
+                raise writer.refusal(report.error, topic=report.topic, txn_key=txn.key)
+
+    def _forward(
+        self,
+        writer: TransactionalWriter,
+        partition: int,
+        txn: Transaction,
+        content: Content,
+        report: DeliveryReport | None = None,
+    ) -> None:
+        record, options = content.record, content.options
+        headers = user_headers(record.headers())
+        headers.append((codec.ID_HEADER, txn.key[:-9]))
+        headers.append(
+            (
+                codec.ORIGIN_HEADER,
+                f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}",
+            )
+        )
+        target = -1 if options.partition is None else options.partition
+        if options.key_murmur is not None and options.partition is None:
+            target = options.key_murmur % self._partition_count_of(content.topic)
+        # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
+        stamp = (
+            0
+            if options.timestamp_ms is None
+            else min(options.timestamp_ms, int(time.time() * 1000))
+        )
+        self._produce(
+            writer, (content.topic, record.value(), record.key(), target, report, stamp, headers)
+        )
+
+    def _put_content(
+        self, writer: TransactionalWriter, partition: int, txn: Transaction, content: Content
+    ) -> None:
+        record = content.record
+        value, headers = codec.encode_content(
+            key=record.key(), value=record.value(), headers=record.headers()
+        )
+        if all(name != codec.ORIGIN_HEADER for name, _ in headers):
+            origin = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
+            headers.append((codec.ORIGIN_HEADER, origin.encode()))
+        key = codec.content_key(txn.key, content.index)
+        self._produce(writer, (self._doubt_topic, value, key, partition, None, 0, headers))
+
+    def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
+        origin = aside.origin
+        key = codec.kept_aside_key(
+            topic=origin.topic, partition=origin.partition, offset=origin.offset
+        )
+        if aside.line is not None:
+            value: bytes | None = aside.line.encode()
+            headers: list[tuple[str, bytes | None]] = []
+            key += f":{aside.number}".encode()
+        else:
+            value, headers = codec.encode_content(
+                key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
+            )
+        headers.append((codec.WHY_HEADER, codec.encode_why(aside.why)))
+        self._produce(writer, (self._doubt_topic, value, key, partition, None, 0, headers))
+
+    def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
+        while True:
+            try:
+                writer.produce(*arguments)
+            except BufferError:
+                writer.poll()  # the queue is full: let some of it be acknowledged
+            else:
+                return
+
+
+class _NoteOffset:
+    """Learns where a kept transaction begins on doubt: its contents stand right before its summary."""
+
+    __slots__ = ("_before", "_kept", "_key")
+
+    def __init__(self, kept: dict[str, int], key: str, before: int) -> None:
+        self._kept, self._key, self._before = kept, key, before
+
+    def __call__(self, error: Any, record: Any) -> None:
+        if error is None:
+            self._kept[self._key] = record.offset() - self._before
+
+
+class _FirstError:
+    """Remembers the first record of a transaction that was refused."""
+
+    __slots__ = ("error", "topic")
+
+    def __init__(self) -> None:
+        self.error: Any = None
+        self.topic = ""
+
+    def __call__(self, error: Any, record: Any) -> None:
+        if error is not None and self.error is None:
+            self.error, self.topic = error, record.topic()
+
+
+def user_headers(headers: Headers | None) -> list[tuple[str, Any]]:
+    """The user's own headers: those that do not begin with `txl`."""
+    return [header for header in headers or () if not header[0].startswith("txl")]
+
+
+def contents_of(txn: Transaction) -> list[Content]:
+    """The contents of a transaction that are in memory, in order."""
+    if txn.content is None:
+        return []
+    if isinstance(txn.content, list):
+        return txn.content
+    return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
+
+
+def close_all(writers: Sequence[TransactionalWriter]) -> None:
+    """Close, and say when a client would not: it is discarded all the same."""
+    for writer in writers:
+        try:
+            writer.close()
+        except TxLayerError as exc:
+            logger.info("producer.close", extra={"reason": str(exc)})

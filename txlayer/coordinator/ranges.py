@@ -1,0 +1,183 @@
+"""Reads given ranges of partitions, whole: for recovery and for content that was dropped. Never a rule of the protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from txlayer.adapters.ports import LogReader, TopicPartition
+from txlayer.core import codec
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import HalfHeader, Undecodable
+from txlayer.core.transaction import Content, Transaction
+from txlayer.errors import BrokerUnavailableError, InvariantError
+
+READ_COUNT_MAX = 20_000
+"""Records per read: bounds the time between two signs of life."""
+
+RUN_GAP_MAX = 5_000
+"""Records read in vain rather than sought over: a seek costs about as much as reading this many (1.2 ms)."""
+
+Range = tuple[int, int]
+"""[from, to)."""
+
+
+class DoubtRecord:
+    """A half record as its content on the doubt topic gives it back."""
+
+    __slots__ = ("_headers", "_key", "_value")
+
+    def __init__(self, record: Any) -> None:
+        self._key, self._value, self._headers = codec.decode_content(
+            value=record.value(), headers=record.headers()
+        )
+
+    def key(self) -> bytes | None:
+        """The user's key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The user's value."""
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The half record's headers."""
+        return self._headers
+
+    def __len__(self) -> int:
+        """Bytes of the value."""
+        return len(self._value or b"")
+
+
+def read_ranges(
+    reader: LogReader,
+    ranges: Mapping[TopicPartition, Range],
+    on_record: Callable[[Any], None],
+    *,
+    is_still_ours: Callable[[], None],
+    patience_s: float,
+) -> None:
+    """Call `on_record` for every record of the ranges, in offset order per partition.
+
+    Raises:
+        BrokerUnavailableError: nothing came for `patience_s`; some records were given already.
+    """
+    ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
+    if not ends:
+        return
+    reader.assign({partition: ranges[partition][0] for partition in ends})
+    heard_at = time.monotonic()
+    while ends:
+        records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1)
+        is_still_ours()
+        if records:
+            heard_at = time.monotonic()
+        elif time.monotonic() - heard_at > patience_s:
+            raise BrokerUnavailableError(
+                "ranges that must be read did not come: "
+                + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
+                waited_ms=int(patience_s * 1000),
+            )
+        for record in records:
+            partition = (record.topic(), record.partition())
+            end = ends.get(partition)
+            if end is None:
+                continue
+            error = record.error()
+            if error is not None:
+                _check_end(error, record, partition)
+                if record.offset() >= end:
+                    del ends[partition]
+                continue
+            offset = record.offset()
+            if offset < end:
+                on_record(record)
+            if offset >= end - 1:
+                del ends[partition]
+                reader.pause(partition)
+
+
+def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+    if error.name() != "_PARTITION_EOF":
+        raise BrokerUnavailableError(
+            f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}"
+        )
+
+
+def fetch_contents(
+    reader: LogReader,
+    wanted: Iterable[tuple[int, Transaction, int]],
+    *,
+    half_topic: str,
+    doubt_topic: str,
+    patience_s: float,
+) -> dict[str, list[Content]]:
+    """The contents of transactions whose content is not in memory, by transaction key.
+
+    `wanted` holds (partition, transaction, how many of its contents to fetch).
+
+    One sweep in offset order: a seek per record would cost 1.2 ms each.
+
+    Raises:
+        InvariantError: a content is not where it must be.
+        BrokerUnavailableError: nobody answered.
+    """
+    missing: dict[str, int] = {}
+    found: dict[str, dict[int, Content]] = {}
+    places: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for partition, txn, count in wanted:
+        missing[txn.key] = count
+        found[txn.key] = {}
+        start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
+        length = count if txn.is_in_doubt else txn.last_offset - txn.first_offset + 1
+        topic = doubt_topic if txn.is_in_doubt else half_topic
+        places.setdefault((topic, partition), []).append((start, start + length))
+
+    def take(record: Any) -> None:
+        content = _content_of(record, is_doubt=record.topic() == doubt_topic)
+        if content is not None and content[0] in missing:
+            found[content[0]][content[1].index] = content[1]
+
+    rounds = {partition: _runs(spans) for partition, spans in places.items()}
+    while any(rounds.values()):
+        ranges = {partition: runs.pop(0) for partition, runs in rounds.items() if runs}
+        read_ranges(reader, ranges, take, is_still_ours=lambda: None, patience_s=patience_s)
+    for key, count in missing.items():
+        if len(found[key]) < count:
+            raise InvariantError(
+                f"{len(found[key])} of {count} contents of {key} are where they must be"
+            )
+    return {key: [contents[i] for i in sorted(contents)] for key, contents in found.items()}
+
+
+def _runs(spans: list[Range]) -> list[Range]:
+    runs: list[Range] = []
+    for start, end in sorted(spans):
+        if runs and start - runs[-1][1] <= RUN_GAP_MAX:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+        else:
+            runs.append((start, end))
+    return runs
+
+
+def _content_of(record: Any, *, is_doubt: bool) -> tuple[str, Content] | None:
+    if is_doubt:
+        parsed = codec.parse_doubt_key(record.key())
+        if parsed is None or parsed[1] is None or (record.value() is None):
+            return None
+        held: Any = DoubtRecord(record)
+    else:
+        held = record
+    raw = codec.half_header_of(held.headers())
+    header = codec.decode_half_header(raw) if raw is not None else None
+    if not isinstance(header, HalfHeader) or len(header.key) <= NONCE_LENGTH:
+        return None
+    offset = record.offset()
+    for name, value in held.headers():
+        if is_doubt and name == codec.ORIGIN_HEADER:
+            origin = codec.decode_origin(value or b"")
+            offset = offset if isinstance(origin, Undecodable) else origin[1]
+    return header.key, Content(
+        header.index, header.topic, offset, header.options, str(header.born_ms), held
+    )

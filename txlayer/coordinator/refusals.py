@@ -1,0 +1,90 @@
+"""Finds, over several tries, which record a broker refuses; it outlives the rebuilds between them.
+
+The rule of halving is `core.batch.Bisection`; here is one per partition, and what an error says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from txlayer.coordinator.targets import TargetBook
+from txlayer.core.batch import Batch, Bisection
+from txlayer.core.messages import ParkReason
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ForbiddenTopicError,
+    RefusedRecordError,
+    TxLayerError,
+)
+
+logger = logging.getLogger("txlayer.coordinator")
+
+
+class Refusals:
+    """What is suspected and what is known. One thread uses it."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, ParkReason] = {}
+        self._bisections: dict[int, Bisection] = {}
+
+    @property
+    def is_careful(self) -> bool:
+        """True when the next Kafka transaction must tell which transaction is refused."""
+        return any(b.is_active and b.line_count_max == 1 for b in self._bisections.values())
+
+    def line_count_max(self, partition: int, default: int) -> int:
+        """How many op lines of a partition the next Kafka transaction may take."""
+        bisection = self._bisections.get(partition)
+        return (
+            min(default, bisection.line_count_max)
+            if bisection is not None and bisection.is_active
+            else default
+        )
+
+    def partition_in_turn(self, owned: Mapping[int, Any]) -> int | None:
+        """The suspected partition that goes alone now; None: all go."""
+        return next((p for p, b in self._bisections.items() if b.is_active and p in owned), None)
+
+    def passed(self, partition: int, batch: Batch) -> None:
+        """A batch went through."""
+        bisection = self._bisections.get(partition)
+        if bisection is not None:
+            bisection.passed(max(batch.line_count, 1))
+            if not bisection.is_active:
+                del self._bisections[partition]
+        for keep in batch.keeps.values():
+            self.reasons.pop(keep.txn.key, None)
+
+    def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
+        """A Kafka transaction failed: what does the error say about its content?"""
+        busy = {p: b for p, b in batches.items() if b.forwards}
+        if isinstance(error, BrokerUnavailableError):
+            self._ask_about_targets(busy, book)
+        elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
+            self.reasons[error.txn_key] = ParkReason.REFUSED
+            self._bisections.clear()
+            logger.error(
+                "transaction.refused", extra={"txn_key": error.txn_key, "reason": error.detail}
+            )
+        elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
+            book.refused(error.topic)
+            self._bisections.clear()
+        elif isinstance(error, RefusedRecordError | ForbiddenTopicError):
+            self._ask_about_targets(busy, book)
+            for partition, batch in busy.items():
+                self._bisections.setdefault(partition, Bisection()).failed(batch.line_count)
+
+    def _ask_about_targets(self, batches: Mapping[int, Batch], book: TargetBook) -> None:
+        topics = {
+            topic
+            for batch in batches.values()
+            for txn in batch.forwards
+            for topic in txn.topics
+            if topic
+        }
+        try:
+            book.look_again_at(topics)
+        except BrokerUnavailableError as exc:
+            logger.info("targets.unknown", extra={"reason": str(exc)})

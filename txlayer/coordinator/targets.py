@@ -1,0 +1,124 @@
+"""What the coordinator knows of real topics: which accept, which are held and when to look again. Never a transaction."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.config import CoordinatorConfig
+from txlayer.core.messages import ParkReason
+from txlayer.core.target import Target, accepting_target
+from txlayer.errors import NotAuthorisedError
+
+logger = logging.getLogger("txlayer.coordinator")
+
+LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_MAX_S = 30.0
+"""A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s."""
+
+MESSAGE_BYTES_DEFAULT = 1_048_588
+"""Kafka's own limit of a record, where the broker does not tell the topic's."""
+
+_ANSWER_S = 5.0
+
+
+class TargetBook:
+    """Real topics as the ledgers see them (`targets`). It outlives a rebuild of the ledgers. One thread uses it."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.targets: dict[str, Target] = {}
+        self._config = config
+        self._connections = connections
+        self._clock = clock
+        self._partition_counts: dict[str, int] = {}
+        self._unreachable_since: dict[str, float] = {}
+        self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, how long after that)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Ask the broker about topics that are new.
+
+        Raises:
+            BrokerUnavailableError: it did not answer; nothing was learnt.
+        """
+        for topic in topics:
+            if topic not in self.targets:
+                self._set(topic, self._look(topic))
+
+    def look_again_at(self, topics: Iterable[str]) -> None:
+        """Something went wrong while these were written: what does the broker say now?"""
+        for topic in set(topics):
+            self._set(topic, self._look(topic))
+
+    def refused(self, topic: str) -> None:
+        """The broker refused a write to `topic` itself: it is gone, or a right is missing."""
+        now = self._look(topic)
+        self._set(
+            topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED)
+        )
+
+    def mended(self) -> list[str]:
+        """Refusing topics whose time to look again has come and that accept now."""
+        now = self._clock()
+        due = [topic for topic, (at, _) in self._look_again.items() if at <= now]
+        mended = []
+        for topic in due:
+            _, wait_s = self._look_again[topic]
+            self._look_again[topic] = (
+                now + min(wait_s * 2, LOOK_AGAIN_MAX_S),
+                min(wait_s * 2, LOOK_AGAIN_MAX_S),
+            )
+            target = self._look(topic)
+            if target.refusal is None:
+                self._set(topic, target)
+                mended.append(topic)
+        return mended
+
+    def partition_count_of(self, topic: str) -> int:
+        """Partitions of a topic that accepts."""
+        return self._partition_counts[topic]
+
+    def _look(self, topic: str) -> Target:
+        forbidden = self._forbidden(topic)
+        if forbidden is not None:
+            return forbidden
+        try:
+            limits = self._connections.topic_limits(topic, timeout_s=_ANSWER_S)
+        except NotAuthorisedError:
+            return Target(0, refusal=ParkReason.TOPIC_DENIED)
+        if limits is None:
+            self._unreachable_since.pop(topic, None)
+            return Target(0, refusal=ParkReason.TOPIC_MISSING)
+        self._partition_counts[topic] = limits.partition_count
+        if limits.is_reachable:
+            self._unreachable_since.pop(topic, None)
+        else:
+            since = self._unreachable_since.setdefault(topic, self._clock())
+            if self._clock() - since >= self._config.hold_after.total_seconds():
+                return Target(0, refusal=ParkReason.TOPIC_UNREACHABLE)
+        return accepting_target(limits.message_bytes_max or MESSAGE_BYTES_DEFAULT)
+
+    def _forbidden(self, topic: str) -> Target | None:
+        patterns = self._config.target_topics
+        is_allowed = not patterns or any(
+            fnmatch.fnmatchcase(topic, pattern) for pattern in patterns
+        )
+        if is_allowed and not self._config.topics.is_system(topic):
+            return None
+        return Target(0, refusal=ParkReason.FORBIDDEN_TOPIC, is_for_good=True)
+
+    def _set(self, topic: str, target: Target) -> None:
+        self.targets[topic] = target
+        if target.refusal is None or target.is_for_good:
+            self._look_again.pop(topic, None)
+        elif topic not in self._look_again:
+            self._look_again[topic] = (self._clock() + LOOK_AGAIN_S, LOOK_AGAIN_S)
+            logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})

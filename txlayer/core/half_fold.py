@@ -1,0 +1,149 @@
+"""How a half record becomes part of a transaction. Never op lines, never time."""
+
+from __future__ import annotations
+
+import zlib
+from sys import intern
+from typing import Any
+
+from txlayer.core import codec
+from txlayer.core.batch import Keep, ReportKind
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodable
+from txlayer.core.partitions import partition_of_key_hash
+from txlayer.core.settling import Settling
+from txlayer.core.transaction import Content, More, Transaction
+from txlayer.core.transitions import Effect, Kind, transition
+
+
+class HalfFold(Settling):
+    """Folds half records into transactions."""
+
+    def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
+        """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
+        self.half_next = offset + 1
+        self.newest_ms = appended_ms
+        # The common case in as few steps as Python allows: a single message without options.
+        try:
+            version, key, group, topic, part, born, options = header.decode("ascii").split("|")  # type: ignore[union-attr]
+        except (AttributeError, ValueError):
+            self._fold_half_with_care(offset, appended_ms, header, record)
+            return
+        if (
+            part == "0/1"
+            and not options
+            and version == codec.VERSION
+            and topic in self.targets
+            and key not in self.transactions
+            and zlib.crc32(key[:-9].encode()) % self.settings.partition_count == self.partition
+            and born.isdigit()
+            and key[-9:-8] == "/"
+            and group
+        ):
+            self.content_bytes += len(record)
+            txn = Transaction(
+                key, intern(group), intern(topic), offset, appended_ms, born, self.op_next, record
+            )
+            self.transactions[key] = txn
+            self._young.append(txn)
+        else:
+            self._fold_half_with_care(offset, appended_ms, header, record)
+
+    def _fold_half_with_care(
+        self, offset: int, appended_ms: int, raw: bytes | None, record: Any
+    ) -> None:
+        header = (
+            Undecodable("half record without a header txl")
+            if raw is None
+            else codec.decode_half_header(raw)
+        )
+        if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
+            header = Undecodable(
+                f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED
+            )
+        if isinstance(header, Undecodable):
+            self._keep_aside(self.settings.half_topic, offset, header, record=record)
+            return
+        if header.topic not in self.targets:
+            self.unknown_topics.add(header.topic)
+        txn = self.transactions.get(header.key)
+        if txn is None:
+            self._begin(header, offset, appended_ms, record)
+        elif not (self.is_replaying and txn.is_in_doubt):
+            txn.state, effect = transition(txn.state, Kind.HALF, txn_id=txn.key)
+            if effect is Effect.JOIN:
+                self._join(txn, header, offset, appended_ms, record)
+            else:
+                self._report(
+                    ReportKind.LATE_HALF, txn.key, f"half record {offset} after the decision"
+                )
+
+    def _home_of(self, header: HalfHeader) -> int:
+        count = self.settings.partition_count
+        if header.options.key_hash is not None:
+            return partition_of_key_hash(header.options.key_hash, partition_count=count)
+        return zlib.crc32(header.key.partition("/")[0].encode()) % count
+
+    def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any) -> None:
+        if header.index:
+            # Its first record lies before the low-water mark, or was never written: settled, or never begun.
+            self._report(
+                ReportKind.LATE_HALF, header.key, f"half record {offset} without its first one"
+            )
+            return
+        txn = Transaction(
+            header.key,
+            header.producer_group,
+            header.topic,
+            offset,
+            appended_ms,
+            str(header.born_ms),
+            self.op_next,
+            record,
+        )
+        txn.count = header.count
+        if header.count > 1 or header.options != NO_OPTIONS:
+            txn.more = More(header.options)
+            txn.more.offsets = [offset] if header.count > 1 else None
+            txn.content = [
+                Content(0, header.topic, offset, header.options, str(header.born_ms), record)
+            ]
+        self.content_bytes += len(record)
+        self.transactions[txn.key] = txn
+        self._young.append(txn)
+        self.order.add(txn)
+
+    def _join(
+        self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any
+    ) -> None:
+        more = txn.extra()
+        if (
+            txn.count == 0 and header.index == 0
+        ):  # kept on an op line's word alone: now its half record comes
+            txn.count, txn.group, txn.topic, more.options = (
+                header.count, header.producer_group, header.topic, header.options,
+            )  # fmt: skip
+            txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
+        elif header.index < txn.seen and header.count == txn.count:
+            more.twins = [*(more.twins or ()), offset]
+            return
+        elif header.index != txn.seen or header.count != txn.count:
+            why = Undecodable(
+                f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
+            )
+            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            return
+        txn.seen += 1
+        txn.last_offset = offset
+        if more.offsets is not None:
+            more.offsets.append(offset)
+        if header.topic not in txn.topics:
+            more.topics = (*txn.topics, header.topic)
+        content = Content(
+            header.index, header.topic, offset, header.options, str(header.born_ms), record
+        )
+        if txn.is_in_doubt:
+            more.joined = [*(more.joined or ()), content]
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+        elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
+            txn.content.append(content)
+            self.content_bytes += len(record)

@@ -1,0 +1,193 @@
+"""What follows when something happens to a transaction: try it, forward it, keep it on doubt, let the next one go.
+
+The state of one partition lives here; `HalfFold` and `Ledger` build on it. Never here: reading records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txlayer.core.batch import Batch, Keep, KeptAside, Report, ReportKind
+from txlayer.core.doubt_shelf import DoubtShelf
+from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.messages import Origin, ParkReason, Undecodable
+from txlayer.core.target import UNKNOWN_TARGET, Target
+from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of, size_of
+from txlayer.core.transitions import Effect, Kind, TxnState, transition
+
+FORWARD_OVERHEAD_BYTES = 512
+"""Allowance for our two headers and the record's own fields when a message is held against its topic's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """The names and limits of one namespace that the fold needs."""
+
+    half_topic: str
+    op_topic: str
+    partition_count: int
+    doubt_after_ms: int
+    held_age_max_ms: int
+    transaction_messages_max: int
+
+
+class Settling:
+    """The transactions of one partition, and what follows from what happens to them."""
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        settings: LedgerSettings,
+        targets: Mapping[str, Target],
+        refusals: Mapping[str, ParkReason] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.targets = targets
+        self.unknown_topics: set[str] = set()
+        self.refusals = (
+            {} if refusals is None else refusals
+        )  # key → reason, by bisection; outlives a rebuild
+        self.transactions: dict[str, Transaction] = {}
+        self.order = ForwardOrder()
+        self.batch = Batch()
+        self.half_next = 0
+        self.op_next: OpPosition = (0, 0)
+        self.newest_ms = 0
+        self.content_bytes = 0
+        self.waits_for_half: int | None = (
+            None  # the half offset that the next op line names, when it is not read yet
+        )
+        self.ahead_line_count = 0
+        self.is_replaying = False
+        self.shelf = DoubtShelf()
+        self._young: deque[Transaction] = (
+            deque()
+        )  # in half, by offset; settled and moved ones are dropped lazily
+        self._ops: deque[tuple[int, int, list[str]]] = (
+            deque()
+        )  # op records read ahead: offset, append time, lines
+        self._recent: dict[str, TxnState] = {}
+        self._recent_before: dict[str, TxnState] = {}
+        self._keys_to_try: deque[str | None] = deque()
+
+    def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
+        more = txn.extra()
+        if before is not TxnState.HELD:  # a held one keeps its place among the decisions
+            more.decided_at = position
+        if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
+            self.order.put_back(txn)
+
+    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+        """Find out what a decided transaction may do now, and let it."""
+        self.shelf.held.pop(txn.key, None)
+        kind, reason = self._fate(txn, is_complete=is_complete)
+        txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
+        if effect is Effect.FORWARD:
+            self.batch.forwards.append(txn)
+            self.batch.byte_count += size_of(txn)
+            self._settle(txn)
+            return
+        if txn.state is TxnState.WAITING:
+            self.order.stuck(txn)
+            if txn.is_in_doubt or self.order.waits_for_doubt(txn, self.batch.keeps):
+                self._keep(txn)
+            return
+        txn.extra().reason = reason
+        if txn.state is TxnState.HELD:
+            self.order.stuck(txn)
+            self.shelf.held[txn.key] = txn
+            self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
+        else:
+            self._leave_order(txn)
+            self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
+        self._keep(txn)
+
+    def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[Kind, ParkReason | None]:
+        if not is_complete:
+            return Kind.INCOMPLETE, ParkReason.INCOMPLETE
+        if not self.order.is_free(txn):
+            return Kind.BLOCKED, None
+        if self.is_replaying:  # whatever refused then is on doubt, or was settled since
+            return Kind.GO, None
+        if txn.key in self.refusals:
+            return Kind.RECORD_REFUSED, self.refusals[txn.key]
+        if txn.count > self.settings.transaction_messages_max:
+            return Kind.RECORD_REFUSED, ParkReason.LIMIT
+        held: ParkReason | None = None
+        for topic in txn.topics:
+            target = self.targets.get(topic, UNKNOWN_TARGET)
+            if target.refusal is not None and target.is_for_good:
+                return Kind.RECORD_REFUSED, target.refusal
+            held = held or target.refusal
+        if held is not None:
+            return Kind.TARGET_REFUSES, held
+        if self._is_too_large(txn):
+            return Kind.RECORD_REFUSED, ParkReason.TOO_LARGE
+        return Kind.GO, None
+
+    def _is_too_large(self, txn: Transaction) -> bool:
+        # Content that was dropped is measured by the broker, and a refusal found by bisection.
+        return any(
+            record_size(record) + FORWARD_OVERHEAD_BYTES
+            > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
+            for topic, record in records_of(txn)
+        )
+
+    def _settle(self, txn: Transaction) -> None:
+        del self.transactions[txn.key]
+        self._recent[txn.key] = txn.state
+        if txn.content is not None:
+            self.content_bytes -= size_of(txn)
+        self.batch.keeps.pop(txn.key, None)
+        if txn.is_in_doubt:
+            self.shelf.settled(txn)
+            self.batch.ends.append(txn)
+        self._leave_order(txn)
+
+    def _leave_order(self, txn: Transaction) -> None:
+        if txn.key_hash is not None:
+            self.order.remove(txn)
+            self._keys_to_try.append(txn.key_hash)
+
+    def _try_those_behind(self) -> None:
+        while self._keys_to_try:
+            for txn in self.order.waiting(self._keys_to_try.popleft()):
+                if txn.state is TxnState.WAITING and self.order.is_free(txn):
+                    self._try(txn)
+
+    def _keep(self, txn: Transaction) -> None:
+        """It goes to the doubt topic, or its summary there is written again; who waits for it goes along."""
+        before = self.batch.keeps.get(txn.key)
+        is_new = before is None and not txn.is_in_doubt
+        self.batch.keeps[txn.key] = Keep(
+            txn, is_whole=is_new or (before is not None and before.is_whole)
+        )
+        if is_new and not self.is_replaying:
+            txn.extra().moved_ms = self.newest_ms
+            for other in self.order.waiting(txn.key_hash):
+                if not other.is_in_doubt and other.key not in self.batch.keeps:
+                    self._keep(other)
+
+    def _keep_aside(
+        self,
+        topic: str,
+        offset: int,
+        why: Undecodable,
+        *,
+        record: Any = None,
+        line: str | None = None,
+        number: int = 0,
+    ) -> None:
+        self.batch.asides.append(
+            KeptAside(Origin(topic, self.partition, offset), record, line, number, why)
+        )
+        self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
+
+    def _report(self, kind: ReportKind, key: str, detail: str) -> None:
+        if not self.is_replaying:
+            self.batch.reports.append(Report(kind, key, detail))

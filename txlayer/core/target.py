@@ -1,0 +1,24 @@
+"""What a ledger must know of real topics. Never asking the broker (coordinator/targets.py does)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from txlayer.core.messages import ParkReason
+
+
+class Target(NamedTuple):
+    """What is known of a real topic. `refusal` None: it accepts; else why not."""
+
+    message_bytes_max: int
+    quick_bytes_max: int = -1  # values up to this size need no exact measure
+    refusal: ParkReason | None = None
+    is_for_good: bool = False  # True: park at once; False: hold until it is mended
+
+
+UNKNOWN_TARGET = Target(0, -1, ParkReason.TOPIC_MISSING)
+
+
+def accepting_target(message_bytes_max: int) -> Target:
+    """A topic that exists and may be written."""
+    return Target(message_bytes_max, message_bytes_max // 2)
