@@ -49,7 +49,7 @@ class TxLayerError(Exception):
 
     field_names: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, detail: str = "", **fields: Any) -> None:  # noqa: ANN401 - fields are of any type
+    def __init__(self, detail: str = "", **fields: Any) -> None:
         unknown = sorted(set(fields) - set(self.field_names))
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")

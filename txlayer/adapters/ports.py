@@ -1,7 +1,8 @@
 """What services expect of a log: Protocols whose docstrings are guarantees. Never code.
 
 The shapes are those of confluent-kafka, so that the hot calls (`produce`, `Record.value`) cost no wrapper; every
-error that leaves a port is one of `txlayer.errors`, except `BufferError` from `produce` (queue full: poll, try again).
+error that leaves a port is one of `txlayer.errors`, except what `produce` raises (`BufferError`: queue full, poll and
+try again; the rest is the client's own).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Headers
+from txlayer.errors import TxLayerError
 
 TopicPartition = tuple[str, int]
 """(topic, partition)."""
@@ -97,48 +100,105 @@ class TopicLimits(NamedTuple):
 class HalfWriter(Protocol):
     """Writes half and op records: acknowledged by all replicas, in order per partition, never twice by a retry.
 
-    Thread-safe. Reports come in the order of acknowledgement, from within `poll` and `flush` only.
+    Any thread may call `produce`. Reports come in the order of acknowledgement, from within `poll` and `close` only.
     """
 
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        partition: int = -1,
-        on_delivery: DeliveryReport | None = None,
-        timestamp: int = 0,
-        headers: Headers | None = None,
-    ) -> None:
-        """Queue a record.
+    produce: Callable[..., None]
+    """Queue a record: (topic, value, key, partition), and by name `on_delivery` and `headers`.
 
-        Raises:
-            BufferError: the queue is full; nothing was queued.
+    The client's own call, because it is made twice per transaction; so it raises the client's own errors (`error_of`
+    says what they mean) and `BufferError`: the queue is full, nothing was queued, room comes with the next reports.
+    """
+
+    poll: Callable[[float], int]
+    """Serve reports for at most so many seconds; the number served."""
+
+    def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
+        """What a delivery report's error, or an exception of `produce`, means for the record.
+
+        RefusedRecordError, NotAuthorisedError, ForbiddenTopicError, RetriableError: it was not stored.
+        OutcomeUnknownError: it may have been stored, or will be.
+        FencedError: nor will any other be; close the instance.
         """
         ...
 
-    def poll(self, timeout: float) -> int:
-        """Serve reports for at most `timeout` seconds; the number served."""
-        ...
-
-    def flush(self, timeout: float) -> int:
-        """Wait for all that is queued; the number still queued."""
-        ...
-
-    def topic_limits(self, topic: str, *, timeout_s: float) -> TopicLimits | None:
-        """What the broker says now; None: there is no such topic.
-
-        Raises:
-            BrokerUnavailableError: nobody answered within `timeout_s`.
-        """
-        ...
-
-    def failure(self) -> Exception | None:
+    def failure(self) -> TxLayerError | None:
         """A fatal error (the instance must be closed), else None."""
         ...
 
-    def close(self, timeout: float) -> None:
-        """Flush for at most `timeout` seconds and end."""
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
+        ...
+
+
+class Barrier(Protocol):
+    """The user's table with one row per transaction, where the first writer wins (P8)."""
+
+    def write(self, session: Any, *, txn_id: str, nonce: str) -> None:
+        """Say commit, as part of the session's local transaction.
+
+        Raises:
+            BarrierRefusedError: a check-back came first and said rollback.
+        """
+        ...
+
+
+class HistoryStart(NamedTuple):
+    """From where half and op are read for one transaction's history."""
+
+    at_ms: int  # records appended at this time or later
+    position: tuple[int, int] | None = None  # instead: half partition and offset, op from its time
+
+
+class HistoryReader(Protocol):
+    """Reads what the topics say about one transaction id."""
+
+    def read(
+        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
+    ) -> list[TransactionHistory]:
+        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
+
+        `partitions` narrows the search where the ordering key is known; None: all.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        ...
+
+
+class ProducerConnections(Protocol):
+    """Everything a producer asks of a cluster; any thread may."""
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: no answer within the time to start, or a refusal.
+        """
+        ...
+
+    def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """A writer; one batch of its records stays below `batch_bytes_max`."""
+        ...
+
+    def serialize(
+        self,
+        serializer: Any,
+        value: Any,
+        *,
+        topic: str,
+        headers: list[tuple[str, bytes | None]],
+    ) -> bytes | None:
+        """A value as the user's serializer writes it; it may append to `headers`. Its exception comes out as it is."""
+        ...
+
+    def history(self) -> HistoryReader:
+        """What reads a transaction's traces."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is shared."""
         ...
 
 

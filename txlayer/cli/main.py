@@ -12,6 +12,7 @@ from txlayer.cli.border import guard
 GROUPS = (
     ("broker", "txlayer.cli.broker"),
     ("topics", "txlayer.cli.topics"),
+    ("coordinator", "txlayer.cli.coordinator"),
 )
 
 

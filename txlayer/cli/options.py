@@ -62,7 +62,7 @@ def client_config(
     client_setting: Sequence[str] | None = None,
     insecure: bool = False,
     environ: Mapping[str, str] | None = None,
-    **given: Any,  # noqa: ANN401 - a field of any type
+    **given: Any,
 ) -> C:
     """The role's settings from the command line, else the environment, else the defaults.
 

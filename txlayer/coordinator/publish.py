@@ -206,10 +206,10 @@ class Publisher:
                 headers.append((codec.ID_HEADER, txn.key[:-9]))
                 headers.append((codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"))
             try:
-                produce(txn.topic, record.value(), record.key(), -1, None, 0, headers)
+                produce(txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
             except BufferError:
                 self._produce(
-                    writer, (txn.topic, record.value(), record.key(), -1, None, 0, headers)
+                    writer, (txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
                 )
 
     def _forward_carefully(
@@ -251,7 +251,8 @@ class Publisher:
             else min(options.timestamp_ms, int(time.time() * 1000))
         )
         self._produce(
-            writer, (content.topic, record.value(), record.key(), target, report, stamp, headers)
+            writer,
+            (content.topic, record.value(), record.key(), target, report, None, stamp, headers),
         )
 
     def _put_content(
@@ -265,7 +266,7 @@ class Publisher:
             origin = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
             headers.append((codec.ORIGIN_HEADER, origin.encode()))
         key = codec.content_key(txn.key, content.index)
-        self._produce(writer, (self._doubt_topic, value, key, partition, None, 0, headers))
+        self._produce(writer, (self._doubt_topic, value, key, partition, None, None, 0, headers))
 
     def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
         origin = aside.origin
@@ -281,7 +282,7 @@ class Publisher:
                 key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
             )
         headers.append((codec.WHY_HEADER, codec.encode_why(aside.why)))
-        self._produce(writer, (self._doubt_topic, value, key, partition, None, 0, headers))
+        self._produce(writer, (self._doubt_topic, value, key, partition, None, None, 0, headers))
 
     def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
         while True:

@@ -30,7 +30,7 @@ from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import LifecycleError, RetriableError
 
-_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - public constant
+_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
 class GroupMember(NamedTuple):

@@ -115,9 +115,9 @@ class AdminConnection:
                 raise self._unavailable(waited_ms)
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - a public constant
+        if error.code() == KafkaError._AUTHENTICATION:
             self._refusal = error
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public constant
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._trouble = error.str().partition(" (after ")[0]
 
     def _unavailable(self, waited_ms: int) -> BrokerUnavailableError:

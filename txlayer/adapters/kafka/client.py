@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -21,10 +21,14 @@ from txlayer.errors import BrokerUnavailableError, TxLayerError
 logger = logging.getLogger("txlayer.kafka")
 client_logger = logging.getLogger("txlayer.librdkafka")
 
-PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public constant begins with an underscore
+PARTITION_EOF = KafkaError._PARTITION_EOF
 
 RETRY_BACKOFF_MS = 100
 """The guard against re-sent EndTxn rests on it (KAFKA_FACTS 2): a re-send waits at least 0.8 of it."""
+
+
+MESSAGE_BYTES_MAX = 1_000_000_000
+"""The client's own upper end for one message."""
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:
@@ -43,20 +47,34 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
 
 
 def half_producer(
-    config: ClientConfig, *, prepare_timeout_ms: int, linger_ms: float = 0
+    config: ClientConfig,
+    *,
+    prepare_timeout_ms: int,
+    batch_bytes_max: int = 1_000_000,
+    on_error: Callable[[KafkaError], None] | None = None,
 ) -> Producer:
-    """An idempotent producer for half and op records; they always name their partition."""
+    """An idempotent producer for half and op records; they always name their partition.
+
+    `on_error` is told about fatal errors and refused credentials from within `poll`; it must not raise.
+    """
     return Producer(
         {
-            "linger.ms": linger_ms,
+            "linger.ms": 0,
             **base_settings(config),
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": prepare_timeout_ms,
-            "allow.auto.create.topics": False,
-            "partitioner": "murmur2_random",
+            # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            # The broker refuses a whole batch that is larger than the topic's largest message.
+            "batch.size": batch_bytes_max,
+            "error_cb": on_error or _ignore_error,
         }
     )
+
+
+def _ignore_error(error: KafkaError) -> None:
+    """Nothing: the client retries by itself, and what it gives up it reports per record."""
 
 
 def transactional_producer(

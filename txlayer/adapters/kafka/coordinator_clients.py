@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # the client's stub forgets to export it
 
 from txlayer.adapters.kafka.client import PlainReader, base_settings, stored_offsets
 from txlayer.adapters.kafka.errors import NOT_AUTHORISED_CODES, translate
@@ -23,7 +23,7 @@ logger = logging.getLogger("txlayer.kafka")
 _MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}
 )
-_CREDENTIALS = NOT_AUTHORISED_CODES | {KafkaError._SSL}  # noqa: SLF001
+_CREDENTIALS = NOT_AUTHORISED_CODES | {KafkaError._SSL}
 _ANSWER_S = 2.0
 
 
@@ -130,7 +130,7 @@ class KafkaCoordinatorConnections:
         self._admin = None
 
     def _message_bytes_max(self, topic: str, timeout_s: float) -> int | None:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             (answer,) = (
                 self._client().describe_configs([resource], request_timeout=timeout_s).values()
@@ -143,7 +143,8 @@ class KafkaCoordinatorConnections:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient({**base_settings(self._config), "error_cb": self._on_error})
+            settings: dict[str, Any] = {**base_settings(self._config), "error_cb": self._on_error}
+            self._admin = AdminClient(settings)
         return self._admin
 
     def _on_error(self, error: Any) -> None:

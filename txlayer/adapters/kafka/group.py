@@ -24,9 +24,9 @@ _METADATA_PREFIX = b"CGMDv2:"
 # Not failures of the reader: the client goes on by itself.
 _PASSING = frozenset(
     {
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the client's public constants begin with an underscore
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
@@ -174,7 +174,7 @@ class KafkaGroupReader:
         raise self._as_failure(error)
 
     def _as_failure(self, error: KafkaError) -> TxLayerError:
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return ConfigError(
                 f"the stored offset is not in the log any more ({error.str()}); what was there is lost to the coordinator: "
                 "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",

@@ -132,7 +132,7 @@ class KafkaTransactionalWriter:
         """
         try:
             self._producer.purge()
-            self._producer.close(1.0)
+            self._producer.close()
         except (KafkaException, RuntimeError) as exc:
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
@@ -146,7 +146,7 @@ class KafkaTransactionalWriter:
         if not error.fatal():
             if error.code() in REFUSED_RECORD_CODES:
                 return RefusedRecordError(detail, reason=error.name())
-            if error.code() in REFUSED_TOPIC_CODES or error.code() == KafkaError._INCONSISTENT:  # noqa: SLF001
+            if error.code() in REFUSED_TOPIC_CODES or error.code() == KafkaError._INCONSISTENT:
                 return ForbiddenTopicError(detail, reason=error.name())
         return translate(
             error,

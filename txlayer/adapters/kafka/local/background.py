@@ -20,7 +20,7 @@ from txlayer.adapters.kafka.local.cluster_folder import (
     ClusterFolder,
     check_fits,
 )
-from txlayer.adapters.kafka.local.fetch import file_lock
+from txlayer.adapters.kafka.local.file_lock import file_lock
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.runtime import Runtime
 from txlayer.adapters.kafka.local.server_settings import JvmProfile, Node, jvm_flags
@@ -121,7 +121,7 @@ class BackgroundCluster:
                     wanted.runtime().command,
                     properties_file=self._folder.properties_file(node),
                     log_file=self._folder.log_file(node),
-                    flags=jvm_flags(JvmProfile.LASTING),
+                    flags=_flags(cluster),
                 )
                 self._write_pid(node, pid)
             self._await(cluster, missing)
@@ -152,7 +152,7 @@ class BackgroundCluster:
                         wanted.runtime().command,
                         properties_file=self._folder.properties_file(node),
                         log_file=self._folder.log_file(node),
-                        flags=jvm_flags(JvmProfile.LASTING),
+                        flags=_flags(cluster),
                     )
                     self._write_pid(node, children[node].pid)
                 self._await(cluster, missing)
@@ -233,7 +233,7 @@ class BackgroundCluster:
             cluster = replace(cluster, nodes=_with_ports(cluster.nodes, first_port=wanted.port))
             missing = list(cluster.nodes)
         check_ports(missing)
-        prepare_storage(self._folder, cluster, runtime=runtime, more=wanted.properties)
+        prepare_storage(self._folder, cluster, command=runtime.command, more=wanted.properties)
         return cluster, missing
 
     def _await(self, cluster: Cluster, started: Sequence[Node]) -> None:
@@ -302,6 +302,11 @@ class BackgroundCluster:
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.path / LOCK_NAME)
+
+
+def _flags(cluster: Cluster) -> tuple[str, ...]:
+    # Three brokers share this machine's processors at their start, where the second compiler doubles the work.
+    return jvm_flags(JvmProfile.LASTING if len(cluster.nodes) == 1 else JvmProfile.BRIEF)
 
 
 def _with_ports(nodes: Sequence[Node], *, first_port: int | None) -> tuple[Node, ...]:

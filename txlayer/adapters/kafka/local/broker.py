@@ -196,7 +196,9 @@ class LocalBroker:
             )
             cluster = replace(cluster, nodes=self._with_ports(cluster.nodes))
             check_ports(cluster.nodes)
-            prepare_storage(self._folder, cluster, runtime=self._runtime, more=self._properties)
+            prepare_storage(
+                self._folder, cluster, command=self._runtime.command, more=self._properties
+            )
         except BaseException:
             self.close()
             raise

@@ -190,7 +190,7 @@ def check_fits(
         )
 
 
-def _parse_record(record: Any) -> Cluster:  # noqa: ANN401 - whatever the file holds
+def _parse_record(record: Any) -> Cluster:
     if record["format"] != RECORD_FORMAT:
         raise ValueError("another format")
     nodes = tuple(

@@ -8,7 +8,6 @@ repository, and `maven_url` names another one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
+from txlayer.adapters.kafka.local.file_lock import file_lock
 from txlayer.adapters.kafka.local.jars import JarLock, has_all_sizes, verify
 from txlayer.adapters.kafka.local.trust import write_trust_store
 from txlayer.errors import ConfigError, RetriableError
@@ -78,15 +78,6 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
             shutil.rmtree(folder, ignore_errors=True)
             fetched.replace(folder)
     return folder
-
-
-@contextlib.contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """One process at a time; ends with the process, so it is never stale."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:

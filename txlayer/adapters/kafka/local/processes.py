@@ -51,10 +51,17 @@ class JavaCommand:
 
     java: Path
     jar_folder: Path
+    flags: tuple[str, ...] = ()
+    """For every run."""
+
+    @property
+    def class_path(self) -> str:
+        """All jars of the folder."""
+        return f"{self.jar_folder}/*"
 
     def line(self, main_class: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
         """The command line."""
-        return [str(self.java), *flags, "-cp", f"{self.jar_folder}/*", main_class, *arguments]
+        return [str(self.java), *self.flags, *flags, "-cp", self.class_path, main_class, *arguments]
 
 
 def format_storage(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from txlayer.adapters.kafka.local.class_archive import with_archive
 from txlayer.adapters.kafka.local.fetch import Progress, Sources, fetch_jars
 from txlayer.adapters.kafka.local.jars import KAFKA_ARTIFACT, read_lock
 from txlayer.adapters.kafka.local.java import find_java
@@ -67,7 +68,7 @@ def quiet(_files: int, _bytes: int) -> None:
 
 
 def prepare_runtime(config: LocalConfig, *, progress: Progress = quiet) -> Runtime:
-    """Find Java, and find or fetch the jars; the first time takes as long as the network needs.
+    """Find Java, and find or fetch the jars; the first time takes as long as the network needs, and some 15 s.
 
     Raises:
         ConfigError: no Java or no Kafka that can be used.
@@ -81,12 +82,15 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = quiet) -> Runti
     )
     if config.kafka_home:
         folder = Path(config.kafka_home) / "libs"
-        return Runtime(JavaCommand(java, folder), installed_version(folder))
+        version = installed_version(folder)
+        return Runtime(with_archive(JavaCommand(java, folder), cache=config.home / "jars"), version)
     lock = read_lock()
     maven = shutil.which("mvn", path=config.search_path)
     sources = Sources(Path(maven) if maven else None, java, config.maven_url)
     folder = fetch_jars(lock, cache=config.home / "jars", sources=sources, progress=progress)
-    return Runtime(JavaCommand(java, folder), lock.kafka_version)
+    return Runtime(
+        with_archive(JavaCommand(java, folder), cache=config.home / "jars"), lock.kafka_version
+    )
 
 
 def installed_version(folder: Path) -> str:

@@ -13,8 +13,7 @@ from txlayer.adapters.kafka.local.cluster_folder import (
     new_cluster_id,
 )
 from txlayer.adapters.kafka.local.ports import is_free
-from txlayer.adapters.kafka.local.processes import format_storage
-from txlayer.adapters.kafka.local.runtime import Runtime
+from txlayer.adapters.kafka.local.processes import JavaCommand, format_storage
 from txlayer.adapters.kafka.local.server_settings import Node
 from txlayer.errors import ConfigError
 
@@ -60,7 +59,7 @@ def check_ports(nodes: Sequence[Node]) -> None:
 
 
 def prepare_storage(
-    folder: ClusterFolder, cluster: Cluster, *, runtime: Runtime, more: Mapping[str, str]
+    folder: ClusterFolder, cluster: Cluster, *, command: JavaCommand, more: Mapping[str, str]
 ) -> None:
     """Write the record and every node's settings, and format the storage that is new.
 
@@ -74,7 +73,7 @@ def prepare_storage(
         return
 
     def format_one(node: Node) -> None:
-        format_storage(runtime.command, cluster_id=cluster.cluster_id, properties_file=files[node])
+        format_storage(command, cluster_id=cluster.cluster_id, properties_file=files[node])
 
     with ThreadPoolExecutor(max_workers=len(new)) as pool:
         list(pool.map(format_one, new))

@@ -1,0 +1,1 @@
+"""Native Spark jobs over the topics of txlayer; the extra `txlayer[spark]` brings what they need."""

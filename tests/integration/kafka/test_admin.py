@@ -1,0 +1,228 @@
+"""The administrator's view of a real broker: limits, groups, offsets, and what it says when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.conftest import Broker
+from tests.support.broker import create_topic, unique_name
+from tests.support.commands import run_command
+from tests.support.secured import SecuredServers, credentials, secured_broker
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.admin import GroupState, KafkaAdmin
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.namespace import Namespace, OffsetReset
+from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.cli.topics import app
+from txlayer.config import ClientConfig, SystemTopics
+from txlayer.core.topicspec import AlterSetting, CreateTopic
+from txlayer.errors import (
+    BrokerUnavailableError,
+    LifecycleError,
+    NotAuthorisedError,
+    TopicMismatchError,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+def all_partitions(topics: SystemTopics, count: int) -> list[TopicPartition]:
+    """The partitions that coordinators read."""
+    return [(topic, p) for topic in (topics.half, topics.op) for p in range(count)]
+
+
+def produce(servers: str, topic: str, *, partition: int, timestamps: list[int]) -> None:
+    """Records of these times, in this order."""
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for at_ms in timestamps:
+        producer.produce(topic, value=b"x", partition=partition, timestamp=at_ms)
+    assert 0 == producer.flush(10)
+
+
+# --- groups and offsets -----------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_there_has_no_limits(admin: KafkaAdmin) -> None:
+    missing = unique_name("missing")
+
+    assert admin.topic_limits(missing) is None
+    assert admin.partition_count(missing) is None
+    assert {} == admin.describe_topics([missing])
+
+
+def test_a_topic_tells_its_limits(admin: KafkaAdmin, config: ClientConfig) -> None:
+    topic = create_topic(
+        config.bootstrap_servers,
+        unique_name("limits"),
+        partitions=2,
+        config={"max.message.bytes": "2000"},
+    )
+
+    assert TopicLimits(2, 2000, is_reachable=True) == admin.topic_limits(topic)
+
+
+def test_offsets_are_stored_for_a_group_that_never_was(
+    admin: KafkaAdmin, config: ClientConfig
+) -> None:
+    topic = create_topic(config.bootstrap_servers, unique_name("offsets"), partitions=2)
+    group = unique_name("group")
+    partitions = [(topic, 0), (topic, 1)]
+
+    assert GroupState("dead", ()) == admin.group(group)
+    assert dict.fromkeys(partitions) == admin.stored_offsets(group, partitions)
+    admin.store_offsets(group, {(topic, 1): StoredOffset(5, "1|metadata")})
+
+    expected = {(topic, 0): None, (topic, 1): StoredOffset(5, "1|metadata")}
+    assert expected == admin.stored_offsets(group, partitions)
+    assert expected == admin.stored_offsets(group, partitions, is_stable=True)
+    assert not admin.group(group).is_active
+
+
+def test_offsets_of_a_group_with_members_are_not_touched(
+    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
+) -> None:
+    namespace.apply(partition_count=1)
+    topics = config.topics
+    consumer = Consumer(
+        {
+            "bootstrap.servers": config.bootstrap_servers,
+            "group.id": topics.coordinator_group,
+            "partition.assignment.strategy": "range",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    with closing(consumer):
+        consumer.subscribe([topics.half, topics.op])
+
+        def is_member() -> bool:
+            consumer.poll(0.05)
+            return bool(consumer.assignment())
+
+        wait_until(is_member, within=20, what="the consumer is a member")
+
+        state = admin.group(topics.coordinator_group)
+        assert state.is_active
+        assert [((topics.half, 0), (topics.op, 0))] == [m.partitions for m in state.members]
+        with pytest.raises(LifecycleError, match="stop them first"):
+            namespace.reset_offsets(to="latest")
+        with pytest.raises(LifecycleError, match="active members"):
+            admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(9, "")})
+
+    stored = admin.stored_offsets(topics.coordinator_group, [(topics.half, 0)])
+    assert {(topics.half, 0): StoredOffset(0, "")} == stored
+    assert not admin.group(topics.coordinator_group).is_active
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"), [("earliest", 0), ("latest", 3), (2_000, 1), (2_500, 2), (9_000, 3)]
+)
+def test_coordinators_can_be_told_where_to_begin(
+    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig, to: Any, expected: int
+) -> None:
+    topics = config.topics
+    for topic in (topics.half, topics.op):
+        create_topic(config.bootstrap_servers, topic)
+        produce(config.bootstrap_servers, topic, partition=0, timestamps=[1_000, 2_000, 3_000])
+    admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(2, "1|old")})
+
+    tried = namespace.reset_offsets(to=to, is_dry_run=True)
+    untouched = admin.stored_offsets(topics.coordinator_group, all_partitions(topics, 1))
+    done = namespace.reset_offsets(to=to)
+
+    assert {(topics.half, 0): StoredOffset(2, "1|old"), (topics.op, 0): None} == untouched
+    assert {
+        (topics.half, 0): OffsetReset(StoredOffset(2, "1|old"), StoredOffset(expected, "")),
+        (topics.op, 0): OffsetReset(None, StoredOffset(expected, "")),
+    } == tried
+    assert tried == done
+    stored = admin.stored_offsets(topics.coordinator_group, all_partitions(topics, 1))
+    assert {p: reset.after for p, reset in done.items()} == stored
+
+
+def test_a_namespace_without_topics_has_no_offsets_to_reset(namespace: Namespace) -> None:
+    with pytest.raises(TopicMismatchError, match="topics apply"):
+        namespace.reset_offsets(to="earliest")
+
+
+def test_a_broker_that_is_down_is_told_with_address_and_time() -> None:
+    [port] = free_ports(1)
+    down = ClientConfig(bootstrap_servers=f"127.0.0.1:{port}")
+
+    with pytest.raises(BrokerUnavailableError, match="Connection refused") as told:
+        KafkaAdmin(down, timeout_ms=500).describe_topics(["any"])
+
+    assert down.bootstrap_servers == told.value.bootstrap_servers
+    assert told.value.waited_ms is not None
+    assert 400 <= told.value.waited_ms <= 2_000
+
+
+# --- credentials and rights -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServers]:  # noqa: ARG001 - it skips where no broker can run
+    """A broker with users."""
+    servers = secured_broker(local_config)
+    with servers.broker:
+        yield servers
+
+
+def test_wrong_credentials_are_told_at_once_and_end_with_5(
+    secured: SecuredServers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [f"{name}={value}" for name, value in credentials(password="wrong").items()]
+    options = [part for setting in settings for part in ("-X", setting)]
+
+    code, out, err = run_command(
+        app, "check", "-b", secured.secured_servers, *options, capsys=capsys
+    )
+
+    assert (5, "") == (code, out)
+    assert err.startswith("error: the broker refused the credentials")
+    assert 1 == err.count("\n")
+    assert "wrong" not in err
+
+
+def test_missing_rights_are_told_by_resource_and_operation(secured: SecuredServers) -> None:
+    topic = create_topic(secured.open_servers, unique_name("secret"))
+    config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())
+
+    with KafkaAdmin(config) as admin:
+        refusals: list[tuple[Any, Any]] = []
+        for ask in (
+            lambda: admin.describe_topics([topic]),
+            lambda: admin.create([CreateTopic("new", 1, None, {}, "")]),
+            lambda: admin.alter_settings([AlterSetting(topic, "retention.ms", "1", "2", "")]),
+            lambda: admin.group("orders"),
+            lambda: admin.stored_offsets("orders", [(topic, 0)]),
+            lambda: admin.store_offsets("orders", {(topic, 0): StoredOffset(0, "")}),
+        ):
+            with pytest.raises(NotAuthorisedError) as refused:
+                ask()
+            refusals.append((refused.value.resource, refused.value.operation))
+
+    assert [
+        (topic, "describe"),
+        ("new", "create"),
+        (topic, "alter configs"),
+        ("orders", "describe group"),
+        ("orders", "read stored offsets"),
+        ("orders", "store offsets"),
+    ] == refusals
+
+
+def test_a_user_of_the_right_password_is_let_in(secured: SecuredServers) -> None:
+    config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())
+
+    with (
+        KafkaAdmin(config) as admin,
+        pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"),
+    ):
+        admin.topic_limits("any")

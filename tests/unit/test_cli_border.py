@@ -1,0 +1,119 @@
+"""Where commands begin and end: shared options become settings, errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.commands import run_command
+from txlayer import errors
+from txlayer.cli import topics
+from txlayer.cli.border import INTERRUPTED, guard
+from txlayer.cli.exits import ExitCode, exit_code
+from txlayer.cli.options import client_config
+from txlayer.config import ClientConfig
+from txlayer.errors import BrokerUnavailableError, ConfigError, TxLayerError
+
+
+def raising(error: BaseException) -> None:
+    """A command that fails so."""
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("cls", "code"),
+    [
+        (errors.BrokerUnavailableError, 3),
+        (errors.RetriableError, 3),
+        (errors.ProducerFencedError, 4),
+        (errors.NotAuthorisedError, 5),
+        (errors.ConfigError, 2),
+        (errors.LifecycleError, 2),
+        (errors.InvalidTransitionError, 70),
+        (errors.OutcomeUnknownError, 1),
+        (errors.RefusedRecordError, 1),
+        (errors.TxLayerError, 1),
+    ],
+)
+def test_an_error_ends_the_program_with_what_a_supervisor_may_do(
+    cls: type[TxLayerError], code: int
+) -> None:
+    assert code == exit_code(cls())
+
+
+def test_an_error_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    error = BrokerUnavailableError("no broker answered:\n refused", waited_ms=10_000)
+
+    code = guard(lambda: raising(error))
+
+    assert ExitCode.UNAVAILABLE == code
+    assert ("", "error: no broker answered: refused (waited_ms=10000)\n") == capsys.readouterr()
+
+
+def test_a_defect_is_told_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code = guard(lambda: raising(ZeroDivisionError("the defect")))
+
+    assert ExitCode.BROKEN_INVARIANT == code
+    assert "ZeroDivisionError: the defect\nerror: this is a defect" in capsys.readouterr().err
+
+
+def test_a_good_end_an_interrupt_and_an_exit_code_of_ones_own() -> None:
+    assert ExitCode.GOOD == guard(lambda: None)
+    assert INTERRUPTED == guard(lambda: raising(KeyboardInterrupt()))
+    with pytest.raises(SystemExit):
+        guard(lambda: raising(SystemExit(7)))
+
+
+def test_options_win_over_the_environment_and_client_settings_are_added() -> None:
+    environ = {
+        "TXLAYER_NAMESPACE": "shop",
+        "TXLAYER_CLIENT_SETTINGS": "security.protocol=SASL_SSL;sasl.username=u",
+    }
+
+    config = client_config(
+        ClientConfig,
+        bootstrap_servers="broker:9093",
+        client_setting=["sasl.username=other", "sasl.password=p"],
+        environ=environ,
+    )
+
+    assert ("broker:9093", "shop") == (config.bootstrap_servers, config.namespace)
+    assert {
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "other",
+        "sasl.password": "p",
+    } == config.client_settings
+
+
+def test_without_options_the_environment_counts() -> None:
+    environ = {"TXLAYER_CLIENT_SETTINGS": "client.id=me", "TXLAYER_IS_INSECURE_ALLOWED": "true"}
+
+    config = client_config(ClientConfig, client_setting=[], environ=environ)
+
+    assert {"client.id": "me"} == config.client_settings
+    assert config.is_insecure_allowed
+
+
+def test_a_client_setting_of_the_wrong_form_is_refused_without_its_value() -> None:
+    with pytest.raises(ConfigError) as refused:
+        client_config(ClientConfig, client_setting=["=secret"], environ={})
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "--partitions", "0"], "0"),
+        (["plan", "--no-such-option"], "no-such-option"),
+        (["plan", "-X", "acks=0"], "error: a promise rests on this setting"),
+        (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),
+        (["apply", "-n", "a/b"], "error: a namespace names topics"),
+    ],
+)
+def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_command(topics.app, *arguments, capsys=capsys)
+
+    assert (2, "") == (code, out)
+    assert said in err

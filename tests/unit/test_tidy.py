@@ -1,0 +1,246 @@
+"""The form of the code, as a test: each rule has its reason beside it, and a break is named by file and line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("txlayer", "spark", "tests", "bench", "examples")
+TEXT = (*CODE, "topics", "compose", "docs", ".ci")
+TEXT_SUFFIXES = {
+    ".py",
+    ".md",
+    ".toml",
+    ".txt",
+    ".yml",
+    ".yaml",
+    ".lock",
+    ".json",
+    ".cfg",
+    ".sh",
+    ".html",
+    "",
+}
+
+LINES_MAX = 400
+"""A file that is longer has more than one subject."""
+BODY_LINES_MAX = 50
+"""A function fits on a screen; a longer one says why on its `def` line."""
+
+
+def files(folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
+    """Our files of these kinds; what tools leave behind is not ours."""
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
+    for folder in folders:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return sorted(
+        path for path in found if path.suffix in suffixes and "__pycache__" not in path.parts
+    )
+
+
+PYTHON = files(CODE, {".py"})
+
+
+def tree(path: Path) -> ast.Module:
+    """The file's syntax."""
+    return ast.parse(path.read_bytes(), filename=str(path))
+
+
+def at(path: Path, line: int) -> str:
+    """A place, as editors understand it."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def is_below(path: Path, *folder: str) -> bool:
+    """True for a file in that folder of ours."""
+    return path.relative_to(ROOT).parts[: len(folder)] == folder
+
+
+def comments(path: Path) -> list[tuple[int, str]]:
+    """(line, text) of every comment."""
+    with path.open("rb") as source:
+        return [
+            (token.start[0], token.string)
+            for token in tokenize.tokenize(source.readline)
+            if token.type == tokenize.COMMENT
+        ]
+
+
+def names_used(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of imports and of attributes of a name: `time.sleep`, `os.environ`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.lineno, f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+
+
+def refuse(broken: Iterable[str]) -> None:
+    """Fail with one line per break."""
+    told = "\n".join(broken)
+    assert not told, f"\n{told}"
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(PYTHON) > 30
+
+
+def test_tests_wait_for_conditions_and_never_sleep() -> None:
+    broken = [
+        at(path, line)
+        for path in PYTHON
+        if is_below(path, "tests") and not is_below(path, "tests", "support", "waiting.py")
+        for line, name in names_used(tree(path))
+        if name == "time.sleep"
+    ]
+
+    refuse(broken)
+
+
+def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
+    mocks = ("mock.patch", "unittest.mock", "mock.mock", "pytest_mock")
+    broken = [
+        at(path, line)
+        for path in PYTHON
+        for line, name in names_used(tree(path))
+        if name.startswith(mocks) or name in ("mock", "unittest.mock")
+    ]
+
+    refuse(broken)
+
+
+def test_a_file_has_one_subject() -> None:
+    lengths = {path: len(path.read_bytes().splitlines()) for path in PYTHON}
+
+    refuse(f"{at(path, n)} lines" for path, n in lengths.items() if n >= LINES_MAX)
+
+
+def test_a_function_fits_on_a_screen_or_says_why_not() -> None:
+    broken = []
+    for path in PYTHON:
+        said = {line for line, text in comments(path) if not text.startswith(("# noqa", "# type:"))}
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+            length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+            signature = range(node.lineno, node.body[0].lineno)
+            if length > BODY_LINES_MAX and not said.intersection(signature):
+                broken.append(f"{at(path, node.lineno)} {node.name}: {length} lines")
+
+    refuse(broken)
+
+
+def test_a_name_tells_the_content() -> None:
+    empty = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "base", "impl"}
+    broken = [str(path.relative_to(ROOT)) for path in PYTHON if empty & set(path.stem.split("_"))]
+    broken += [
+        f"{at(path, node.lineno)} {node.name}"
+        for path in PYTHON
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        and re.search(r"(Manager|Impl|Helper|Utils?)$|^Abstract", node.name)
+    ]
+
+    refuse(broken)
+
+
+def test_the_environment_is_read_at_the_edge() -> None:
+    reads = {"os.environ", "os.environb", "os.getenv", "os.putenv"}
+    broken = [
+        at(path, line)
+        for path in PYTHON
+        if (is_below(path, "txlayer") or is_below(path, "spark"))
+        and not is_below(path, "txlayer", "cli")
+        and not is_below(path, "txlayer", "testing")
+        for line, name in names_used(tree(path))
+        if name in reads
+    ]
+
+    refuse(broken)
+
+
+def test_every_module_says_what_lives_there() -> None:
+    broken = [
+        str(path.relative_to(ROOT)) for path in PYTHON if ast.get_docstring(tree(path)) is None
+    ]
+
+    refuse(broken)
+
+
+def test_an_exception_to_a_tool_is_named_and_has_its_reason() -> None:
+    # As in: type: ignore[code]  # why / noqa: CODE - why / pragma: no cover - why
+    forms = {
+        "type: ignore": re.compile(r"type: ignore\[[a-z, -]+\]\s+#\s*\S"),
+        "noqa": re.compile(r"noqa: [A-Z0-9, ]+ - \S"),
+        "pragma: no": re.compile(r"pragma: no (cover|branch) - \S"),
+    }
+    broken = [
+        f"{at(path, line)} {text}"
+        for path in PYTHON
+        for line, text in comments(path)
+        for word, form in forms.items()
+        if re.match(rf"#\s*(ruff: )?{word}", text) and not form.search(line_from(path, line, word))
+    ]
+
+    refuse(broken)
+
+
+def line_from(path: Path, line: int, word: str) -> str:
+    """The rest of a line, from a word on: a reason may stand in a comment of its own."""
+    text = path.read_text(encoding="utf-8").splitlines()[line - 1]
+    return text[text.index(word) :]
+
+
+# Written in two pieces each, so that this file does not break its own rules.
+UNFINISHED = re.compile(
+    r"\b(" + "|".join(("FIX" + "ME", "TO" + "DO", "X" + "XX", "HA" + "CK")) + r")\b"
+)
+MACHINE = re.compile(
+    "|".join(
+        ("/wor" + "k/", "/ro" + "ot/", r"/hom" + r"e/\w", r"/Use" + r"rs/\w", "/opt/whe" + "els")
+    )
+)
+REGISTRY = re.compile(
+    "|".join(
+        (
+            r"pypi\." + "org",
+            r"pythonhosted\." + "org",
+            r"maven\." + "org",
+            r"maven\.apache\." + r"org/m",
+            r"docker\." + "io",
+            r"gh" + r"cr\.io",
+            r"quay\." + "io",
+            "artifact" + "ory",
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("unfinished", UNFINISHED),
+        ("a path of one machine", MACHINE),
+        ("a registry's address", REGISTRY),
+    ],
+)
+def test_a_file_says_nothing_that_belongs_elsewhere(what: str, pattern: re.Pattern[str]) -> None:
+    broken = [
+        f"{at(path, number)} {what}"
+        for path in files(TEXT, TEXT_SUFFIXES)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+    refuse(broken)

@@ -1,0 +1,139 @@
+"""Reads what half, op and doubt say about one transaction id. Never: what it means (`core/history.py` does)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.client import PlainReader
+from txlayer.adapters.ports import HistoryStart, Record, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.errors import TopicMismatchError
+
+_READ_COUNT_MAX = 5_000
+_LOOK_S = 0.5
+_QUIET_S = 10.0
+"""No record and no end of a partition for so long: the broker does not answer any more."""
+
+
+class KafkaHistoryReader:
+    """The `HistoryReader` of real Kafka. Each call makes clients of its own, so any thread may call it."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+
+    def read(
+        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
+    ) -> list[TransactionHistory]:
+        """Every nonce of `txn_id` that has a record in half or op since `start`, or stands on doubt; oldest first.
+
+        The logs are read up to their ends as they are now (read_committed); doubt is read as a whole.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        with KafkaAdmin(self._config) as admin:
+            positions, ends = self._ranges(admin, start, partitions)
+        fold = HistoryFold(txn_id)
+        topics = self._config.topics
+        with closing(PlainReader(self._config)) as reader:
+            for record in _records(reader, positions, ends, self._config.bootstrap_servers):
+                at_ms = record.timestamp()[1]
+                if record.topic() == topics.half:
+                    fold.half(
+                        partition=record.partition(),
+                        offset=record.offset(),
+                        appended_ms=at_ms,
+                        headers=record.headers(),
+                    )
+                elif record.topic() == topics.op:
+                    fold.op(
+                        partition=record.partition(),
+                        offset=record.offset(),
+                        appended_ms=at_ms,
+                        value=record.value(),
+                    )
+                else:
+                    fold.doubt(
+                        partition=record.partition(),
+                        appended_ms=at_ms,
+                        key=record.key(),
+                        value=record.value(),
+                    )
+        return fold.histories()
+
+    def _ranges(
+        self, admin: KafkaAdmin, start: HistoryStart, partitions: Sequence[int] | None
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        topics = self._config.topics
+        count = admin.partition_count(topics.half)
+        if count is None:
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates it", topic=topics.half, found="none"
+            )
+        numbers = range(count) if partitions is None else partitions
+        if start.position is not None:
+            numbers = [start.position[0]]
+        halves = [(topics.half, number) for number in numbers]
+        ops = [(topics.op, number) for number in numbers]
+        doubts = [(topics.doubt, number) for number in numbers]
+        first = admin.start_offsets([*halves, *ops, *doubts])
+        ends = admin.end_offsets([*halves, *ops, *doubts])
+        at_ms = start.at_ms
+        positions = dict(first)
+        if start.position is not None:
+            half, offset = halves[0], start.position[1]
+            positions[half] = max(first[half], offset)
+            at_ms = self._appended_ms(half, positions[half], ends[half])
+        else:
+            positions.update(admin.offsets_at(halves, at_ms=at_ms))
+        positions.update(admin.offsets_at(ops, at_ms=at_ms))
+        return positions, ends
+
+    def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
+        """When the half record at `offset` was stored: its op lines are not older."""
+        with closing(PlainReader(self._config)) as reader:
+            for record in _records(
+                reader, {half: offset}, {half: end}, self._config.bootstrap_servers
+            ):
+                return record.timestamp()[1]
+        return int(time.time() * 1000)
+
+
+def _records(
+    reader: PlainReader,
+    positions: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    bootstrap_servers: str,
+) -> Iterator[Record]:
+    """Everything from `positions` to before `ends`, in offset order within a partition."""
+    missing = {p: end for p, end in ends.items() if positions[p] < end}
+    reader.assign({p: positions[p] for p in missing})
+    quiet_since = time.monotonic()
+    while missing:
+        records = reader.read(record_count_max=_READ_COUNT_MAX, timeout_s=_LOOK_S)
+        if records:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > _QUIET_S:
+            raise BrokerUnavailableError(
+                f"the broker stopped answering; {len(missing)} partitions are not read to their ends",
+                bootstrap_servers=bootstrap_servers,
+                waited_ms=int(_QUIET_S * 1000),
+            )
+        for record in records:
+            partition = (record.topic(), record.partition())
+            error = record.error()
+            if error is not None:
+                if error.code() != PARTITION_EOF:
+                    raise translate(error, topic=partition[0], operation="read")
+                missing.pop(partition, None)  # markers of Kafka transactions stand before the end
+                continue
+            end = missing.get(partition)
+            if end is not None and record.offset() < end:
+                yield record
+            if end is None or record.offset() >= end - 1:
+                missing.pop(partition, None)

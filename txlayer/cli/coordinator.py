@@ -1,0 +1,300 @@
+"""`txlayer coordinator run|status|reset`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.coordinator_status import (
+    CoordinatorStatus,
+    PartitionStatus,
+    read_status,
+)
+from txlayer.adapters.kafka.namespace import Namespace as KafkaNamespace
+from txlayer.adapters.kafka.namespace import OffsetReset, StartPosition
+from txlayer.adapters.telemetry import set_up_logging
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import (
+    BootstrapServers,
+    ClientSetting,
+    Insecure,
+    Json,
+    Namespace,
+    client_config,
+)
+from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
+from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.workers import StopSignal, supervise
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Forward what was committed; look at the coordinators; say where they begin.",
+)
+
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="text or json; default TXLAYER_LOG_FORMAT, then text.",
+        show_default=False,
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        help="DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=1, max=64, help="Processes; the group shares the partitions among them."
+    ),
+]
+TargetTopic = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target-topic",
+        metavar="PATTERN",
+        help="Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
+        show_default=False,
+    ),
+]
+DoubtAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--doubt-after",
+        metavar="60s",
+        help="Age at which an undecided transaction moves to the doubt topic.",
+        show_default=False,
+    ),
+]
+StartTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--start-timeout",
+        metavar="60s",
+        help="How long to wait for a broker at the start.",
+        show_default=False,
+    ),
+]
+WatchParent = Annotated[
+    bool, typer.Option("--watch-parent", hidden=True, help="Stop when standard input ends.")
+]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="earliest|latest|TIME",
+        help="Where to begin; TIME as 2026-11-21T10:00:00+00:00.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be stored, store nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command()
+def run(  # every option is a parameter
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    workers: Workers = 1,
+    target_topic: TargetTopic = None,
+    doubt_after: DoubtAfter = None,
+    start_timeout: StartTimeout = None,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    watch_parent: WatchParent = False,
+) -> None:
+    """Forward committed messages until SIGTERM or Ctrl-C.
+
+    Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker, 4 fenced, 5 not authorised, 70 broken invariant.
+    """
+    set_up_logging(
+        log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
+        level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
+    )
+    config = client_config(
+        CoordinatorConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+        target_topics=tuple(target_topic) if target_topic else None,
+        doubt_after=parse_duration("--doubt-after", doubt_after) if doubt_after else None,
+        start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
+    )
+    stop = StopSignal()
+    stop.install()
+    if workers > 1:
+        # The same command line, once per worker: a later --workers wins, everything else is as it was said.
+        command = [
+            sys.executable,
+            "-m",
+            "txlayer",
+            *sys.argv[1:],
+            "--workers",
+            "1",
+            "--watch-parent",
+        ]
+        code = supervise(command, worker_count=workers, wait=stop.wait)
+        raise typer.Exit(code)
+    if watch_parent:
+        stop.watch(sys.stdin.buffer)
+    if not config.target_topics:
+        Console(stderr=True).print(
+            "[yellow]warning:[/] no --target-topic: whoever may write the half topic may send to every topic that this "
+            "coordinator may write"
+        )
+    Coordinator(config, connect_coordinator(config)).run(should_stop=stop.is_set)
+
+
+@app.command()
+def status(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Group, members, lag and positions, from any machine; exit code 1 when no coordinator is a member."""
+    config = client_config(
+        ClientConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    with KafkaAdmin(config) as admin:
+        found = read_status(admin, config.topics)
+    _show_status(found, as_json=as_json)
+    if not found.members:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@app.command()
+def reset(
+    *,
+    to: To,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Say where the coordinators begin; refused while one is running."""
+    config = client_config(
+        ClientConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    position = _position(to)
+    with KafkaAdmin(config) as admin:
+        kafka = KafkaNamespace(admin, topics=config.topics, files=read_topic_files())
+        changes = kafka.reset_offsets(to=position, is_dry_run=True)
+        if not dry_run:
+            if not yes and not as_json:
+                _show_reset(changes, as_json=False)
+                typer.confirm(
+                    "Store these offsets? Transactions that are open before them stay undecided.",
+                    abort=True,
+                )
+            changes = kafka.reset_offsets(to=position)
+    _show_reset(changes, as_json=as_json)
+
+
+def _position(text: str) -> StartPosition:
+    if text == "earliest" or text == "latest":
+        return text
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise typer.BadParameter(
+            f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
+        ) from exc
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return int(at.timestamp() * 1000)
+
+
+def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
+    total_lag = sum(p.op_lag for p in found.partitions)
+    if as_json:
+        body = found._asdict() | {
+            "op_lag": total_lag,
+            "members": [m._asdict() for m in found.members],
+            "partitions": [
+                p._asdict() | {"op_lag": p.op_lag, "half_span": p.half_span}
+                for p in found.partitions
+            ],
+        }
+        typer.echo(json.dumps(body))
+        return
+    owners = {p: m.client_id for m in found.members for _, p in m.partitions}
+    table = Table(
+        title=f"{found.group}: {found.state}, {len(found.members)} members, op lag {total_lag}"
+    )
+    for column in (
+        "partition",
+        "op next",
+        "op end",
+        "op lag",
+        "low water",
+        "half end",
+        "read again",
+        "doubt",
+        "owner",
+    ):
+        table.add_column(column, justify="left" if column == "owner" else "right")
+    for p in found.partitions:
+        table.add_row(*_row(p), owners.get(p.partition, "nobody"))
+    Console().print(table)
+
+
+def _row(p: PartitionStatus) -> list[str]:
+    doubt = "" if p.doubt_low is None else f"{p.doubt_low}-{p.doubt_end}"
+    values = (p.partition, p.op_next, p.op_end, p.op_lag, p.low_water, p.half_end, p.half_span)
+    return ["none" if v is None else str(v) for v in values] + [doubt]
+
+
+def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -> None:
+    rows = [
+        (topic, p, None if c.before is None else c.before.offset, c.after.offset)
+        for (topic, p), c in sorted(changes.items())
+    ]
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [
+                    dict(zip(("topic", "partition", "before", "after"), row, strict=True))
+                    for row in rows
+                ]
+            )
+        )
+        return
+    table = Table(title="offsets")
+    for column in ("topic", "partition", "before", "after"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*("none" if v is None else str(v) for v in row))
+    Console().print(table)

@@ -1,0 +1,243 @@
+"""What became of a transaction: the records of one id in half, op and doubt, folded to one history per nonce.
+
+For people who ask (`txlayer tx show`, `producer.status`), so it also tells what the ledger does not keep. Never: a rule
+of its own. Which line decides is the ledger's rule, repeated here over whatever part of the logs was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txlayer.core import codec
+from txlayer.core.messages import (
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    Headers,
+    OpMessage,
+    Resolution,
+    Undecodable,
+    nonce_of,
+    txn_id_of,
+)
+from txlayer.core.transitions import TxnState
+
+_STATES = {state.value: state for state in TxnState}
+_DECISIONS = (Resolution.COMMIT, Resolution.ROLLBACK)
+_AFTER_A_COMMIT = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
+
+
+class HalfRecord(NamedTuple):
+    """One half message of the transaction, where it is stored."""
+
+    offset: int
+    appended_ms: int
+    topic: str  # the real topic
+    index: int
+    options: HalfOptions
+
+
+class OpLine(NamedTuple):
+    """One line of the op log about the transaction: who said what, when."""
+
+    offset: int
+    line: int
+    appended_ms: int
+    op: OpMessage
+    is_counted: bool  # False: it names no half record of the transaction, so it says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionHistory:
+    """One transaction, that is one nonce of an id, as far as the records that were read tell."""
+
+    txn_id: str
+    nonce: str
+    producer_group: str
+    partition: int
+    """Of half, op and doubt."""
+    state: TxnState | None
+    """COMMITTED is the decision: whether it is forwarded already is not told here. None: it is settled, but the line
+    that decided it is older than what was read."""
+    reason: str
+    """Why it is held or parked, else what the deciding person or policy said, else empty."""
+    message_count: int | None
+    """Messages it should have; None: neither a half record nor a summary was read."""
+    half_records: tuple[HalfRecord, ...]
+    op_lines: tuple[OpLine, ...]
+    decided_at: tuple[int, int] | None
+    """(op offset, line) of the decision."""
+    summary: DoubtSummary | None
+    """What the doubt topic says of it now; None: it does not stand there."""
+    left_doubt_ms: int | None
+    """When its doubt records ended, which is when it was settled; None: they did not, or were never there."""
+
+    @property
+    def born_ms(self) -> int | None:
+        """The producer's clock at `prepare`."""
+        if self.summary is not None:
+            return self.summary.born_ms
+        return self.op_lines[0].op.born_ms if self.op_lines else None
+
+    @property
+    def appended_ms(self) -> int | None:
+        """The broker's clock at the first half record; None when that was not read."""
+        if self.half_records:
+            return self.half_records[0].appended_ms
+        return self.summary.appended_ms if self.summary is not None else None
+
+    @property
+    def is_decided(self) -> bool:
+        """True once a commit or a rollback stands in the op log."""
+        return self.state not in (TxnState.OPEN, TxnState.PARKED)
+
+
+@dataclass(slots=True)
+class _Traces:
+    """What was read about one nonce so far."""
+
+    partition: int
+    halves: list[tuple[int, int, HalfHeader]] = field(default_factory=list)
+    lines: list[tuple[int, int, int, OpMessage]] = field(default_factory=list)
+    summary: DoubtSummary | None = None
+    left_doubt_ms: int | None = None
+
+
+class HistoryFold:
+    """Takes records in any order between topics, in offset order within a partition; ignores those of other ids."""
+
+    def __init__(self, txn_id: str) -> None:
+        self._prefix = f"{txn_id}/"
+        self._half_prefix = f"{codec.VERSION}|{txn_id}/".encode("ascii")
+        self._op_part = f"|{txn_id}/".encode("ascii")
+        self._doubt_prefix = self._prefix.encode("ascii")
+        self._traces: dict[str, _Traces] = {}
+
+    def half(
+        self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None
+    ) -> None:
+        """A record of the half topic."""
+        raw = codec.half_header_of(headers)
+        if raw is None or not raw.startswith(self._half_prefix):
+            return
+        header = codec.decode_half_header(raw)
+        if not isinstance(header, Undecodable):
+            self._of(header.key, partition).halves.append((offset, appended_ms, header))
+
+    def op(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
+        """A record of the op topic."""
+        if value is None or self._op_part not in value:
+            return
+        lines = codec.split_ops(value)
+        if isinstance(lines, Undecodable):
+            return
+        for number, line in enumerate(lines):
+            op = codec.decode_op(line)
+            if not isinstance(op, Undecodable) and op.key.startswith(self._prefix):
+                self._of(op.key, partition).lines.append((offset, number, appended_ms, op))
+
+    def doubt(
+        self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None
+    ) -> None:
+        """A record of the doubt topic."""
+        if key is None or not key.startswith(self._doubt_prefix):
+            return
+        parsed = codec.parse_doubt_key(key)
+        if parsed is None or parsed[1] is not None:
+            return
+        traces = self._of(parsed[0], partition)
+        if value is None:
+            traces.summary, traces.left_doubt_ms = None, appended_ms
+            return
+        summary = codec.decode_summary(parsed[0], value)
+        if not isinstance(summary, Undecodable):
+            traces.summary, traces.left_doubt_ms = summary, None
+
+    def histories(self) -> list[TransactionHistory]:
+        """One per nonce, the oldest first."""
+        made = [_history(key, traces) for key, traces in self._traces.items()]
+        return sorted(made, key=lambda h: (h.appended_ms or h.born_ms or 0, h.nonce))
+
+    def _of(self, key: str, partition: int) -> _Traces:
+        traces = self._traces.get(key)
+        if traces is None:
+            traces = self._traces[key] = _Traces(partition)
+        return traces
+
+
+def _history(key: str, traces: _Traces) -> TransactionHistory:
+    halves = sorted(traces.halves, key=lambda half: half[0])
+    summary = traces.summary
+    lines = tuple(
+        OpLine(offset, number, at_ms, op, _is_counted(op, halves, summary))
+        for offset, number, at_ms, op in sorted(traces.lines, key=lambda line: line[:2])
+    )
+    decision = next((n for n in lines if n.is_counted and n.op.resolution in _DECISIONS), None)
+    state, reason = _state(traces, lines, decision)
+    return TransactionHistory(
+        txn_id=txn_id_of(key),
+        nonce=nonce_of(key),
+        producer_group=_group(halves, lines, summary),
+        partition=traces.partition,
+        state=state,
+        reason=reason,
+        message_count=halves[0][2].count if halves else (summary.count if summary else None),
+        half_records=tuple(
+            HalfRecord(offset, at_ms, h.topic, h.index, h.options) for offset, at_ms, h in halves
+        ),
+        op_lines=lines,
+        decided_at=_decided_at(summary, decision),
+        summary=summary,
+        left_doubt_ms=traces.left_doubt_ms,
+    )
+
+
+def _is_counted(
+    op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None
+) -> bool:
+    if summary is not None and summary.seen:
+        return summary.first_offset <= op.last_offset <= summary.last_offset
+    # Half records older than what was read cannot be compared: then the line is believed.
+    return not halves or any(offset == op.last_offset for offset, _, _ in halves)
+
+
+def _state(
+    traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None
+) -> tuple[TxnState | None, str]:
+    summary, left_ms = traces.summary, traces.left_doubt_ms
+    for line in lines:
+        # After a commit an abandon acts only on what stood on the doubt topic until then.
+        if (
+            line.op.is_abandon
+            and line.is_counted
+            and (line is decision or summary is not None or (left_ms or 0) >= line.appended_ms)
+        ):
+            return TxnState.ROLLED_BACK, line.op.reason
+    stands = None if summary is None else _STATES.get(summary.state)
+    if summary is not None and stands in _AFTER_A_COMMIT:
+        return stands, summary.reason
+    if decision is not None:
+        is_commit = decision.op.resolution is Resolution.COMMIT
+        return (TxnState.COMMITTED if is_commit else TxnState.ROLLED_BACK), decision.op.reason
+    if summary is not None:
+        return stands or TxnState.OPEN, summary.reason
+    return (TxnState.OPEN, "") if left_ms is None else (None, "")
+
+
+def _decided_at(summary: DoubtSummary | None, decision: OpLine | None) -> tuple[int, int] | None:
+    if decision is not None:
+        return decision.offset, decision.line
+    return summary.decided_at if summary is not None else None
+
+
+def _group(
+    halves: list[tuple[int, int, HalfHeader]],
+    lines: tuple[OpLine, ...],
+    summary: DoubtSummary | None,
+) -> str:
+    if halves:
+        return halves[0][2].producer_group
+    if lines:
+        return lines[0].op.producer_group
+    return summary.producer_group if summary is not None else ""
