@@ -11,6 +11,7 @@ import pytest
 from tests.support.broker import GivenBroker
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
+from txlayer.adapters.kafka.local.runtime import prepare_runtime
 from txlayer.errors import ConfigError
 
 # Read once, before any test may change it.
@@ -47,13 +48,12 @@ def broker() -> Iterator[Broker]:
     if GIVEN_SERVERS:
         yield GivenBroker(GIVEN_SERVERS)
         return
-    started = LocalBroker(config=LOCAL_CONFIG)
     try:
-        started.start()
+        prepare_runtime(LOCAL_CONFIG)
     except (ConfigError, RepositoryUnreachableError) as exc:
         # At home a machine without Java or network still runs the other tests; in CI nothing is skipped.
         if IS_CI:
             raise
         pytest.skip(f"no broker: {exc}")
-    with started:
+    with LocalBroker(config=LOCAL_CONFIG) as started:
         yield started

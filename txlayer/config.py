@@ -156,6 +156,8 @@ class ProducerConfig(ClientConfig):
     """Bytes of keys, values and headers of one transaction."""
     prepare_timeout: timedelta = timedelta(seconds=30)
     """How long half messages may wait for their acknowledgement; then it is `OutcomeUnknownError`."""
+    resolution_timeout: timedelta = timedelta(minutes=5)
+    """How long a resolution is sent again while no broker takes it; then a check-back settles the transaction."""
     close_timeout: timedelta = timedelta(seconds=30)
     """How long `close()` waits for what is in flight."""
     start_timeout: timedelta = timedelta(seconds=10)

@@ -103,7 +103,7 @@ def test_a_client_setting_of_the_wrong_form_is_refused_without_its_value() -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "--partitions", "0"], "0"),
+        (["plan", "--partitions", "0"], "--partitions"),
         (["plan", "--no-such-option"], "no-such-option"),
         (["plan", "-X", "acks=0"], "error: a promise rests on this setting"),
         (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),

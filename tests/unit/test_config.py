@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -118,7 +119,9 @@ def test_a_value_of_the_wrong_form_is_refused_by_name(name: str, text: str) -> N
 @pytest.mark.parametrize("role", ROLES)
 def test_a_limit_of_zero_stays_zero_and_is_refused(role: type[ClientConfig]) -> None:
     zeros = {int: 0, timedelta: timedelta(0)}
-    limits = {f.name: zeros[type(f.default)] for f in fields(role) if type(f.default) in zeros}
+    limits: dict[str, Any] = {
+        f.name: zeros[type(f.default)] for f in fields(role) if type(f.default) in zeros
+    }
 
     assert len(limits) > 3
     for name, zero in limits.items():
@@ -207,6 +210,22 @@ def test_the_names_of_a_namespace() -> None:
     assert {"shop.half", "shop.op", "shop.doubt", "shop.check", "shop.locks"} == topics.all
     assert "shop.coordinator" == topics.coordinator_group
     assert topics == ClientConfig(namespace="shop").topics
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("shop.half", True),
+        ("shop.locks", True),
+        ("__consumer_offsets", True),
+        ("loyalty.orders.dlq", True),
+        ("loyalty.orders.replay", True),
+        ("orders", False),
+        ("other.half", False),
+    ],
+)
+def test_nobody_may_send_to_a_system_topic(topic: str, *, expected: bool) -> None:
+    assert expected is SystemTopics("shop").is_system(topic)
 
 
 def test_settings_are_values() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.ids import check_group, check_txn_id, uuid7
+from txlayer.core.ids import check_group, check_txn_id, key_tails, uuid7, uuid7_head
 from txlayer.errors import UsageError
 
 
@@ -32,6 +32,25 @@ def test_a_uuid_holds_its_time_and_all_its_bits(at_ms: int, random_bits: int) ->
 @given(st.integers(0, 2**48 - 2), st.integers(0, 2**90), st.integers(0, 2**90))
 def test_a_later_uuid_sorts_behind_an_earlier_one(at_ms: int, first: int, second: int) -> None:
     assert uuid7(at_ms=at_ms, random_bits=first) < uuid7(at_ms=at_ms + 1, random_bits=second)
+
+
+@given(st.integers(0, 2**48 - 1), st.binary(max_size=200))
+def test_keys_made_many_at_once_are_uuids_and_nonces(at_ms: int, random: bytes) -> None:
+    tails = key_tails(random.hex())
+
+    assert len(random) * 2 // 27 == len(tails)
+    for tail in tails:
+        txn_id, _, nonce = f"{uuid7_head(at_ms)}{tail}".partition("/")
+        made = uuid.UUID(check_txn_id(txn_id))
+        assert (7, uuid.RFC_4122, at_ms) == (made.version, made.variant, made.int >> 80)
+        assert 8 == len(bytes.fromhex(nonce)) * 2
+
+
+def test_keys_made_many_at_once_use_every_digit() -> None:
+    zeros, ones = key_tails("0" * 27 + "f" * 27)
+
+    assert "000-8000-000000000000/00000000" == zeros
+    assert "fff-bfff-ffffffffffff/ffffffff" == ones
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**90))

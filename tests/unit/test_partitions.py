@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.partitions import half_partition, key_hash, partition_of_key_hash
+from txlayer.core.partitions import half_partition, key_hash, murmur2, partition_of_key_hash
 
 
 def test_a_partition_is_the_one_on_the_protocol_page() -> None:
@@ -46,6 +46,16 @@ def test_the_ordering_key_alone_decides_where_there_is_one(ordering_key: bytes, 
     }
 
     assert 1 == len(partitions)
+
+
+def test_murmur2_is_the_one_of_java_producers() -> None:
+    for vector in vectors("murmur2"):
+        assert vector["murmur2"] == murmur2(vector["key"].encode())
+
+
+@given(st.binary())
+def test_murmur2_is_positive_and_has_31_bits(key: bytes) -> None:
+    assert 0 <= murmur2(key) < 2**31
 
 
 @given(st.binary(), st.integers(1, 4096))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +113,28 @@ def test_a_topic_file_out_of_form_is_refused_by_the_place(
 
     assert name == refused.value.name
     assert "half.toml" in refused.value.detail
+
+
+def test_the_wheels_copy_counts_before_a_folder_beside_it(tmp_path: Path) -> None:
+    for folder in ("_topics", "topics"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "half.toml").write_text(f'name = "{folder}"', encoding="utf-8")
+
+    files = read_topic_files((tmp_path / "_topics", tmp_path / "topics"))
+
+    assert {"half": {"name": "_topics"}} == files
+
+
+def test_an_installation_without_topic_files_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="install txlayer again"):
+        read_topic_files((tmp_path / "nothing",))
+
+
+def test_a_topic_file_that_is_no_toml_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "half.toml").write_text("name = ", encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=r"half\.toml"):
+        read_topic_files((tmp_path,))
 
 
 def test_the_topic_files_are_those_of_the_design() -> None:

@@ -1,13 +1,28 @@
-"""Settings → Kafka, importing the client late: nothing that only imports txlayer needs one. Never anything but this choice."""
+"""Settings → clients of a cluster, importing the Kafka client late. Never: anything but this choice.
+
+Services take such a function as an argument, so that tests and notebooks can plug in another log.
+"""
 
 from __future__ import annotations
 
-from txlayer.adapters.ports import CoordinatorConnections
-from txlayer.config import CoordinatorConfig
+from collections.abc import Callable
+
+from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.config import CoordinatorConfig, ProducerConfig
+
+ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
+ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
+
+
+def connect_producer(config: ProducerConfig) -> ProducerConnections:
+    """What a producer needs of a real Kafka; nothing is connected before it is asked for."""
+    from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
+
+    return KafkaProducerConnections(config)
 
 
 def connect_coordinator(config: CoordinatorConfig) -> CoordinatorConnections:
-    """What a coordinator asks of a cluster; nothing is connected yet."""
+    """What a coordinator needs of a real Kafka; nothing is connected before it is asked for."""
     from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
 
     return KafkaCoordinatorConnections(config)

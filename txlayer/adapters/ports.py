@@ -209,6 +209,7 @@ class TransactionalWriter(Protocol):
     """
 
     transactional_id: str
+    batch_bytes_max: int
 
     produce: Callable[..., None]
     """As in `HalfWriter`; a refused record fails `flush` or `commit`."""
@@ -237,6 +238,10 @@ class TransactionalWriter(Protocol):
 
     def poll(self) -> None:
         """Make room in the queue."""
+        ...
+
+    def failure(self, exc: Exception) -> TxLayerError:
+        """Our error for what `produce` raised; an exception that is not the client's is raised again."""
         ...
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> Exception:
@@ -336,8 +341,8 @@ class CoordinatorConnections(Protocol):
         """
         ...
 
-    def make_writer(self, transactional_id: str) -> TransactionalWriter:
-        """A writer, not initialised yet."""
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
+        """A writer, not initialised yet; the broker refuses a whole batch larger than a topic's largest message."""
         ...
 
     def make_reader(self, isolation: str) -> LogReader:

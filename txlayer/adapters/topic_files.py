@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from txlayer.errors import ConfigError
@@ -15,13 +16,15 @@ NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")
 """Topics of a namespace; the other files are of a consumer group."""
 
 
-def read_topic_files() -> dict[str, dict[str, object]]:
+def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
     """{role: content} of every topic file, the role being the name of the file (`half`, `op`, …).
+
+    The first of `folders` that is there counts.
 
     Raises:
         ConfigError: the files are not there, or one is no TOML.
     """
-    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:
         raise ConfigError(
             "the installation is damaged, install txlayer again",

@@ -225,8 +225,10 @@ def reset(
 
 
 def _position(text: str) -> StartPosition:
-    if text == "earliest" or text == "latest":
-        return text
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
     try:
         at = datetime.fromisoformat(text)
     except ValueError as exc:

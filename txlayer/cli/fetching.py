@@ -34,4 +34,6 @@ def fetch_progress() -> Iterator[FetchProgress]:
     try:
         yield report
     finally:
-        bar.stop()
+        # An unused bar would still end with an empty line.
+        if bar.live.is_started:
+            bar.stop()

@@ -11,29 +11,32 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from txlayer.adapters.ports import Assignment, CoordinatorConnections
-from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.ranges import fetch_contents
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.reports import log_reports
+from txlayer.coordinator.shard import (
+    Shard,
+    assigned_partitions,
+    count_partitions,
+    fill_contents,
+    ledger_settings,
+)
 from txlayer.coordinator.stored import encode_stored
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Positions
+from txlayer.core.batch import Batch
 from txlayer.core.ledger import Ledger
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.transaction import Transaction
 from txlayer.errors import (
     FencedError,
     ForbiddenTopicError,
     InvariantError,
     MemberFencedError,
-    TopicMismatchError,
     TxLayerError,
     UsageError,
 )
@@ -52,20 +55,6 @@ REBUILD_WAIT_MAX_S = 5.0
 """Longest pause between two rebuilds."""
 TICK_S = 0.5
 """How often the clock is asked whether something is due."""
-
-
-@dataclass(slots=True)
-class Shard:
-    """One assigned partition."""
-
-    ledger: Ledger
-    stored: Positions
-    half_end: (
-        int  # ends taken at assignment: nothing driven by time happens before they are reached
-    )
-    op_end: int
-    is_op_paused: bool = False
-    waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
 
 
 class Coordinator:
@@ -91,7 +80,8 @@ class Coordinator:
         self._shards: dict[int, Shard] = {}
         self._publisher: Publisher | None = None
         self._partition_count = 0
-        self._now_base = (0, 0.0)  # newest append time seen, and the monotonic time then
+        self._writer_name = ""
+        self._time = LogTime(clock)
         self._stored_at = 0.0
         self._ticked_at = 0.0
         self._has_more = False
@@ -111,7 +101,7 @@ class Coordinator:
             InvariantError: txlayer itself is wrong; what is stored is right.
         """
         self._connections.wait_until_reachable(timeout_s=self._config.start_timeout.total_seconds())
-        self._check_topics()
+        self._partition_count = count_partitions(self._connections, self._topics)
         self._group.start([self._topics.half, self._topics.op])
         failure_count = 0
         try:
@@ -169,8 +159,15 @@ class Coordinator:
             # Somebody else may own the partitions already: let the group say so before fencing them in turn.
             wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
         give_up_at = self._clock() + wait_s
-        while self._clock() < give_up_at and not self._group_moved(wait_s=min(0.05, wait_s)):
-            pass
+        while self._clock() < give_up_at:
+            try:
+                if self._group_moved(wait_s=min(0.05, wait_s)):
+                    return
+            except (UsageError, InvariantError):
+                raise
+            except TxLayerError as exc:
+                logger.info("group.unreadable", extra={"reason": str(exc)})
+                self._sleep(min(0.05, wait_s))
 
     def _group_moved(self, *, wait_s: float) -> bool:
         """Serve the group without reading; True when it took partitions away or gave new ones."""
@@ -194,51 +191,34 @@ class Coordinator:
 
     # --- take over ----------------------------------------------------------------------------------------------------
 
-    def _check_topics(self) -> None:
-        counts = {}
-        for topic in (self._topics.half, self._topics.op, self._topics.doubt):
-            limits = self._connections.topic_limits(topic, timeout_s=10.0)
-            if limits is None:
-                raise TopicMismatchError(
-                    "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                    topic=topic, expected="there", found="missing",
-                )  # fmt: skip
-            counts[topic] = limits.partition_count
-        self._partition_count = counts[self._topics.half]
-        for topic, count in counts.items():
-            if count != self._partition_count:
-                raise TopicMismatchError(
-                    "half, op and doubt must have equally many partitions; transactions would be torn apart",
-                    topic=topic, expected=str(self._partition_count), found=str(count),
-                )  # fmt: skip
-
     def _take_over(self, assignment: Assignment) -> None:
-        halves = {p for topic, p in assignment.partitions if topic == self._topics.half}
-        ops = {p for topic, p in assignment.partitions if topic == self._topics.op}
-        if halves != ops:
-            raise TopicMismatchError(
-                "half and op were not assigned alike; every member must subscribe to both with equal partition counts",
-                topic=self._topics.op, expected=str(sorted(halves)), found=str(sorted(ops)),
-            )  # fmt: skip
-        if not halves:
+        partitions = assigned_partitions(assignment, self._topics)
+        if not partitions:
             return
         name = f"{self._config.namespace}.{uuid.uuid4().hex}"
         publisher = Publisher(
             self._config,
             name=name,
             make_writer=self._connections.make_writer,
-            partition_count_of=self._book.partition_count_of,
+            book=self._book,
         )
-        ledgers = {p: self._new_ledger(p) for p in sorted(halves)}
+        settings = ledger_settings(self._config, partition_count=self._partition_count)
+        ledgers = {
+            p: Ledger(
+                p, settings=settings, targets=self._book.targets, refusals=self._refusals.reasons
+            )
+            for p in partitions
+        }
         recovery = Recovery(self._config, self._connections, is_still_ours=self._raise_if_moved)
-        stored = recovery.rebuild(ledgers)
-        self._publisher = publisher
+        # What this very process left open may not be in the stored offsets yet.
+        stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
+        self._writer_name, self._publisher = name, publisher
         publisher.start()
         for p, ledger in ledgers.items():
             half_end = self._group.watermarks((self._topics.half, p), timeout_s=10.0)[1]
             op_end = self._group.watermarks((self._topics.op, p), timeout_s=10.0)[1]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end)
-            self._see_time(ledger.newest_ms)
+            self._time.see(ledger.newest_ms)
         # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.
         self._publish(publisher, [])
         resume = {}
@@ -256,22 +236,6 @@ class Coordinator:
                 "generation": assignment.generation,
                 "writer": name,
             },
-        )
-
-    def _new_ledger(self, partition: int) -> Ledger:
-        settings = LedgerSettings(
-            half_topic=self._topics.half,
-            op_topic=self._topics.op,
-            partition_count=self._partition_count,
-            doubt_after_ms=milliseconds(self._config.doubt_after),
-            held_age_max_ms=milliseconds(self._config.held_age_max),
-            transaction_messages_max=self._config.transaction_messages_max,
-        )
-        return Ledger(
-            partition,
-            settings=settings,
-            targets=self._book.targets,
-            refusals=self._refusals.reasons,
         )
 
     def _raise_if_moved(self) -> None:
@@ -301,7 +265,7 @@ class Coordinator:
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         if records:
-            self._see_time(appended_ms)
+            self._time.see(appended_ms)
             self._keep_within_memory(ledgers)
 
     def _keep_within_memory(self, ledgers: dict[int, Ledger]) -> None:
@@ -350,35 +314,22 @@ class Coordinator:
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         mended = self._book.mended()
+        patience_s = self._config.misplaced_after.total_seconds()
         seen = {p for p, _ in batches}
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
                 ledger.mended(mended)
-            self._look_for_misplaced(p, shard)
-            is_read = ledger.half_next >= shard.half_end and (
-                ledger.op_next[0] >= shard.op_end or is_idle
+            shard.look_for_misplaced(
+                self._group, self._topics, now=self._clock(), patience_s=patience_s
             )
-            if is_read and not ledger.has_more and ledger.waits_for_half is None:
-                ledger.due(now_ms=self._now_ms(), move_count_max=self._config.batch_moves_max)
+            if shard.is_read_to_the_ends(is_idle=is_idle):
+                ledger.due(now_ms=self._time.now_ms(), move_count_max=self._config.batch_moves_max)
                 self._has_more |= len(ledger.batch.keeps) >= self._config.batch_moves_max
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
         if self._has_more:
             self._ticked_at = 0.0
-
-    def _look_for_misplaced(self, partition: int, shard: Shard) -> None:
-        waits_for = shard.ledger.waits_for_half
-        if waits_for is None or shard.waiting_since is None or shard.waiting_since[0] != waits_for:
-            shard.waiting_since = None if waits_for is None else (waits_for, self._clock())
-            return
-        if self._clock() - shard.waiting_since[1] < self._config.misplaced_after.total_seconds():
-            return
-        # Only the broker's own word counts: while it does not answer, the half record may well be there.
-        half_end = self._group.watermarks((self._topics.half, partition), timeout_s=5.0)[1]
-        if waits_for >= half_end and shard.ledger.half_next >= half_end:
-            shard.ledger.give_up_waiting_for_half()
-        shard.waiting_since = None
 
     def _is_time_to_store(self, now: float) -> bool:
         age_s = now - self._stored_at
@@ -391,7 +342,7 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
-        self._fill_contents(batches)
+        fill_contents(batches, self._shards, config=self._config, connections=self._connections)
         # A partition whose batch stays behind (its turn comes later) must not be stored beyond it.
         included = {p for p, _ in batches}
         positions = {
@@ -414,28 +365,6 @@ class Coordinator:
             self._shards[p].ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 
-    def _fill_contents(self, batches: list[tuple[int, Batch]]) -> None:
-        wanted: list[tuple[int, Transaction, int]] = []
-        for p, batch in batches:
-            needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
-            wanted.extend(
-                (p, txn, txn.seen - len(_joined(txn)))
-                for txn in needed
-                if txn.content is None or _joined(txn)
-            )
-        if not wanted:
-            return
-        reader = self._connections.make_reader("read_committed")
-        try:
-            found = fetch_contents(
-                reader, wanted, half_topic=self._topics.half, doubt_topic=self._topics.doubt,
-                patience_s=self._config.kafka_transaction_timeout.total_seconds(),
-            )  # fmt: skip
-        finally:
-            reader.close()
-        for p, txn, _ in wanted:
-            self._shards[p].ledger.filled(txn, [*found[txn.key], *_joined(txn)])
-
     def _store_all(self) -> None:
         """At a clean stop: what was folded is stored, so that the successor begins exactly here."""
         if self._publisher is not None and self._shards:
@@ -446,19 +375,7 @@ class Coordinator:
 
     # --- time and counts ----------------------------------------------------------------------------------------------
 
-    def _see_time(self, appended_ms: int) -> None:
-        if appended_ms > self._now_ms():
-            self._now_base = (appended_ms, self._clock())
-
-    def _now_ms(self) -> int:
-        newest_ms, at = self._now_base
-        return newest_ms + int((self._clock() - at) * 1000) if newest_ms else 0
-
     def _add_stats(self, publisher: Publisher) -> None:
         self.forwarded_count += publisher.stats.forwarded_count
         self.kafka_transaction_count += publisher.stats.kafka_transaction_count
         self.replaced_count += publisher.stats.replaced_count
-
-
-def _joined(txn: Transaction) -> list[Any]:
-    return (txn.more.joined if txn.more is not None else None) or []

@@ -13,21 +13,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, KeptAside
 from txlayer.core.messages import Headers
 from txlayer.core.transaction import Content, Transaction
-from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
 
 logger = logging.getLogger("txlayer.coordinator")
 
-MakeWriter = Callable[[str], TransactionalWriter]
+
+class MakeWriter(Protocol):
+    """Makes a writer for a transactional id, not initialised yet."""
+
+    def __call__(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
+        """The broker refuses a whole batch that is larger than the topic's largest message."""
+        ...
+
 
 COMMIT_PATIENCE_S = 10.0
 """How much longer than its own time-out an unanswered commit is asked for again."""
@@ -52,10 +60,10 @@ class Publisher:
         *,
         name: str,
         make_writer: MakeWriter,
-        partition_count_of: Callable[[str], int],
+        book: TargetBook,
     ) -> None:
         self.name = name
-        self._partition_count_of = partition_count_of
+        self._book = book
         self.stats = PublishStats()
         self._config = config
         self._make_writer = make_writer
@@ -73,7 +81,7 @@ class Publisher:
             TxLayerError: the broker refused; nothing was written.
         """
         for letter in "ab":
-            writer = self._make_writer(f"{self.name}.{letter}")
+            writer = self._new_writer(f"{self.name}.{letter}")
             self._writers.append(writer)
             writer.initialise(timeout_s=self._timeout_s)
 
@@ -97,14 +105,12 @@ class Publisher:
         """
         writer = self._next_writer()
         writer.begin()
-        kept: dict[int, dict[str, int]] = {}
-        for partition, batch in batches:
-            if is_careful:
-                self._forward_carefully(writer, partition, batch.forwards)
-            else:
-                self._forward_all(writer, partition, batch.forwards)
-            self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
-            self.stats.forwarded_count += len(batch.forwards)
+        try:
+            kept = self._write(writer, batches, is_careful=is_careful)
+        except TxLayerError:
+            raise
+        except Exception as exc:
+            raise writer.failure(exc) from exc
         waiting = writer.flush(timeout_s=self._timeout_s)
         if waiting:
             raise BrokerUnavailableError(
@@ -136,11 +142,14 @@ class Publisher:
         close_all(self._writers)
         self._writers = []
 
+    def _new_writer(self, transactional_id: str) -> TransactionalWriter:
+        return self._make_writer(transactional_id, batch_bytes_max=self._book.batch_bytes_max)
+
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
-        if self._is_haunted[turn]:
-            old = self._writers[turn]
-            self._writers[turn] = self._make_writer(old.transactional_id)
+        old = self._writers[turn]
+        if self._is_haunted[turn] or old.batch_bytes_max > self._book.batch_bytes_max:
+            self._writers[turn] = self._new_writer(old.transactional_id)
             self._writers[turn].initialise(timeout_s=self._timeout_s)
             close_all([old])
             self._is_haunted[turn] = False
@@ -161,6 +170,19 @@ class Publisher:
                 )
             else:
                 return
+
+    def _write(
+        self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]], *, is_careful: bool
+    ) -> dict[int, dict[str, int]]:
+        kept: dict[int, dict[str, int]] = {}
+        for partition, batch in batches:
+            if is_careful:
+                self._forward_carefully(writer, partition, batch.forwards)
+            else:
+                self._forward_all(writer, partition, batch.forwards)
+            self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
+            self.stats.forwarded_count += len(batch.forwards)
+        return kept
 
     def _write_doubt(
         self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]
@@ -218,8 +240,16 @@ class Publisher:
         """One transaction at a time, so that a refusal names the one that it is about."""
         for txn in transactions:
             report = _FirstError()
-            for content in contents_of(txn):
-                self._forward(writer, partition, txn, content, report)
+            try:
+                for content in contents_of(txn):
+                    self._forward(writer, partition, txn, content, report)
+            except Exception as exc:
+                error = writer.failure(exc)
+                if isinstance(error, RefusedRecordError):
+                    raise RefusedRecordError(
+                        error.detail, reason=error.reason, txn_key=txn.key
+                    ) from exc
+                raise error from exc
             writer.flush(timeout_s=self._timeout_s)
             if report.error is not None:
                 raise writer.refusal(report.error, topic=report.topic, txn_key=txn.key)
@@ -243,7 +273,7 @@ class Publisher:
         )
         target = -1 if options.partition is None else options.partition
         if options.key_murmur is not None and options.partition is None:
-            target = options.key_murmur % self._partition_count_of(content.topic)
+            target = options.key_murmur % self._book.partition_count_of(content.topic)
         # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
         stamp = (
             0

@@ -28,6 +28,10 @@ STABLE_PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
 
+FENCE_BATCH_BYTES = 16_384
+"""A writer that only fences writes nothing."""
+
+
 class Recovery:
     """Builds the ledgers of newly assigned partitions."""
 
@@ -43,8 +47,10 @@ class Recovery:
         self._is_still_ours = is_still_ours
         self._timeout_s = config.kafka_transaction_timeout.total_seconds()
 
-    def rebuild(self, ledgers: dict[int, Ledger]) -> dict[int, StoredPositions]:
-        """Bring empty ledgers to the stored positions.
+    def rebuild(
+        self, ledgers: dict[int, Ledger], *, former_writer: str = ""
+    ) -> dict[int, StoredPositions]:
+        """Bring empty ledgers to the stored positions; `former_writer` is fenced too, whatever is stored.
 
         Returns where each partition stands; reading goes on there.
 
@@ -53,7 +59,7 @@ class Recovery:
             TxLayerError: the broker or the group stopped it; throw the ledgers away and begin again.
         """
         started = time.monotonic()
-        stored = self._stored_after_fencing(sorted(ledgers))
+        stored = self._stored_after_fencing(sorted(ledgers), former_writer)
         self._replay(ledgers, stored)
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
@@ -67,8 +73,11 @@ class Recovery:
         )
         return stored
 
-    def _stored_after_fencing(self, partitions: Sequence[int]) -> dict[int, StoredPositions]:
-        fenced: set[str] = set()
+    def _stored_after_fencing(
+        self, partitions: Sequence[int], former_writer: str
+    ) -> dict[int, StoredPositions]:
+        fenced = {former_writer} - {""}
+        self._end_what_is_open(sorted(fenced))
         while True:
             # Pending offsets do not hold this answer back: the names of those who wrote are there at once.
             names = {s.writer for s in self._stored(partitions, is_stable=False).values()} - {""}
@@ -88,7 +97,7 @@ class Recovery:
         logger.info("recovery.fenced", extra={"transactional_ids": ids})
 
     def _fence(self, transactional_id: str) -> None:
-        writer = self._connections.make_writer(transactional_id)
+        writer = self._connections.make_writer(transactional_id, batch_bytes_max=FENCE_BATCH_BYTES)
         try:
             writer.initialise(timeout_s=self._timeout_s)
         finally:

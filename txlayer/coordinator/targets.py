@@ -22,6 +22,10 @@ LOOK_AGAIN_MAX_S = 30.0
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's own limit of a record, where the broker does not tell the topic's."""
 
+BATCH_BYTES_MAX = 1_000_000
+BATCH_OVERHEAD_BYTES = 512
+"""Batches up to the smallest limit of all known topics, less the batch's own fields."""
+
 _ANSWER_S = 5.0
 
 
@@ -85,6 +89,12 @@ class TargetBook:
     def partition_count_of(self, topic: str) -> int:
         """Partitions of a topic that accepts."""
         return self._partition_counts[topic]
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Largest produce batch that every known topic takes: the broker refuses a batch as it refuses a message."""
+        limits = [t.message_bytes_max for t in self.targets.values() if t.refusal is None]
+        return max(min([*limits, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
 
     def _look(self, topic: str) -> Target:
         forbidden = self._forbidden(topic)

@@ -126,8 +126,8 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         if len(fields) != _HALF_FIELDS or fields[0] != VERSION:
             return _wrong_form("half", fields, _HALF_FIELDS)
         # A line feed in an id or group would become a line of its own in an op record that repeats it.
-        if not text.isprintable():
-            return Undecodable("half header: control characters")
+        if "\n" in text:
+            return Undecodable("half header: line feed")
         _, key, group, topic, part, born, options = fields
         index, _, count = part.partition("/")
         header = HalfHeader(
@@ -194,7 +194,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
     who = _SOURCES.get(source)
-    if resolution is None or who is None or not is_key(key) or not group or not line.isprintable():
+    if resolution is None or who is None or not is_key(key) or not group:
         return Undecodable("op line: resolution, source, id or group out of form")
     try:
         return OpMessage(

@@ -34,7 +34,7 @@ class HalfRecord(NamedTuple):
     offset: int
     appended_ms: int
     topic: str  # the real topic
-    index: int
+    index: int  # type: ignore[assignment]  # 0 <= index < message_count
     options: HalfOptions
 
 

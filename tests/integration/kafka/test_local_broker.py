@@ -1,16 +1,154 @@
-"""The embedded broker: real processes, real data."""
+"""The embedded broker as tests and notebooks use it: real processes, real data."""
 
 from __future__ import annotations
 
-import pytest
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.conftest import Broker
+import pytest
+from confluent_kafka.admin import AdminClient
+
 from tests.support.broker import create_topic, unique_name
+from tests.support.records import read_all, write
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.processes import is_broker
+from txlayer.errors import ConfigError, LifecycleError
 
 pytestmark = pytest.mark.kafka
 
+CHILD = """
+import sys, time
+from pathlib import Path
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+broker = LocalBroker(config=LocalConfig(home=Path(sys.argv[1])), data=sys.argv[2])
+broker.start()
+print(broker.pids[1], flush=True)
+time.sleep(600)
+"""
 
-def test_the_brokers_topics_can_be_written_at_once(broker: Broker) -> None:
-    name = create_topic(broker.bootstrap_servers, unique_name("t"), partitions=2)
 
-    assert name.startswith("t-")
+def test_data_survive_a_kill_and_a_stop(local_config: LocalConfig) -> None:
+    topic = unique_name("t")
+    with LocalBroker(config=local_config) as broker:
+        servers, first = broker.bootstrap_servers, broker.pids[1]
+        create_topic(servers, topic)
+        write(servers, topic, b"before the kill")
+
+        broker.kill()
+        assert {} == broker.pids
+        broker.start()
+        write(servers, topic, b"before the stop")
+        broker.stop()
+        broker.start()
+
+        assert first != broker.pids[1]
+        assert servers == broker.bootstrap_servers
+        assert [b"before the kill", b"before the stop"] == read_all(servers, topic)
+
+
+def test_a_temporary_folder_ends_with_its_broker(local_config: LocalConfig) -> None:
+    broker = LocalBroker(config=local_config)
+    broker.start()
+    folder, pid = broker.folder, broker.pids[1]
+    properties_file = folder / "node-1" / "server.properties"
+    assert is_broker(pid, properties_file=properties_file)
+
+    broker.close()
+    broker.close()
+
+    assert not folder.exists()
+    assert not is_broker(pid, properties_file=properties_file)
+    with pytest.raises(LifecycleError, match="start"):
+        _ = broker.bootstrap_servers
+
+
+def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed(
+    local_config: LocalConfig, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, local_config.home, data], stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        properties_file = data / "node-1" / "server.properties"
+        assert is_broker(pid, properties_file=properties_file)
+
+        parent.send_signal(signal.SIGKILL)
+
+    wait_until(
+        lambda: not is_broker(pid, properties_file=properties_file),
+        within=10,
+        what="the broker ends with its parent",
+    )
+
+
+def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
+    local_config: LocalConfig, tmp_path: Path
+) -> None:
+    with LocalBroker(config=local_config, data=tmp_path / "data") as broker:
+        create_topic(broker.bootstrap_servers, "kept")
+        write(broker.bootstrap_servers, "kept", b"value")
+
+        with pytest.raises(ConfigError, match="running already"):
+            LocalBroker(config=local_config, data=tmp_path / "data").start()
+
+    with LocalBroker(config=local_config, data=tmp_path / "data") as broker:
+        assert [b"value"] == read_all(broker.bootstrap_servers, "kept")
+
+
+def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalConfig) -> None:
+    (proxy_port,) = free_ports(1)
+    with LocalBroker(config=local_config, proxied_listeners=[[proxy_port]]) as broker:
+        # The broker's answer names the proxy, so the client goes there next.
+        host, port = broker.upstream(listener=1)
+        with socket.create_server(("127.0.0.1", proxy_port)) as proxy:
+            proxy.settimeout(10)
+            admin = AdminClient({"bootstrap.servers": f"{host}:{port}", "log_level": 0})
+            admin.poll(0)
+            connection, _ = proxy.accept()
+            connection.close()
+
+        assert f"127.0.0.1:{proxy_port}" == broker.proxied_servers(listener=1)
+
+
+def test_a_users_property_reaches_the_broker(local_config: LocalConfig) -> None:
+    with LocalBroker(config=local_config, properties={"message.max.bytes": "2000"}) as broker:
+        settings = (broker.folder / "node-1" / "server.properties").read_text("utf-8")
+
+    assert "message.max.bytes=2000\n" in settings
+
+
+@pytest.mark.slow
+def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
+    topic = unique_name("t")
+    with LocalBroker(config=local_config, brokers=3) as cluster:
+        servers = cluster.bootstrap_servers
+        create_topic(servers, topic, config={"min.insync.replicas": "2"})
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        topics = admin.list_topics(timeout=10).topics
+        copies = {
+            name: {len(p.replicas) for p in topics[name].partitions.values()}
+            for name in (topic, "__transaction_state", "__consumer_offsets")
+        }
+        write(servers, topic, b"three")
+
+        cluster.kill(2)
+        write(servers, topic, b"two")
+        cluster.start(2)
+
+        assert {name: {3} for name in copies} == copies
+        assert [1, 2, 3] == sorted(cluster.pids)
+        assert [b"three", b"two"] == read_all(servers, topic)
+
+
+def test_a_broker_that_does_not_exist_is_refused(local_config: LocalConfig) -> None:
+    with pytest.raises(ConfigError, match="1 or 3"):
+        LocalBroker(config=local_config, brokers=2).start()
+    with pytest.raises(ConfigError, match="proxied_listeners"):
+        LocalBroker(brokers=3, proxied_listeners=[[1, 2]])

@@ -50,8 +50,8 @@ def half_producer(
     config: ClientConfig,
     *,
     prepare_timeout_ms: int,
-    batch_bytes_max: int = 1_000_000,
-    on_error: Callable[[KafkaError], None] | None = None,
+    batch_bytes_max: int,
+    on_error: Callable[[KafkaError], None],
 ) -> Producer:
     """An idempotent producer for half and op records; they always name their partition.
 
@@ -68,17 +68,13 @@ def half_producer(
             "message.max.bytes": MESSAGE_BYTES_MAX,
             # The broker refuses a whole batch that is larger than the topic's largest message.
             "batch.size": batch_bytes_max,
-            "error_cb": on_error or _ignore_error,
+            "error_cb": on_error,
         }
     )
 
 
-def _ignore_error(error: KafkaError) -> None:
-    """Nothing: the client retries by itself, and what it gives up it reports per record."""
-
-
 def transactional_producer(
-    config: ClientConfig, *, transactional_id: str, timeout_ms: int
+    config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
 ) -> Producer:
     """A transactional producer, not initialised yet."""
     return Producer(
@@ -94,6 +90,9 @@ def transactional_producer(
             "allow.auto.create.topics": False,
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 1_000_000,
+            # The broker knows each topic's limit; the client's own of 1 MB would refuse what a topic allows.
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "batch.size": batch_bytes_max,
         }
     )
 

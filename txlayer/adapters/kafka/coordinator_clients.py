@@ -71,11 +71,15 @@ class KafkaCoordinatorConnections:
             else:
                 return
 
-    def make_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
+    def make_writer(
+        self, transactional_id: str, *, batch_bytes_max: int
+    ) -> KafkaTransactionalWriter:
         """A writer, not initialised yet."""
-        timeout_ms = milliseconds(self._config.kafka_transaction_timeout)
         return KafkaTransactionalWriter(
-            self._config, transactional_id=transactional_id, timeout_ms=timeout_ms
+            self._config,
+            transactional_id=transactional_id,
+            timeout_ms=milliseconds(self._config.kafka_transaction_timeout),
+            batch_bytes_max=batch_bytes_max,
         )
 
     def make_reader(self, isolation: str) -> PlainReader:

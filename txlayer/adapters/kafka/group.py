@@ -102,13 +102,16 @@ class KafkaGroupReader:
                 Nothing that was read counts: rebuild from the stored offsets.
         """
         # poll, then consume(n, 0): consume(n, t) would wait for all n (KAFKA_FACTS 8).
-        first = self._consumer.poll(timeout_s)
+        try:
+            first = self._consumer.poll(timeout_s)
+            records = (
+                [] if first is None else [first, *self._consumer.consume(record_count_max - 1, 0)]
+            )
+        except KafkaException as exc:
+            raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if first is None:
-            return ()
-        records = [first, *self._consumer.consume(record_count_max - 1, 0)]
         if any(r.error() is not None for r in records):
             records = [r for r in records if not self._is_error(r)]
         return records

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.client import PlainReader
+from txlayer.adapters.kafka.client import PARTITION_EOF, PlainReader
+from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import HistoryStart, Record, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.history import HistoryFold, TransactionHistory
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
 _READ_COUNT_MAX = 5_000
 _LOOK_S = 0.5

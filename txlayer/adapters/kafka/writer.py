@@ -34,11 +34,17 @@ from txlayer.errors import (
 class KafkaTransactionalWriter:
     """The `TransactionalWriter` of real Kafka. One thread uses it."""
 
-    def __init__(self, config: ClientConfig, *, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
+    ) -> None:
         self.transactional_id = transactional_id
+        self.batch_bytes_max = batch_bytes_max
         self._config = config
         self._producer: Producer = transactional_producer(
-            config, transactional_id=transactional_id, timeout_ms=timeout_ms
+            config,
+            transactional_id=transactional_id,
+            timeout_ms=timeout_ms,
+            batch_bytes_max=batch_bytes_max,
         )
         self.produce: Callable[..., None] = self._producer.produce
 

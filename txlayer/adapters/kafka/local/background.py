@@ -19,9 +19,11 @@ from txlayer.adapters.kafka.local.cluster_folder import (
     Cluster,
     ClusterFolder,
     check_fits,
+    running_already,
 )
 from txlayer.adapters.kafka.local.file_lock import file_lock
 from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.processes import JavaCommand
 from txlayer.adapters.kafka.local.runtime import Runtime
 from txlayer.adapters.kafka.local.server_settings import JvmProfile, Node, jvm_flags
 from txlayer.adapters.kafka.local.starting import check_ports, open_cluster, prepare_storage
@@ -67,13 +69,22 @@ class WantedCluster:
     """What a start asks for."""
 
     runtime: Callable[[], Runtime]
-    """Makes Java and jars ready; not called when everything is running already."""
+    """Makes Java and jars ready; called once the folder is known to fit."""
     broker_count: int | None = None
     """1 or 3; None means what the folder holds, else 1."""
     port: int | None = None
     """The first broker's; None means the folder's last one, else 9092."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """More settings for every broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A start whose files are written."""
+
+    command: JavaCommand
+    cluster: Cluster
+    missing: tuple[Node, ...]
 
 
 class BackgroundCluster:
@@ -97,7 +108,7 @@ class BackgroundCluster:
         if cluster is None:
             return None
         nodes = tuple(
-            NodeStatus(node, self._living_pid(node), self._folder.log_file(node))
+            NodeStatus(node, self._folder.living_pid(node), self._folder.log_file(node))
             for node in cluster.nodes
         )
         is_running = any(node.pid is not None for node in nodes)
@@ -115,16 +126,16 @@ class BackgroundCluster:
             BrokerUnavailableError: a broker ended or was not ready in time; what was started goes on running.
         """
         with self._locked():
-            cluster, missing = self._prepare(wanted)
-            for node in missing:
-                pid = processes.launch_background(
-                    wanted.runtime().command,
-                    properties_file=self._folder.properties_file(node),
-                    log_file=self._folder.log_file(node),
-                    flags=_flags(cluster),
-                )
-                self._write_pid(node, pid)
-            self._await(cluster, missing)
+            if (plan := self._prepare(wanted)) is not None:
+                for node in plan.missing:
+                    pid = processes.launch_background(
+                        plan.command,
+                        properties_file=self._folder.properties_file(node),
+                        log_file=self._folder.log_file(node),
+                        flags=_flags(plan.cluster),
+                    )
+                    self._folder.write_pid(node, pid)
+                self._await(plan)
         return self._known_status()
 
     def run(self, wanted: WantedCluster, *, on_ready: Callable[[ClusterStatus], None]) -> None:
@@ -139,23 +150,18 @@ class BackgroundCluster:
         children: dict[Node, subprocess.Popen[bytes]] = {}
         try:
             with self._locked():
-                cluster, missing = self._prepare(wanted)
-                if len(missing) < len(cluster.nodes):
-                    raise ConfigError(
-                        "brokers of this folder are running already; stop them first with `txlayer broker stop`",
-                        name="data",
-                        value=str(self.path),
-                        expected="no running broker",
-                    )
-                for node in missing:
+                plan = self._prepare(wanted)
+                if plan is None or len(plan.missing) < len(plan.cluster.nodes):
+                    raise running_already(self.path)
+                for node in plan.missing:
                     children[node] = processes.launch_child(
-                        wanted.runtime().command,
+                        plan.command,
                         properties_file=self._folder.properties_file(node),
                         log_file=self._folder.log_file(node),
-                        flags=_flags(cluster),
+                        flags=_flags(plan.cluster),
                     )
-                    self._write_pid(node, children[node].pid)
-                self._await(cluster, missing)
+                    self._folder.write_pid(node, children[node].pid)
+                self._await(plan)
             on_ready(self._known_status())
             self._stay(children)
         finally:
@@ -164,7 +170,7 @@ class BackgroundCluster:
                     child.terminate()
             for node, child in children.items():
                 processes.end_child(child, timeout_s=STOP_TIMEOUT_S)
-                self._folder.pid_file(node).unlink(missing_ok=True)
+                self._folder.forget_pid(node)
 
     def stop(self) -> int:
         """End every broker cleanly and give the number that was running; the data stay.
@@ -199,50 +205,31 @@ class BackgroundCluster:
             self.path.rmdir()
         return cluster is not None
 
-    def _prepare(self, wanted: WantedCluster) -> tuple[Cluster, list[Node]]:
-        """The cluster as it shall run, with everything written, and the nodes to launch."""
+    def _prepare(self, wanted: WantedCluster) -> _Plan | None:
+        """Write everything that a start needs; None when everything runs. What runs is not touched."""
         found = self._folder.load()
         running = (
-            [node for node in found.nodes if self._living_pid(node) is not None] if found else []
+            [n for n in found.nodes if self._folder.living_pid(n) is not None] if found else []
         )
         if found and running:
-            check_fits(
-                found,
-                broker_count=wanted.broker_count,
-                kafka_version=found.kafka_version,
-                folder=self.path,
-            )
-            if wanted.port not in (None, found.nodes[0].client_port):
-                raise ConfigError(
-                    "it is running on another port; stop it first with `txlayer broker stop`",
-                    name="port",
-                    value=wanted.port,
-                    expected=str(found.nodes[0].client_port),
-                )
-            missing = [node for node in found.nodes if node not in running]
-            if not missing:
-                return found, []
+            _check_running(found, wanted, folder=self.path)
+            if len(running) == len(found.nodes):
+                return None
         runtime = wanted.runtime()
         cluster = open_cluster(
             self._folder, kafka_version=runtime.kafka_version, broker_count=wanted.broker_count
         )
-        if running:
-            # The others know these ports.
-            missing = [node for node in cluster.nodes if node not in running]
-        else:
+        if not running:
             cluster = replace(cluster, nodes=_with_ports(cluster.nodes, first_port=wanted.port))
-            missing = list(cluster.nodes)
+        missing = tuple(node for node in cluster.nodes if node not in running)
         check_ports(missing)
         prepare_storage(self._folder, cluster, command=runtime.command, more=wanted.properties)
-        return cluster, missing
+        return _Plan(runtime.command, cluster, missing)
 
-    def _await(self, cluster: Cluster, started: Sequence[Node]) -> None:
-        if not started:
-            return
-
+    def _await(self, plan: _Plan) -> None:
         def check_alive() -> None:
-            for node in started:
-                if self._living_pid(node) is None:
+            for node in plan.missing:
+                if self._folder.living_pid(node) is None:
                     raise BrokerUnavailableError(
                         f"broker {node.node_id} ended: {processes.log_tail(self._folder.log_file(node))}; "
                         f"see {self._folder.log_file(node)}",
@@ -250,8 +237,8 @@ class BackgroundCluster:
                     )
 
         processes.wait_until_ready(
-            [node.address for node in started],
-            broker_count=len(cluster.nodes),
+            [node.address for node in plan.missing],
+            broker_count=len(plan.cluster.nodes),
             timeout_s=READY_TIMEOUT_S,
             check_alive=check_alive,
         )
@@ -269,31 +256,18 @@ class BackgroundCluster:
                 )
 
     def _stop(self, nodes: Sequence[Node]) -> int:
-        living = {node: pid for node in nodes if (pid := self._living_pid(node)) is not None}
+        living = {node: pid for node in nodes if (pid := self._folder.living_pid(node)) is not None}
         # All at once: a cluster of three would otherwise wait for the majority that has gone.
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             list(pool.map(lambda node: self._end(node, living[node]), living))
         for node in nodes:
-            self._folder.pid_file(node).unlink(missing_ok=True)
+            self._folder.forget_pid(node)
         return len(living)
 
     def _end(self, node: Node, pid: int) -> None:
-        processes.end(pid, is_alive=lambda: self._living_pid(node) == pid, timeout_s=STOP_TIMEOUT_S)
-
-    def _living_pid(self, node: Node) -> int | None:
-        """The process of a node; a pid file whose process is gone, or is somebody else's by now, counts for nothing."""
-        try:
-            pid = int(self._folder.pid_file(node).read_text("utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-        return (
-            pid
-            if processes.is_broker(pid, properties_file=self._folder.properties_file(node))
-            else None
+        processes.end(
+            pid, is_alive=lambda: self._folder.living_pid(node) == pid, timeout_s=STOP_TIMEOUT_S
         )
-
-    def _write_pid(self, node: Node, pid: int) -> None:
-        self._folder.pid_file(node).write_text(f"{pid}\n", "utf-8")
 
     def _known_status(self) -> ClusterStatus:
         status = self.status()
@@ -301,12 +275,30 @@ class BackgroundCluster:
         return status
 
     def _locked(self) -> AbstractContextManager[None]:
+        # Not even a lock file is put into a folder that is somebody else's.
+        self._folder.load()
         return file_lock(self.path / LOCK_NAME)
 
 
 def _flags(cluster: Cluster) -> tuple[str, ...]:
     # Three brokers share this machine's processors at their start, where the second compiler doubles the work.
     return jvm_flags(JvmProfile.LASTING if len(cluster.nodes) == 1 else JvmProfile.BRIEF)
+
+
+def _check_running(found: Cluster, wanted: WantedCluster, *, folder: Path) -> None:
+    check_fits(
+        found,
+        broker_count=wanted.broker_count,
+        kafka_version=found.kafka_version,
+        folder=folder,
+    )
+    if wanted.port not in (None, found.nodes[0].client_port):
+        raise ConfigError(
+            "it is running on another port; stop it first with `txlayer broker stop`",
+            name="port",
+            value=wanted.port,
+            expected=str(found.nodes[0].client_port),
+        )
 
 
 def _with_ports(nodes: Sequence[Node], *, first_port: int | None) -> tuple[Node, ...]:

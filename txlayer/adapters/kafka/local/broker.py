@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from txlayer.adapters.kafka.local import processes
-from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder
+from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder, running_already
 from txlayer.adapters.kafka.local.fetch import Progress
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.runtime import LocalConfig, Runtime, prepare_runtime, quiet
@@ -94,7 +94,11 @@ class LocalBroker:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -134,7 +138,7 @@ class LocalBroker:
         """Start what is not running, or one broker, and wait until it serves Kafka transactions; may be repeated.
 
         Raises:
-            ConfigError: no Java, a port in use, or a folder with other data. Nothing is running that was not before.
+            ConfigError: no Java, a port in use, or a folder with other data. Nothing was started.
             BrokerUnavailableError: it was not ready within 60 s or ended; see its log. `close()` cleans up.
         """
         if self._cluster is None:
@@ -145,12 +149,15 @@ class LocalBroker:
         check_ports(missing)
         assert self._runtime is not None
         for node in missing:
+            # What ended by itself is still to be cleared away.
+            self._end(node.node_id, None)
             self._processes[node.node_id] = processes.launch_child(
                 self._runtime.command,
                 properties_file=folder.properties_file(node),
                 log_file=folder.log_file(node),
                 flags=self._flags,
             )
+            folder.write_pid(node, self._processes[node.node_id].pid)
         if missing:
             processes.wait_until_ready(
                 [node.address for node in missing],
@@ -194,6 +201,8 @@ class LocalBroker:
                 kafka_version=self._runtime.kafka_version,
                 broker_count=self._broker_count,
             )
+            if any(self._folder.living_pid(node) is not None for node in cluster.nodes):
+                raise running_already(self._folder.path)
             cluster = replace(cluster, nodes=self._with_ports(cluster.nodes))
             check_ports(cluster.nodes)
             prepare_storage(
@@ -252,3 +261,5 @@ class LocalBroker:
             process.send_signal(number)
         processes.end_child(process, timeout_s=STOP_TIMEOUT_S)
         del self._processes[broker]
+        folder, _ = self._opened()
+        folder.forget_pid(self._node(broker))

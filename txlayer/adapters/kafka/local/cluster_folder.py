@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from txlayer.adapters.kafka.local.processes import is_broker
 from txlayer.adapters.kafka.local.server_settings import (
     Node,
     bootstrap_servers,
@@ -74,6 +75,22 @@ class ClusterFolder:
     def pid_file(self, node: Node) -> Path:
         """The process id of a broker that was started; it may be stale."""
         return self.node_folder(node) / "broker.pid"
+
+    def living_pid(self, node: Node) -> int | None:
+        """The process of a node; a pid file whose process is gone, or somebody else's by now, counts for nothing."""
+        try:
+            pid = int(self.pid_file(node).read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if is_broker(pid, properties_file=self.properties_file(node)) else None
+
+    def write_pid(self, node: Node, pid: int) -> None:
+        """Remember the process of a node; what an earlier one left is replaced."""
+        self.pid_file(node).write_text(f"{pid}\n", "utf-8")
+
+    def forget_pid(self, node: Node) -> None:
+        """The node has ended."""
+        self.pid_file(node).unlink(missing_ok=True)
 
     def is_formatted(self, node: Node) -> bool:
         """Whether Kafka's storage tool has been here."""
@@ -153,6 +170,16 @@ class ClusterFolder:
                 value=found,
                 expected=cluster.cluster_id,
             )
+
+
+def running_already(path: Path) -> ConfigError:
+    """The error of a start that needs the folder for itself."""
+    return ConfigError(
+        "brokers of this folder are running already; stop them first with `txlayer broker stop`",
+        name="data",
+        value=str(path),
+        expected="no running broker",
+    )
 
 
 def new_cluster_id() -> str:

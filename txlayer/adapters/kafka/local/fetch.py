@@ -8,6 +8,7 @@ repository, and `maven_url` names another one.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,10 @@ from txlayer.errors import ConfigError, RetriableError
 FETCH_TIMEOUT_S = 900
 """44 MB through a slow line; then something hangs."""
 REPORT_EVERY_S = 0.2
+COMPLAINT_LENGTH_MAX = 300
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of files and of bytes that have come so far, also before the first and after the last."""
@@ -46,12 +51,12 @@ class Sources:
 
     maven: Path | None
     """The `mvn` command."""
+    ivy: str | None
+    """The class path of Ivy."""
     java: Path
     """Runs Ivy."""
     maven_url: str | None
     """A repository to use instead of the default one."""
-    java_flags: tuple[str, ...] = ()
-    """For Ivy's Java: a proxy."""
 
 
 def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progress) -> Path:
@@ -117,17 +122,17 @@ def _commands(
             settings = ("-s", str(work / "settings.xml"))
         # A repository folder of our own: progress can be seen, and a damaged file in the user's does not matter.
         yield "mvn", (
-            str(sources.maven), "-B", "-q", *settings, "-f", str(project), f"-Dmaven.repo.local={work / 'm2'}",
-            "dependency:copy-dependencies", f"-DoutputDirectory={target}",
+            str(sources.maven), "-B", "-q", *settings, "-f", str(project),
+            f"-Dmaven.repo.local={work / 'm2'}", f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={target}",
         )  # fmt: skip
-    if (class_path := ivy_class_path()) is not None:
+    if sources.ivy is not None:
         (work / "ivysettings.xml").write_text(
             ivy_settings(work / "ivy", sources.maven_url), "utf-8"
         )
         (work / "ivy.xml").write_text(ivy_module(lock), "utf-8")
         trust = write_trust_store(work / "trust.jks")
         yield "ivy", (
-            str(sources.java), *trust, *sources.java_flags, "-cp", class_path, "org.apache.ivy.Main",
+            str(sources.java), *trust, "-cp", sources.ivy, "org.apache.ivy.Main",
             "-warn", "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml"),
             "-retrieve", f"{target}/[artifact]-[revision].[ext]",
         )  # fmt: skip
@@ -139,7 +144,7 @@ def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) 
     deadline = time.monotonic() + FETCH_TIMEOUT_S
     with output.open("wb") as sink:
         try:
-            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)  # noqa: S603
+            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)  # noqa: S603 - our own command line
         except OSError as exc:
             return f"it could not be started: {exc}"
         try:
@@ -173,10 +178,15 @@ def _arrived(lock: JarLock, work: Path) -> tuple[int, int]:
 
 
 def last_complaint(output: str) -> str:
-    """The line of a tool's output that says most: its first error, without decoration."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "ERROR" in line or "Exception" in line or "FAILED" in line]
-    return (errors or lines or ["nothing"])[0].removeprefix("[ERROR]").strip()[:300]
+    """The line of a tool's output that says most: its first error, else the first thing that it did not find."""
+    lines = [line.strip() for line in _COLOURS.sub("", output).splitlines()]
+    # Ivy's headings say that there are errors, not which.
+    lines = [line for line in lines if line and not line.startswith("::::") and line != "[ERROR]"]
+    for signs in (("[ERROR]", " error ", "Exception"), ("not found",)):
+        for line in lines:
+            if any(sign in line for sign in signs):
+                return line.removeprefix("[ERROR]").strip(": ")[:COMPLAINT_LENGTH_MAX]
+    return (lines or ["nothing"])[-1][:COMPLAINT_LENGTH_MAX]
 
 
 def maven_project(lock: JarLock) -> str:

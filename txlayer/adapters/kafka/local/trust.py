@@ -16,7 +16,7 @@ _MAGIC = 0xFEEDFEED
 _VERSION = 2
 _TRUSTED_CERTIFICATE = 2
 # Not a secret: the form demands a checksum that is salted with a password, and this is Java's own default.
-_PASSWORD = "changeit"  # noqa: S105
+_PASSWORD = "changeit"  # noqa: S105 - no secret
 _SALT = b"Mighty Aphrodite"
 
 

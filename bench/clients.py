@@ -1,0 +1,89 @@
+"""txlayer's producers under load, as children of the benchmarks.
+
+    python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT
+    python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
+    python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
+
+Each prints one JSON line at its end: when it began and how long it took until every op was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from bare import VALUE
+
+from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
+
+
+def run_submit(servers: str, namespace: str, count: int, in_flight_max: int) -> dict[str, Any]:
+    """Pipelined: one thread keeps thousands in flight."""
+    topic = f"{namespace}.orders"
+    with TransactionalProducer(
+        bootstrap_servers=servers, namespace=namespace, group="bench", in_flight_max=in_flight_max
+    ) as producer:
+        started = time.time()
+        submit = producer.submit
+        for _ in range(count):
+            future = submit([Message(topic, VALUE, b"k")], None)
+        future.result(60)
+        producer.close()
+    return {"started": started, "took_s": time.time() - started}
+
+
+def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> dict[str, Any]:
+    """Blocking transactions from many threads: prepare, an empty local transaction, commit."""
+    topic = f"{namespace}.orders"
+    with TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
+
+        def work(number: int) -> None:
+            for _ in range(count // thread_count):
+                with producer.transaction() as tx:
+                    tx.send(topic, key=b"k", value=VALUE)
+                    tx.prepare()
+
+        started = time.time()
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(thread_count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.close()
+    return {"started": started, "took_s": time.time() - started}
+
+
+async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -> dict[str, Any]:
+    """The same from asyncio tasks."""
+    topic = f"{namespace}.orders"
+    async with AsyncTransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
+
+        async def work() -> None:
+            for _ in range(count // task_count):
+                async with producer.transaction() as tx:
+                    tx.send(topic, key=b"k", value=VALUE)
+                    await tx.prepare()
+
+        started = time.time()
+        await asyncio.gather(*(work() for _ in range(task_count)))
+        await producer.close()
+    return {"started": started, "took_s": time.time() - started}
+
+
+def main() -> None:
+    """Run one kind of client."""
+    kind, servers, namespace, *numbers = sys.argv[1:]
+    count, width = map(int, numbers)
+    if kind == "asyncio":
+        result = asyncio.run(run_tasks(servers, namespace, count, width))
+    else:
+        result = {"submit": run_submit, "threads": run_threads}[kind](servers, namespace, count, width)
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

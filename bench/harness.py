@@ -1,0 +1,203 @@
+"""What every benchmark shares: a broker of its own, topics, child processes with their CPU, and the closing table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.config import SystemTopics
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTITION_COUNT = 8
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the closing table."""
+
+    name: str
+    measured: float
+    must_reach: float
+    unit: str = ""
+    is_at_most: bool = False  # the bound is an upper one
+
+    @property
+    def is_reached(self) -> bool:
+        """True when the bound holds."""
+        return self.measured <= self.must_reach if self.is_at_most else self.measured >= self.must_reach
+
+
+@contextmanager
+def broker(**arguments: Any) -> Iterator[LocalBroker]:
+    """A broker with a heap for load, on this machine, gone at the end."""
+    with LocalBroker(performance=True, config=LocalConfig.from_environ(os.environ), **arguments) as running:
+        yield running
+
+
+def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)) -> SystemTopics:
+    """The topics of a namespace with their settings, real topics, and stored offsets 0."""
+    topics = SystemTopics(namespace)
+    admin = AdminClient({"bootstrap.servers": servers})
+    append_time = {"message.timestamp.type": "LogAppendTime"}
+    new = [
+        NewTopic(topics.half, PARTITION_COUNT, 1, config=append_time),
+        NewTopic(topics.op, PARTITION_COUNT, 1, config=append_time),
+        NewTopic(topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}),
+        *(NewTopic(f"{namespace}.{name}", PARTITION_COUNT, 1) for name in targets),
+    ]
+    for future in admin.create_topics(new).values():
+        future.result(20)
+    begin = [TopicPartition(t, p, 0) for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)]
+    request = ConsumerGroupTopicPartitions(topics.coordinator_group, begin)
+    for future in admin.alter_consumer_group_offsets([request]).values():
+        future.result(20)
+    return topics
+
+
+def drop_namespace(servers: str, namespace: str) -> None:
+    """Delete what a phase left, so that the next one meets the same disk and page cache."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    names = [t for t in admin.list_topics(timeout=20).topics if t.startswith(f"{namespace}.")]
+    for future in admin.delete_topics(names).values():
+        future.result(30)
+
+
+class Child:
+    """A child process whose last line of output is JSON, and the CPU that it used."""
+
+    def __init__(self, name: str, arguments: Sequence[str], **environment: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        )
+        self._watched = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def line(self) -> str:
+        """Its next line of output."""
+        if self._process.stdout is None:
+            raise RuntimeError("no output")
+        return self._process.stdout.readline().strip()
+
+    def say(self, line: str) -> None:
+        """A line to its input."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def has_ended(self, wait_s: float) -> bool:
+        """True when it ended within `wait_s` (it still counts as there until `result` is asked)."""
+        time.sleep(wait_s)
+        return self._watched.status() == psutil.STATUS_ZOMBIE or not self._watched.is_running()
+
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        """What it says last, once it has ended."""
+        output, _ = self._process.communicate(timeout=timeout_s)
+        if self._process.returncode:
+            raise RuntimeError(f"{self.name} ended with {self._process.returncode}")
+        parsed: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+        return parsed
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        times = self._watched.cpu_times()
+        return float(times.user + times.system)
+
+    def memory_bytes(self) -> int:
+        """Resident memory."""
+        return int(self._watched.memory_info().rss)
+
+    def end(self, patience_s: float = 20) -> int:
+        """SIGTERM, then wait."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        return self._process.wait()
+
+
+def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str) -> Child:
+    """`txlayer coordinator run` as a child, ended with the stack."""
+    child = Child(
+        "coordinator",
+        [
+            "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace, "--log-level", "WARNING",
+            "--target-topic", f"{namespace}.*", *arguments,
+        ],
+    )  # fmt: skip
+    stack.callback(child.end)
+    return child
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """CPU seconds of processes so far."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def settings_line() -> str:
+    """What was measured on."""
+    return (
+        f"{os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f}"
+    )
+
+
+def show_figures(figures: Sequence[Figure]) -> int:
+    """The closing table; 1 when a figure is not reached."""
+    table = Table(title="figures")
+    for column in ("figure", "measured", "must reach", "yes or no"):
+        table.add_column(column)
+    for f in figures:
+        sign = "≤" if f.is_at_most else "≥"
+        table.add_row(
+            f.name, f"{f.measured:,.2f} {f.unit}".strip(), f"{sign} {f.must_reach:,.2f} {f.unit}".strip(),
+            "yes" if f.is_reached else "no",
+        )  # fmt: skip
+    Console(width=120).print(table)
+    return 0 if all(f.is_reached for f in figures) else 1
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes with the benchmark."""
+    return tempfile.TemporaryDirectory(prefix="txlayer-bench-")
+
+
+def wait_for(condition: Any, *, within_s: float, what: str) -> None:
+    """Ask until true.
+
+    Raises:
+        TimeoutError: it did not come true in time.
+    """
+    give_up_at = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(what)
+        time.sleep(0.02)

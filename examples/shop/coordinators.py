@@ -1,0 +1,153 @@
+"""Two real coordinator processes, and what happens to them on a bad day."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shop import LOYALTY, ORDERS
+
+PROGRAM = [sys.executable, "-m", "txlayer"]
+COORDINATOR_COUNT = 2
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOOK_EVERY_S = 0.2
+
+
+class CoordinatorTroubleError(Exception):
+    """The coordinators did not do what they must; their logs say why."""
+
+
+class Coordinators:
+    """`txlayer coordinator run`, twice; they share the partitions. They end when this process ends, however it does."""
+
+    def __init__(self, *, bootstrap_servers: str, log_folder: Path) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._log_folder = log_folder
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self._running = [self._launch(number) for number in range(COORDINATOR_COUNT)]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._running:
+            process.kill()  # nothing for those that were stopped
+            process.wait()
+
+    def wait_until_ready(self) -> None:
+        """Return when each of them holds partitions.
+
+        Raises:
+            CoordinatorTroubleError: that takes more than 30 s, or one has ended.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while self._sharing_count() < COORDINATOR_COUNT:
+            is_too_late = time.monotonic() > deadline
+            if is_too_late or any(process.poll() is not None for process in self._running):
+                raise CoordinatorTroubleError("the coordinators do not get ready; see their logs")
+            time.sleep(LOOK_EVERY_S)
+
+    def have_settled(self) -> bool:
+        """True when every decision that was made has been carried out, as their stored offsets say."""
+        return bool(self._status()["op_lag"] == 0)
+
+    def kill(self, number: int) -> int:
+        """SIGKILL, which no process can answer; returns the id of the one that is dead now.
+
+        Raises:
+            CoordinatorTroubleError: it was dead already.
+        """
+        process = self._running[number]
+        process.kill()
+        code = process.wait()
+        if code != -signal.SIGKILL:
+            raise CoordinatorTroubleError(f"coordinator {number + 1} had ended with code {code}")
+        return process.pid
+
+    def restart(self, number: int) -> int:
+        """Start one again, as a supervisor would; its process id."""
+        self._running[number] = self._launch(number)
+        return self._running[number].pid
+
+    def stop(self) -> None:
+        """SIGTERM: each finishes its Kafka transaction and leaves the group.
+
+        Raises:
+            CoordinatorTroubleError: one ended otherwise.
+        """
+        for process in self._running:
+            process.terminate()
+        codes = [process.wait(STOP_TIMEOUT_S) for process in self._running]
+        if any(codes):
+            raise CoordinatorTroubleError(f"the coordinators stopped with codes {codes}")
+
+    def _launch(self, number: int) -> subprocess.Popen[bytes]:
+        with (self._log_folder / f"coordinator-{number + 1}.log").open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 - our own program
+                # It watches the pipe: its end is this process's end.
+                [
+                    *self._command("run"),
+                    "--watch-parent",
+                    f"--target-topic={ORDERS}",
+                    f"--target-topic={LOYALTY}",
+                ],
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the demo alone, which then ends the others in order
+            )
+
+    def _sharing_count(self) -> int:
+        return sum(bool(member["partitions"]) for member in self._status()["members"])
+
+    def _status(self) -> dict[str, Any]:
+        """What `txlayer coordinator status` says, from this machine or any other."""
+        answer = subprocess.run(  # noqa: S603 - our own program
+            [*self._command("status"), "--json"],
+            env=_environment(),
+            capture_output=True,
+            check=False,
+        )
+        if not answer.stdout:
+            raise CoordinatorTroubleError(answer.stderr.decode())
+        status: dict[str, Any] = json.loads(answer.stdout)
+        return status
+
+    def _command(self, name: str) -> list[str]:
+        return [*PROGRAM, "coordinator", name, f"--bootstrap-servers={self._bootstrap_servers}"]
+
+
+def apply_topics(bootstrap_servers: str) -> None:
+    """Create txlayer's own topics: half, op and the others.
+
+    Raises:
+        CoordinatorTroubleError: they cannot be created.
+    """
+    answer = subprocess.run(  # noqa: S603 - our own program
+        [*PROGRAM, "topics", "apply", f"--bootstrap-servers={bootstrap_servers}"],
+        env=_environment(),
+        capture_output=True,
+        check=False,
+    )
+    if answer.returncode != 0:
+        raise CoordinatorTroubleError(answer.stderr.decode())
+
+
+def _environment() -> dict[str, str]:
+    # Somebody's own settings for txlayer are not meant for this demo.
+    return {name: value for name, value in os.environ.items() if not name.startswith("TXLAYER_")}

@@ -1,0 +1,149 @@
+"""What the demo shows: progress while it runs; at the end a table, or the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from bad_day import Kill
+from compare import Comparison
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+OnProgress = Callable[[int, int, int], None]
+"""Is told how many purchases were accepted, how many refused, and how many messages are visible."""
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of a latency, in milliseconds."""
+
+    p50: float
+    p99: float
+    longest: float
+
+    @classmethod
+    def of(cls, values_ms: Sequence[float]) -> Percentiles:
+        """Nearest rank; zeros of nothing."""
+        ordered = sorted(values_ms) or [0.0]
+        p50, p99, longest = (
+            round(ordered[round((len(ordered) - 1) * rank)], 1) for rank in (0.5, 0.99, 1)
+        )
+        return cls(p50, p99, longest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The result of a run."""
+
+    purchase_count: int
+    seed: int
+    kills: list[Kill]
+    selling_s: float
+    settling_s: float | None
+    """From the last purchase until every decision was carried out; None: not within the time allowed."""
+    whole_s: float
+    buying: Percentiles
+    forwarding: Percentiles
+    comparison: Comparison
+
+    @property
+    def is_good(self) -> bool:
+        """True when nothing differs and nothing was left over."""
+        return self.comparison.is_equal and self.settling_s is not None
+
+
+class Show:
+    """Progress goes to standard error, the result to standard output."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._progress_console = Console(stderr=True, highlight=False)
+        self._started = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start of the demo."""
+        return time.monotonic() - self._started
+
+    def tell(self, what: str) -> None:
+        """One line of what happens, with its second."""
+        self._progress_console.print(f"[dim]{self.elapsed_s:5.1f} s[/]  {what}")
+
+    @contextmanager
+    def progress(self, purchase_count: int) -> Iterator[OnProgress]:
+        """Two bars: what the shop has sold, and what readers of `orders` see of it."""
+        bars = Progress(
+            TextColumn("         {task.description:<18}"),
+            BarColumn(bar_width=36),
+            TextColumn("{task.completed:>6,.0f} of {task.total:>6,.0f}"),
+            TimeElapsedColumn(),
+            console=self._progress_console,
+        )
+        done = bars.add_task("purchases", total=purchase_count)
+        visible = bars.add_task("visible in orders", total=purchase_count)
+
+        def update(accepted_count: int, refused_count: int, visible_count: int) -> None:
+            bars.update(done, completed=accepted_count + refused_count)
+            bars.update(visible, completed=visible_count, total=purchase_count - refused_count)
+
+        with bars:
+            yield update
+
+    def result(self, report: Report) -> None:
+        """The closing table, or JSON."""
+        if self._as_json:
+            print(json.dumps(_as_json(report), indent=2))
+        else:
+            Console(highlight=False).print(_as_table(report))
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    body = asdict(report)
+    del body["comparison"]["forward_ms"]
+    return body | {"verdict": "equal" if report.is_good else "different"}
+
+
+def _as_table(report: Report) -> Table:
+    found = report.comparison
+    table = Table(
+        show_header=False, title="One purchase = one database row and two messages, or nothing"
+    )
+    for row in (
+        ("purchases", f"{report.purchase_count:,} in {report.selling_s:.1f} s: {report.purchase_count / report.selling_s:,.0f} each second"),
+        ("accepted, refused", f"{found.accepted_count:,} and {found.refused_count:,}"),
+        *((f"messages in {t}", f"{count:,}") for t, count in found.record_counts.items()),
+        ("one purchase", _latency(report.buying)),
+        ("birth to real topic", _latency(report.forwarding)),
+    ):  # fmt: skip
+        table.add_row(*row)
+    for kill in report.kills:
+        table.add_row(
+            "killed",
+            f"coordinator {kill.coordinator} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases",
+        )
+    table.add_section()
+    for finding in found.findings:
+        table.add_row(
+            f"[red]{finding.where}[/]",
+            f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}",
+        )
+    if report.settling_s is None:
+        table.add_row("[red]coordinators[/]", "did not carry out every decision in time")
+    table.add_row("verdict", _verdict(report))
+    table.caption = f"{report.whole_s:.0f} s in all; the same moments again: --seed {report.seed}"
+    return table
+
+
+def _latency(found: Percentiles) -> str:
+    return f"p50 {found.p50:,.1f} ms, p99 {found.p99:,.1f} ms, longest {found.longest:,.0f} ms"
+
+
+def _verdict(report: Report) -> str:
+    if not report.is_good:
+        return "[bold red]DIFFERENT[/]"
+    return "[bold green]EQUAL[/]: each accepted purchase once in each topic, customers in order, nothing else"

@@ -1,0 +1,79 @@
+"""P1-P6 while the broker itself dies: killed and restarted, and away for a while."""
+
+from __future__ import annotations
+
+import os
+from threading import Event
+
+import pytest
+
+from tests.e2e.conftest import SEED, Start
+from tests.support.arena import Arena, make_arena
+from tests.support.processes import CoordinatorProcess
+from tests.support.waiting import wait_until
+from tests.support.witness import Witness
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+AWAY_S = float(os.environ.get("E2E_BROKER_AWAY_S", "15"))
+KILL_COUNT = 2
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+def test_a_broker_that_dies_and_comes_back_costs_nothing(
+    local_config: LocalConfig, start_coordinator: Start
+) -> None:
+    print(f"replay with E2E_SEED={SEED}")
+    with LocalBroker(config=local_config) as broker:
+        arena = make_arena(broker.bootstrap_servers)
+        load = arena.load(rate=200, seed=SEED)
+        load.start()
+        coordinator = start_coordinator(arena, "--doubt-after", "1s")
+        pids = {broker.pids[1]}
+        with Witness(arena.servers, arena.targets) as witness:
+            for _ in range(KILL_COUNT):
+                wait_for_progress(witness, coordinator)
+                broker.kill(1)
+                broker.start(1)
+                pids.add(broker.pids[1])
+            wait_for_progress(witness, coordinator)
+
+            broker.stop(1)
+            sent_before = len(load.sent)
+            Event().wait(AWAY_S)
+            sent_after = len(load.sent)
+            broker.start(1)
+            pids.add(broker.pids[1])
+            wait_for_progress(witness, coordinator)
+            load.stop()
+            rest(arena, coordinator)
+            verdict = arena.verdict(load)
+
+        print(verdict.counts, witness.count, len(coordinator.events("coordinator.rebuild")))
+        assert [] == verdict.findings[:20]
+        assert [] == witness.repeated()
+        assert [] == load.failures
+        assert len(pids) == KILL_COUNT + 2
+        assert sent_before < sent_after
+        assert coordinator.is_running
+        coordinator.terminate()
+        assert 0 == coordinator.wait()
+
+
+def wait_for_progress(witness: Witness, coordinator: CoordinatorProcess) -> None:
+    """New messages become visible."""
+    seen = witness.count
+
+    def is_moving() -> bool:
+        assert coordinator.is_running, coordinator.output()[-3000:]
+        return witness.count > seen + 50
+
+    wait_until(is_moving, within=60, what="progress")
+
+
+def rest(arena: Arena, coordinator: CoordinatorProcess) -> None:
+    """Everything that can be applied was applied."""
+    arena.wait_until_applied(within=60)
+    assert coordinator.is_running

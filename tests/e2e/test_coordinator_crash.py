@@ -1,0 +1,60 @@
+"""P1-P6 while coordinators are killed with SIGKILL, at whatever they are doing: forwarding, recovering, joining."""
+
+from __future__ import annotations
+
+import os
+import random
+from threading import Event
+
+import pytest
+
+from tests.conftest import Broker
+from tests.e2e.conftest import SEED, Start
+from tests.support.arena import make_arena
+from tests.support.processes import CoordinatorProcess
+from tests.support.waiting import wait_until
+from tests.support.witness import Witness
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+# Longer runs are asked for by the environment.
+KILL_COUNT = int(os.environ.get("E2E_KILLS", "20"))
+RATE = int(os.environ.get("E2E_RATE", "300"))
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+def test_twenty_kills_at_random_moments_lose_and_double_nothing(
+    broker: Broker, start_coordinator: Start
+) -> None:
+    print(f"replay with E2E_SEED={SEED}")
+    rng = random.Random(SEED)
+    arena = make_arena(broker.bootstrap_servers)
+    load = arena.load(rate=RATE, seed=SEED)
+    load.start()
+    killed: list[CoordinatorProcess] = []
+
+    with Witness(arena.servers, arena.targets) as witness:
+        running = [start_coordinator(arena, "--doubt-after", "1s") for _ in range(2)]
+        while len(killed) < KILL_COUNT:
+            if rng.random() < 0.7:
+                seen = witness.count
+                wait_until(lambda seen=seen: witness.count > seen, within=60, what="progress")
+            Event().wait(rng.uniform(0.0, 1.0))
+            victim = running.pop(rng.randrange(2))
+            victim.kill()
+            killed.append(victim)
+            running.append(start_coordinator(arena, "--doubt-after", "1s"))
+        load.stop()
+        arena.wait_until_applied(within=90)
+        verdict = arena.verdict(load)
+
+    print(verdict.counts, verdict.doubt_states, f"aborted {arena.aborted_count()}")
+    assert [] == verdict.findings[:20]
+    assert [] == witness.repeated()
+    assert [] == load.failures
+    assert all(process.is_running for process in running)
+    # The faults happened, and hit where it hurts: inside Kafka transactions that were never finished.
+    assert [-9] * KILL_COUNT == [process.wait() for process in killed]
+    assert arena.aborted_count() > 0
+    assert any(process.events("recovery.fenced") for process in [*killed, *running])

@@ -1,0 +1,62 @@
+"""A coordinator that slept past its session: what it still believes must not reach any log (P2)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.conftest import Broker
+from tests.e2e.conftest import SEED, Start
+from tests.support.arena import make_arena
+from tests.support.waiting import wait_until
+from tests.support.witness import Witness
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+FREEZE_COUNT = 4
+
+
+@pytest.mark.promise("P2")
+def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator: Start) -> None:
+    print(f"replay with E2E_SEED={SEED}")
+    rng = random.Random(SEED)
+    arena = make_arena(broker.bootstrap_servers)
+    load = arena.load(rate=400, seed=SEED)
+    load.start()
+    zombie = start_coordinator(arena)
+    zombie.wait_for("partitions.taken_over")
+    zombies = []
+
+    with Witness(arena.servers, arena.targets) as witness:
+        for _ in range(FREEZE_COUNT):
+            seen = witness.count
+            wait_until(lambda seen=seen: witness.count > seen, within=60, what="progress")
+            wait_until(lambda: rng.random() < 0.1, within=60, what="a random moment of work")
+            zombie.freeze()
+            successor = start_coordinator(arena)
+            successor.wait_for("partitions.taken_over", within=60)
+            seen = witness.count
+            wait_until(lambda seen=seen: witness.count > seen, within=60, what="the successor works")
+            zombie.thaw()
+            # It finds out by itself: its writers are fenced, or the group tells it that it is no member any more.
+            wait_until(
+                lambda zombie=zombie: zombie.events("coordinator.rebuild")
+                or len(zombie.events("partitions.taken_over")) > 1,
+                within=30,
+                what="the zombie notices",
+            )
+            zombies.append(zombie)
+            zombie.terminate()
+            assert 0 == zombie.wait()
+            zombie = successor
+        load.stop()
+        arena.wait_until_applied(within=60)
+        verdict = arena.verdict(load)
+
+    reasons = [e["reason"] for z in zombies for e in z.events("coordinator.rebuild")]
+    print(verdict.counts, reasons)
+    assert [] == verdict.findings[:20]
+    assert [] == witness.repeated()
+    # At least one of them was frozen inside a Kafka transaction and tried to go on with it.
+    assert any("FENCED" in reason or "GENERATION" in reason or "MEMBER" in reason for reason in reasons)

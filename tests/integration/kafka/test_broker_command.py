@@ -1,0 +1,320 @@
+"""`txlayer broker` as people use it: commands that end, a broker that stays, and one line for every trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import create_topic
+from tests.support.records import read_all, write
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.background import BackgroundCluster
+from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.processes import is_broker
+from txlayer.errors import ConfigError
+
+pytestmark = pytest.mark.kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Somebody's terminal: a data folder, a port, and the settings of this machine."""
+
+    data: Path
+    port: int
+    environment: dict[str, str]
+
+    def command(self, *words: str) -> list[str]:
+        """A `txlayer broker` command about this data folder."""
+        return [sys.executable, "-m", "txlayer", "broker", *words, "--data", str(self.data)]
+
+    def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, timeout=120, check=False,
+            env={**self.environment, **settings},
+        )  # fmt: skip
+
+    def start(self, *words: str) -> dict[str, Any]:
+        """Start on the terminal's port; what it says as JSON."""
+        answer = self.run("start", "--port", str(self.port), "--json", *words)
+        assert (0, "") == (answer.returncode, answer.stderr)
+        return dict(json.loads(answer.stdout))
+
+    def is_running(self, pid: int) -> bool:
+        """Whether the first broker of the folder is this process."""
+        return is_broker(pid, properties_file=self.data / "node-1" / "server.properties")
+
+
+@pytest.fixture
+def terminal(local_config: LocalConfig, tmp_path: Path) -> Iterator[Terminal]:
+    """A terminal whose broker is gone afterwards."""
+    environment = {**os.environ, "TXLAYER_HOME": str(local_config.home)}
+    if local_config.named_java_home:
+        environment["TXLAYER_JAVA_HOME"] = local_config.named_java_home
+    opened = Terminal(tmp_path / "data", free_ports(1)[0], environment)
+    yield opened
+    # A folder that some test made unreadable has no broker.
+    with suppress(ConfigError):
+        BackgroundCluster(opened.data).stop()
+
+
+def complaint(answer: subprocess.CompletedProcess[str]) -> str:
+    """The one line on standard error; nothing else was said."""
+    assert "" == answer.stdout
+    (line,) = answer.stderr.splitlines()
+    return line
+
+
+@contextmanager
+def running_in_the_foreground(
+    terminal: Terminal,
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`txlayer broker run`, ready, and the process of its broker."""
+    line = terminal.command("run", "--port", str(terminal.port), "--json")
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, text=True, env=terminal.environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())["brokers"][0]["pid"]
+        finally:
+            process.kill()
+
+
+def test_a_broker_outlives_its_command_and_its_data_outlive_the_broker(terminal: Terminal) -> None:
+    started = terminal.start()
+    servers, pid = started["bootstrap_servers"], started["brokers"][0]["pid"]
+    create_topic(servers, "orders")
+    write(servers, "orders", b"first")
+
+    again = terminal.start()
+    running = terminal.run("status")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not terminal.is_running(pid), within=10, what="the kill")
+    killed = terminal.run("status", "--json")
+    restarted = terminal.start()
+    after_kill = read_all(servers, "orders")
+    stopped = terminal.run("stop")
+    absent = terminal.run("stop")
+    terminal.start()
+    after_stop = read_all(servers, "orders")
+
+    assert f"127.0.0.1:{terminal.port}" == servers
+    assert started == again
+    assert (0, True) == (running.returncode, "running: 127.0.0.1:" in running.stdout)
+    assert (1, "not running") == (killed.returncode, json.loads(killed.stdout)["state"])
+    assert pid != restarted["brokers"][0]["pid"]
+    assert started["cluster_id"] == restarted["cluster_id"]
+    assert [b"first"] == after_kill
+    assert (0, "stopped 1\n") == (stopped.returncode, stopped.stdout)
+    assert (0, "was not running\n") == (absent.returncode, absent.stdout)
+    assert [b"first"] == after_stop
+
+
+def test_wipe_ends_the_broker_and_removes_its_data_and_nothing_else(terminal: Terminal) -> None:
+    pid = terminal.start()["brokers"][0]["pid"]
+    (terminal.data / "notes.txt").write_text("mine", "utf-8")
+
+    unsure = subprocess.run(
+        terminal.command("wipe"), input="n\n", capture_output=True, text=True, timeout=60,
+        check=False, env=terminal.environment,
+    )  # fmt: skip
+    assert 1 == unsure.returncode
+    assert terminal.is_running(pid)
+
+    assert 0 == terminal.run("wipe", "--yes").returncode
+
+    assert not terminal.is_running(pid)
+    assert ["notes.txt"] == [path.name for path in terminal.data.iterdir()]
+
+
+def test_status_of_nothing_is_a_finding(terminal: Terminal) -> None:
+    answer = terminal.run("status")
+
+    assert (1, f"not running: no data in {terminal.data}\n") == (answer.returncode, answer.stdout)
+    assert not terminal.data.exists()
+
+
+def test_a_port_in_use_is_one_line_that_names_the_way_out(terminal: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", terminal.port)):
+        answer = terminal.run("start", "--port", str(terminal.port))
+
+    assert 2 == answer.returncode
+    assert f"another with --port (name='port', value={terminal.port}" in complaint(answer)
+
+
+def test_a_running_broker_is_not_moved_to_another_port(terminal: Terminal) -> None:
+    terminal.start()
+
+    answer = terminal.run("start", "--port", str(terminal.port + 1))
+
+    assert 2 == answer.returncode
+    assert "running on another port" in complaint(answer)
+
+
+def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alone(
+    terminal: Terminal,
+) -> None:
+    pid = terminal.start()["brokers"][0]["pid"]
+    terminal.run("stop")
+    with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
+        pid_file = terminal.data / "node-1" / "broker.pid"
+        pid_file.write_text(f"{stranger.pid}\n", "utf-8")
+
+        status = terminal.run("status")
+        stop = terminal.run("stop")
+        pid_file.write_text(f"{stranger.pid}\n", "utf-8")
+        started = terminal.start()
+        is_unharmed = stranger.poll() is None
+        stranger.kill()
+
+    assert 1 == status.returncode
+    assert "was not running\n" == stop.stdout
+    assert is_unharmed
+    assert started["brokers"][0]["pid"] not in (pid, stranger.pid)
+
+
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Terminal) -> None:
+    terminal.data.mkdir()
+    (terminal.data / "thesis.txt").write_text("mine", "utf-8")
+
+    for words in (("start",), ("stop",), ("wipe", "--yes"), ("status",)):
+        answer = terminal.run(*words)
+        assert 2 == answer.returncode
+        assert "name an empty or a new one with --data" in complaint(answer)
+
+    assert ["thesis.txt"] == [path.name for path in terminal.data.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("cluster.json", '"4.', '"9.', "written by a later Kafka"),
+        ("cluster.json", '"format": 1', '"format": 99', "cannot be read by this txlayer"),
+        ("node-1/data/meta.properties", "cluster.id=", "cluster.id=x", "data of another cluster"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    terminal: Terminal, file: str, old: str, new: str, says: str
+) -> None:
+    terminal.start()
+    terminal.run("stop")
+    path = terminal.data / file
+    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+    answer = terminal.run("start")
+
+    assert 2 == answer.returncode
+    assert says in complaint(answer)
+    assert "--data" in complaint(answer) or "txlayer broker wipe" in complaint(answer)
+
+
+def test_a_missing_java_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    answer = terminal.run("start", TXLAYER_JAVA_HOME=str(tmp_path / "nowhere"))
+
+    assert 2 == answer.returncode
+    assert "name a Java 17 or 21" in complaint(answer)
+    assert "TXLAYER_JAVA_HOME" in complaint(answer)
+
+
+def test_an_unreachable_repository_is_one_line_after_the_progress(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+
+    answer = terminal.run(
+        "start", TXLAYER_HOME=str(tmp_path), TXLAYER_MAVEN_URL=f"http://127.0.0.1:{port}"
+    )
+
+    assert 3 == answer.returncode
+    *_, line = answer.stderr.splitlines()
+    assert "could not be fetched" in line
+    assert "TXLAYER_MAVEN_URL" in line
+
+
+def test_a_setting_that_kafka_refuses_is_one_line(terminal: Terminal) -> None:
+    answer = terminal.run("start", "--property", "num.io.threads=0")
+
+    assert 2 == answer.returncode
+    assert "num.io.threads" in complaint(answer)
+
+
+def test_a_broker_that_ends_at_once_is_told_with_its_own_last_error(terminal: Terminal) -> None:
+    terminal.start()
+    terminal.run("stop")
+
+    answer = terminal.run("start", "--property", "num.io.threads=0")
+
+    assert 3 == answer.returncode
+    assert "num.io.threads" in complaint(answer)
+    assert "broker.log" in complaint(answer)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
+def test_run_stays_until_it_is_told_to_end(
+    terminal: Terminal, number: signal.Signals, code: int
+) -> None:
+    with running_in_the_foreground(terminal) as (process, pid):
+        process.send_signal(number)
+        assert code == process.wait(30)
+
+    assert not terminal.is_running(pid)
+
+
+def test_a_killed_run_takes_its_broker_with_it(terminal: Terminal) -> None:
+    with running_in_the_foreground(terminal) as (process, pid):
+        process.kill()
+        process.wait(30)
+
+    wait_until(lambda: not terminal.is_running(pid), within=10, what="the broker ends")
+
+
+def test_run_ends_well_when_another_command_stops_its_broker(terminal: Terminal) -> None:
+    with running_in_the_foreground(terminal) as (process, _):
+        assert "stopped 1\n" == terminal.run("stop").stdout
+        assert 0 == process.wait(30)
+
+
+def test_run_ends_with_code_3_when_its_broker_is_killed(terminal: Terminal) -> None:
+    with running_in_the_foreground(terminal) as (process, pid):
+        os.kill(pid, signal.SIGKILL)
+        assert 3 == process.wait(30)
+
+
+@pytest.mark.slow
+def test_three_brokers_are_one_cluster_whose_missing_one_is_started_again(
+    terminal: Terminal,
+) -> None:
+    started = terminal.start("--brokers", "3")
+    pids = [broker["pid"] for broker in started["brokers"]]
+    os.kill(pids[1], signal.SIGKILL)
+    wait_until(
+        lambda: (
+            not is_broker(pids[1], properties_file=terminal.data / "node-2" / "server.properties")
+        ),
+        within=10,
+        what="the kill",
+    )
+
+    partly = terminal.run("status", "--json")
+    other_count = terminal.run("start", "--brokers", "1")
+    again = [broker["pid"] for broker in terminal.start()["brokers"]]
+
+    assert 3 == len(started["bootstrap_servers"].split(","))
+    assert (1, "partly running") == (partly.returncode, json.loads(partly.stdout)["state"])
+    assert 2 == other_count.returncode
+    assert "--brokers 3" in complaint(other_count)
+    assert [True, False, True] == [a == b for a, b in zip(pids, again, strict=True)]

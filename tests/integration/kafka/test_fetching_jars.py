@@ -1,0 +1,239 @@
+"""Kafka's jars from a repository on this machine: through Ivy, through `mvn`, and everything that goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.repositories import serve
+from txlayer.adapters.kafka.local.fetch import (
+    RepositoryUnreachableError,
+    Sources,
+    fetch_jars,
+    ivy_class_path,
+)
+from txlayer.adapters.kafka.local.jars import Jar, JarLock, WrongChecksumError, verify
+from txlayer.adapters.kafka.local.java import bundled_java, find_java
+from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.runtime import LocalConfig, prepare_runtime, quiet
+from txlayer.errors import ConfigError
+
+pytestmark = pytest.mark.kafka
+
+CONTENT = {"kafka_2.13": b"the broker" * 1000, "slf4j-simple": b"the log"}
+GROUPS = {"kafka_2.13": "org.apache.kafka", "slf4j-simple": "org.slf4j"}
+LOCK = JarLock(
+    tuple(
+        Jar(GROUPS[name], name, "4.3.0", len(content), hashlib.sha256(content).hexdigest())
+        for name, content in CONTENT.items()
+    )
+)
+FILES = {
+    f"{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}/{jar.file_name}": CONTENT[
+        jar.artifact
+    ]
+    for jar in LOCK.jars
+}
+
+
+@pytest.fixture(scope="module")
+def java(local_config: LocalConfig) -> Path:
+    """The Java that runs Ivy."""
+    return find_java(
+        named_home=local_config.named_java_home,
+        java_home=local_config.java_home,
+        search_path=local_config.search_path,
+        bundled=bundled_java(),
+    )
+
+
+def through_ivy(java: Path, url: str) -> Sources:
+    """What a machine without `mvn` has."""
+    return Sources(maven=None, ivy=ivy_class_path(), java=java, maven_url=url)
+
+
+def fake_maven(folder: Path, script: str) -> Path:
+    """An `mvn` that does what `script` says, with the folder for the jars in $OUT."""
+    maven = folder / "mvn"
+    head = (
+        "#!/bin/sh\nfor word; do case $word in -DoutputDirectory=*) OUT=${word#*=};; esac; done\n"
+    )
+    maven.write_text(head + script, "utf-8")
+    maven.chmod(0o755)
+    return maven
+
+
+def names_in(cache: Path) -> list[str]:
+    """What a cache holds, but for lock files."""
+    return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    with serve(FILES) as repository:
+        sources = through_ivy(java, repository.url)
+        folder = fetch_jars(
+            LOCK, cache=tmp_path, sources=sources, progress=lambda f, b: told.append((f, b))
+        )
+    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+
+    verify(folder, LOCK.jars)
+    assert folder == again
+    assert {jar.file_name: 1 for jar in LOCK.jars} == dict(repository.fetched)
+    assert (0, 0) == told[0]
+    assert (2, LOCK.size_bytes) == told[-1]
+    assert [folder.name] == names_in(tmp_path)
+
+
+def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(
+    java: Path, tmp_path: Path
+) -> None:
+    forged = {path: content.replace(b"o", b"0") for path, content in FILES.items()}
+
+    with serve(forged) as repository, pytest.raises(WrongChecksumError) as refused:
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=quiet)
+
+    assert "kafka_2.13-4.3.0.jar" == refused.value.file
+    assert "package mirror" in str(refused.value)
+    assert [] == names_in(tmp_path)
+
+
+def test_an_unreachable_repository_is_told_with_the_ways_out(java: Path, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+
+    with pytest.raises(RepositoryUnreachableError, match="TXLAYER_MAVEN_URL") as failed:
+        fetch_jars(
+            LOCK,
+            cache=tmp_path,
+            sources=through_ivy(java, f"http://127.0.0.1:{port}"),
+            progress=quiet,
+        )
+
+    assert "TXLAYER_KAFKA_HOME" in str(failed.value)
+    assert [] == names_in(tmp_path)
+
+
+def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> None:
+    some = dict(list(FILES.items())[:1])
+
+    with serve(some) as repository, pytest.raises(RepositoryUnreachableError, match="slf4j-simple"):
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=quiet)
+
+    assert [] == names_in(tmp_path)
+
+
+def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
+    with serve(FILES) as repository, ThreadPoolExecutor(max_workers=2) as pool:
+        sources = through_ivy(java, repository.url)
+        both = [
+            pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=quiet)
+            for _ in range(2)
+        ]
+
+    assert both[0].result() == both[1].result()
+    assert {1} == set(repository.fetched.values())
+
+
+def test_a_damaged_jar_in_the_cache_is_fetched_again(java: Path, tmp_path: Path) -> None:
+    with serve(FILES) as repository:
+        sources = through_ivy(java, repository.url)
+        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+        (folder / LOCK.jars[0].file_name).write_bytes(b"cut short")
+
+        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+
+    verify(folder, LOCK.jars)
+
+
+def test_an_installed_mvn_is_used_first(java: Path, tmp_path: Path) -> None:
+    copies = "".join(
+        f"printf '%s' '{CONTENT[jar.artifact].decode()}' > \"$OUT/{jar.file_name}\"\n"
+        for jar in LOCK.jars
+    )
+    maven = fake_maven(tmp_path, f'mkdir -p "$OUT"\n{copies}')
+
+    folder = fetch_jars(
+        LOCK,
+        cache=tmp_path / "cache",
+        sources=Sources(maven=maven, ivy=None, java=java, maven_url=None),
+        progress=quiet,
+    )
+
+    verify(folder, LOCK.jars)
+
+
+def test_ivy_takes_over_from_an_mvn_that_fails(java: Path, tmp_path: Path) -> None:
+    maven = fake_maven(tmp_path, "echo '[ERROR] no JAVA_HOME'; exit 1\n")
+
+    with serve(FILES) as repository:
+        sources = Sources(maven=maven, ivy=ivy_class_path(), java=java, maven_url=repository.url)
+        folder = fetch_jars(LOCK, cache=tmp_path / "cache", sources=sources, progress=quiet)
+
+    verify(folder, LOCK.jars)
+
+
+def test_without_any_tool_the_extra_is_named(java: Path, tmp_path: Path) -> None:
+    sources = Sources(maven=None, ivy=None, java=java, maven_url=None)
+
+    with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
+        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+
+
+def test_without_any_java_the_extra_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
+        find_java(named_home=None, java_home=None, search_path="", bundled=None)
+
+
+def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n", "utf-8")
+    java.chmod(0o755)
+    bundled = tmp_path / "bundled"
+
+    found = find_java(
+        named_home=None, java_home=str(tmp_path), search_path=str(java.parent), bundled=bundled
+    )
+
+    assert bundled == found
+    with pytest.raises(ConfigError, match="Java 11 there"):
+        find_java(named_home=str(tmp_path), java_home=None, search_path="", bundled=bundled)
+
+
+def test_an_unpacked_kafka_is_used_as_it_is(local_config: LocalConfig, tmp_path: Path) -> None:
+    locked = prepare_runtime(local_config)
+    (tmp_path / "libs").symlink_to(locked.command.jar_folder)
+    config = LocalConfig(
+        home=tmp_path / "cache",
+        named_java_home=local_config.named_java_home,
+        java_home=local_config.java_home,
+        search_path=local_config.search_path,
+        kafka_home=str(tmp_path),
+    )
+
+    found = prepare_runtime(config)
+
+    assert (locked.kafka_version, tmp_path / "libs") == (
+        found.kafka_version,
+        found.command.jar_folder,
+    )
+
+
+@pytest.mark.parametrize("jars", [[], ["kafka_2.13-3.9.1.jar"]])
+def test_a_folder_without_a_kafka_4_is_refused(
+    local_config: LocalConfig, tmp_path: Path, jars: list[str]
+) -> None:
+    (tmp_path / "libs").mkdir()
+    for name in jars:
+        (tmp_path / "libs" / name).touch()
+
+    with pytest.raises(ConfigError, match="no Kafka 4 there"):
+        prepare_runtime(
+            LocalConfig(
+                home=tmp_path, search_path=local_config.search_path, kafka_home=str(tmp_path)
+            )
+        )

@@ -1,0 +1,114 @@
+"""A namespace with its real topics on a broker, made for one test; when it has come to rest, and what is wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.support.broker import create_topic, unique_name
+from tests.support.checker import Logs, Verdict, judge, missing_from
+from tests.support.load import Load
+from tests.support.logs import hanging, partition_counts, read_log
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.coordinator_status import CoordinatorStatus, read_status
+from txlayer.adapters.kafka.namespace import Namespace
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import ClientConfig, SystemTopics
+from txlayer.errors import BrokerUnavailableError
+
+PARTITION_COUNT = 4
+REAL_TOPIC_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
+"""So that the broker's clock alone says whether a message came before its decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """One namespace, its targets, and the way there."""
+
+    servers: str
+    topics: SystemTopics
+    targets: tuple[str, ...]
+    partition_count: int = PARTITION_COUNT
+
+    @property
+    def namespace(self) -> str:
+        """Its name."""
+        return self.topics.namespace
+
+    def load(self, *, rate: int, seed: int) -> Load:
+        """A load on it, not started."""
+        return Load(
+            self.servers, self.topics, partition_count=self.partition_count, targets=self.targets,
+            rate=rate, seed=seed,
+        )  # fmt: skip
+
+    def status(self) -> CoordinatorStatus:
+        """What the group stored."""
+        config = ClientConfig(bootstrap_servers=self.servers, namespace=self.namespace)
+        with KafkaAdmin(config) as admin:
+            return read_status(admin, self.topics)
+
+    def wait_until_applied(self, *, within: float) -> None:
+        """Wait until every op line was applied and nobody's Kafka transaction is open."""
+
+        def rest() -> list[str]:
+            try:
+                behind = [f"op-{p.partition}: {p.op_lag}" for p in self.status().partitions if p.op_lag]
+            except BrokerUnavailableError as exc:
+                return [str(exc)]
+            return behind or [
+                f"{t}-{p}: {marks}" for (t, p), marks in hanging(self.servers, self._logs()).items()
+            ]
+
+        def is_done() -> bool:
+            last[:] = rest()
+            return not last
+
+        last: list[str] = []
+        try:
+            wait_until(is_done, within=within, what="everything applied")
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}: {last}") from exc
+
+    def verdict(self, load: Load | None = None) -> Verdict:
+        """P1-P6, read by plain clients; with a `load`, that nothing acknowledged is missing."""
+        read = read_log(self.servers, self._logs())
+        real = [record for target in self.targets for record in read[target]]
+        half, op, doubt = (read[t] for t in (self.topics.half, self.topics.op, self.topics.doubt))
+        counts = partition_counts(self.servers, self.targets)
+        verdict = judge(Logs(half, op, doubt, real, counts))
+        if load is not None:
+            stored = [(sent.partition, o) for sent in load.sent for o in sent.acknowledged]
+            verdict.findings += missing_from(half, stored, what="half")
+            verdict.findings += missing_from(op, load.acknowledged_ops, what="op")
+        return verdict
+
+    def aborted_count(self) -> int:
+        """Records on the real topics that only a `read_uncommitted` reader sees: of Kafka transactions given up."""
+        whole = read_log(self.servers, self.targets, isolation="read_uncommitted")
+        stable = read_log(self.servers, self.targets)
+        return sum(len(whole[t]) - len(stable[t]) for t in self.targets)
+
+    def _logs(self) -> list[str]:
+        return [self.topics.half, self.topics.op, self.topics.doubt, *self.targets]
+
+
+def make_arena(
+    servers: str,
+    *,
+    partition_count: int = PARTITION_COUNT,
+    target_partitions: Sequence[int] = (4, 2),
+) -> Arena:
+    """Create a namespace as `txlayer topics apply` does, and real topics with so many partitions."""
+    topics = SystemTopics(unique_name("ns"))
+    with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=topics.namespace)) as admin:
+        namespace = Namespace(admin, topics=topics, files=read_topic_files())
+        namespace.apply(partition_count=partition_count, replication_factor=1)
+    targets = tuple(
+        create_topic(
+            servers, unique_name("real"), partitions=partitions, config=REAL_TOPIC_SETTINGS
+        )
+        for partitions in target_partitions
+    )
+    return Arena(servers, topics, targets, partition_count)

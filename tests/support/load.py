@@ -1,0 +1,220 @@
+"""Transactions written with plain clients and the codec alone, so that a test controls every byte; and their journal.
+
+A random mixture from one seed: one message or several, with an ordering key or without, in both order modes, decided at
+once, late or never, sometimes twice, sometimes contrarily. A record is acknowledged or it counts as unknown.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from confluent_kafka import KafkaError, Producer
+
+from txlayer.config import SystemTopics
+from txlayer.core import codec, ids, partitions
+from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution
+
+TICK_S = 0.01
+IN_FLIGHT_MAX = 4_000
+"""Records that wait for their acknowledgement; then no new transaction begins."""
+LINES_PER_RECORD_MAX = 5
+DELAY_MAX_S = 3.0
+AT_THE_END = float("inf")
+
+
+@dataclass(slots=True)
+class Sent:
+    """One transaction as its producer knows it."""
+
+    key: str
+    partition: int
+    resolutions: list[Resolution]  # in the order in which they are sent
+    messages: list[tuple[str, bytes | None, bytes]]  # real topic, key, value
+    options: HalfOptions
+    delay_s: float = 0.0  # between the acknowledgement of the half records and the resolution
+    acknowledged: list[int] = field(default_factory=list)
+
+
+def plain_producer(servers: str) -> Producer:
+    """An idempotent producer that outlives any fault of a test."""
+    return Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "message.timeout.ms": 300_000,
+            "retry.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
+    )
+
+
+def new_key(rng: random.Random) -> str:
+    """A fresh `id/nonce`."""
+    txn_id = ids.uuid7(at_ms=int(time.time() * 1000), random_bits=rng.getrandbits(74))
+    return f"{txn_id}/{rng.getrandbits(32):08x}"
+
+
+class Load:
+    """Writes transactions at a rate from a thread of its own until `stop`."""
+
+    def __init__(
+        self,
+        servers: str,
+        topics: SystemTopics,
+        *,
+        partition_count: int,
+        targets: Sequence[str],
+        rate: int,
+        seed: int,
+        key_count: int = 40,
+    ) -> None:
+        self.sent: list[Sent] = []
+        self.failures: list[str] = []
+        self.acknowledged_ops: list[tuple[int, int]] = []  # (partition, offset)
+        self._topics = topics
+        self._partition_count = partition_count
+        self._targets = list(targets)
+        self._rate = rate
+        self._rng = random.Random(seed)
+        self._keys = [f"customer-{n}".encode() for n in range(key_count)]
+        self._producer = plain_producer(servers)
+        self._lines: dict[int, list[str]] = {}
+        self._delayed: list[tuple[float, int, Sent]] = []
+        self._numbers = count()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, *, within: float = 120) -> None:
+        """No new transactions; decide the late ones; every record acknowledged."""
+        self._is_stopping.set()
+        self._thread.join(within)
+        assert not self._thread.is_alive(), "the load does not end"
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        due = 0.0
+        while not self._is_stopping.wait(TICK_S):
+            due = min(due + self._rate * TICK_S, self._rate)
+            while due >= 1 and len(self._producer) < IN_FLIGHT_MAX:
+                due -= 1
+                self._prepare(self._next())
+            self._producer.poll(0)
+            self._resolve_delayed(before=time.monotonic())
+            self._write_ops()
+        self._producer.flush()
+        self._resolve_delayed(before=AT_THE_END)
+        self._write_ops()
+        self._producer.flush()
+
+    def _next(self) -> Sent:
+        rng = self._rng
+        key = new_key(rng)
+        ordering_key = rng.choice(self._keys) if rng.random() < 0.6 else None
+        # Two sorts of keys: those that wait for undecided ones shall not stop all keys.
+        is_prepare = ordering_key is not None and ordering_key[-1] % 3 == 0
+        options = HalfOptions()
+        if ordering_key is not None:
+            order = OrderMode.PREPARE if is_prepare else OrderMode.COMMIT
+            options = HalfOptions(key_hash=partitions.key_hash(ordering_key), order=order)
+        messages = [
+            (
+                rng.choice(self._targets),
+                ordering_key or f"key-{rng.randrange(1000)}".encode(),
+                f"{key}#{index}#{'x' * rng.randrange(200)}".encode(),
+            )
+            for index in range(rng.choice((1, 1, 1, 1, 2, 3, 5)))
+        ]
+        partition = partitions.half_partition(
+            ordering_key=ordering_key,
+            txn_id=key.partition("/")[0],
+            partition_count=self._partition_count,
+        )
+        resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
+        return Sent(key, partition, resolutions, messages, options, delay_s)
+
+    def _fate(self, *, may_stay_open: bool) -> tuple[list[Resolution], float]:
+        rng = self._rng
+        commit, rollback = Resolution.COMMIT, Resolution.ROLLBACK
+        first, other = (commit, rollback) if rng.random() < 0.85 else (rollback, commit)
+        kind = rng.random()
+        if kind < 0.03:
+            return [Resolution.UNKNOWN, first], 0.0
+        if kind < 0.06:
+            return [first, first], 0.0
+        if kind < 0.09:
+            return [first, other], 0.0
+        if kind < 0.14:
+            return [first], rng.uniform(0, DELAY_MAX_S)
+        if kind < 0.15 and may_stay_open:
+            return [first], AT_THE_END
+        if kind < 0.16 and may_stay_open:
+            return [], 0.0
+        return [first], 0.0
+
+    def _prepare(self, sent: Sent) -> None:
+        self.sent.append(sent)
+        born_ms = int(time.time() * 1000)
+        for index, (topic, key, value) in enumerate(sent.messages):
+            head = HalfHeader(
+                sent.key, "load", topic, index, len(sent.messages), born_ms, sent.options
+            )
+            self._producer.produce(
+                self._topics.half, value, key, sent.partition,
+                headers=[("user", b"header"), (codec.HALF_HEADER, codec.encode_half_header(head))],
+                on_delivery=lambda error, record, sent=sent: self._on_half(sent, error, record),
+            )  # fmt: skip
+
+    def _on_half(self, sent: Sent, error: KafkaError | None, record: Any) -> None:
+        if error is not None:
+            self.failures.append(f"half of {sent.key}: {error}")
+            return
+        sent.acknowledged.append(record.offset())
+        if len(sent.acknowledged) < len(sent.messages):
+            return
+        if sent.delay_s:
+            due = time.monotonic() + sent.delay_s
+            heapq.heappush(self._delayed, (due, next(self._numbers), sent))
+        else:
+            self._resolve(sent)
+
+    def _resolve_delayed(self, *, before: float) -> None:
+        while self._delayed and self._delayed[0][0] <= before:
+            self._resolve(heapq.heappop(self._delayed)[2])
+
+    def _resolve(self, sent: Sent) -> None:
+        lines = self._lines.setdefault(sent.partition, [])
+        for resolution in sent.resolutions:
+            op = OpMessage(
+                resolution, sent.key, "load", sent.acknowledged[-1], int(time.time() * 1000)
+            )
+            lines.append(codec.encode_op(op))
+
+    def _write_ops(self) -> None:
+        for partition, lines in self._lines.items():
+            while lines:
+                count = self._rng.randint(1, LINES_PER_RECORD_MAX)
+                value = codec.encode_ops(lines[:count])
+                del lines[:count]
+                self._producer.produce(
+                    self._topics.op, value, partition=partition, on_delivery=self._on_op
+                )
+
+    def _on_op(self, error: KafkaError | None, record: Any) -> None:
+        if error is not None:
+            self.failures.append(f"op: {error}")
+        else:
+            self.acknowledged_ops.append((record.partition(), record.offset()))

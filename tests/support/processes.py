@@ -1,0 +1,111 @@
+"""Real coordinator processes: started, killed, frozen, stopped; each by its own pid, and what they logged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.waiting import wait_until
+
+END_PATIENCE_S = 30.0
+
+
+class CoordinatorProcess:
+    """One `txlayer coordinator run`; its log lines go to a file of its own."""
+
+    def __init__(
+        self,
+        servers: str,
+        namespace: str,
+        *,
+        log_file: Path,
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`."""
+        environ = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
+        environ.update({f"TXLAYER_{n.upper()}": v for n, v in (settings or {}).items()})
+        self._log_file = log_file
+        command = [
+            sys.executable, "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace,
+            "--log-format", "json", *arguments,
+        ]  # fmt: skip
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """True until it ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone; a frozen process dies of it too."""
+        if self.is_running:
+            self._process.kill()
+        self._process.wait(END_PATIENCE_S)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stays a member until its session ends, and wakes up with everything that it knew."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM: the clean stop."""
+        self._process.terminate()
+
+    def wait(self, *, within: float = END_PATIENCE_S) -> int:
+        """Its exit code."""
+        return self._process.wait(within)
+
+    def output(self) -> str:
+        """Everything that it said."""
+        return self._log_file.read_text(encoding="utf-8", errors="replace")
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Its log lines, all or those of one name; a last half line is left out."""
+        found = []
+        for line in self.output().splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                event: dict[str, Any] = json.loads(line)
+                if name is None or event["event"] == name:
+                    found.append(event)
+        return found
+
+    def wait_for(self, name: str, *, count: int = 1, within: float = 30) -> list[dict[str, Any]]:
+        """Wait until it logged `name` so often."""
+
+        def logged() -> list[dict[str, Any]]:
+            found = self.events(name)
+            if len(found) < count and not self.is_running:
+                raise AssertionError(f"ended before {name}: {self.output()[-3000:]}")
+            return found if len(found) >= count else []
+
+        return wait_until(logged, within=within, what=f"{count} times {name}")

@@ -1,0 +1,74 @@
+"""A `read_committed` reader that looks on while the faults happen."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from tests.support.logs import header, partition_counts, plain_reader
+from txlayer.core.codec import ORIGIN_HEADER
+
+_PASSING = frozenset(
+    {
+        KafkaError._PARTITION_EOF,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+class Witness:
+    """Reads real topics from a thread of its own until the block ends."""
+
+    def __init__(self, servers: str, topics: Sequence[str]) -> None:
+        self._origins: Counter[bytes] = Counter()
+        self._failures: list[str] = []
+        self._reader = plain_reader(servers, isolation="read_committed")
+        counts = partition_counts(servers, topics)
+        self._reader.assign([TopicPartition(t, p, 0) for t, n in counts.items() for p in range(n)])
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_stopping.set()
+        self._thread.join(30)
+        self._reader.close()
+
+    @property
+    def count(self) -> int:
+        """Different messages seen so far."""
+        return len(self._origins)
+
+    def repeated(self) -> list[bytes]:
+        """Origins that were seen more than once, and whatever went wrong with reading."""
+        return [origin for origin, n in self._origins.items() if n > 1] + [
+            failure.encode() for failure in self._failures
+        ]
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            for record in self._reader.consume(1_000, 0.1):
+                error = record.error()
+                if error is None:
+                    origin = header(list(record.headers() or ()), ORIGIN_HEADER)
+                    self._origins[origin or b"no origin"] += 1
+                elif error.code() not in _PASSING:
+                    self._failures.append(str(error))

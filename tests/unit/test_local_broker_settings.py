@@ -1,0 +1,252 @@
+"""The embedded broker's pure parts: the jar lock, settings, versions, and the documents that tools are given."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from txlayer.adapters.kafka.local.cluster_folder import Cluster, check_fits, new_cluster_id
+from txlayer.adapters.kafka.local.fetch import (
+    ivy_module,
+    ivy_settings,
+    last_complaint,
+    maven_project,
+    maven_settings,
+)
+from txlayer.adapters.kafka.local.jars import JarLock, parse_lock, read_lock
+from txlayer.adapters.kafka.local.java import parse_version
+from txlayer.adapters.kafka.local.runtime import LocalConfig
+from txlayer.adapters.kafka.local.server_settings import (
+    JvmProfile,
+    Node,
+    ProxiedListener,
+    bootstrap_servers,
+    jvm_flags,
+    render_properties,
+    server_settings,
+)
+from txlayer.adapters.kafka.local.trust import key_store
+from txlayer.errors import ConfigError, InvariantError
+
+ONE = (Node(1, 9092, 19092),)
+THREE = (Node(1, 9092, 19092), Node(2, 9093, 19093), Node(3, 9094, 19094))
+LOCK = parse_lock(
+    "# a comment\n\norg.apache.kafka:kafka_2.13:4.3.0 10 aa\norg.slf4j:slf4j-simple:1.7.36 20 bb\n"
+)
+
+
+def settings_of(nodes: tuple[Node, ...], **more: str) -> dict[str, str]:
+    """The first node's settings."""
+    return server_settings(nodes[0], nodes=nodes, log_folder=Path("/data"), more=more)
+
+
+def test_the_lock_that_ships_names_one_kafka_and_a_checksum_for_every_jar() -> None:
+    lock = read_lock()
+
+    assert "4.3.0" == lock.kafka_version
+    assert 46 == len({jar.file_name for jar in lock.jars})
+    assert {64} == {len(jar.sha256) for jar in lock.jars}
+    assert all(jar.size_bytes > 0 for jar in lock.jars)
+
+
+def test_a_lock_line_is_a_coordinate_a_size_and_a_checksum() -> None:
+    assert "4.3.0" == LOCK.kafka_version
+    assert 30 == LOCK.size_bytes
+    assert ["kafka_2.13-4.3.0.jar", "slf4j-simple-1.7.36.jar"] == [j.file_name for j in LOCK.jars]
+
+
+@pytest.mark.parametrize("line", ["a:b:1 10", "a:b 10 aa", "a:b:1 ten aa", "a:b:1 10 aa more"])
+def test_a_damaged_lock_is_a_fault_of_ours_and_names_its_line(line: str) -> None:
+    with pytest.raises(InvariantError, match="line 2 "):
+        parse_lock(f"# comment\n{line}\n")
+
+
+def test_a_lock_without_kafka_is_refused() -> None:
+    with pytest.raises(InvariantError, match="does not name kafka"):
+        parse_lock("org.slf4j:slf4j-simple:1.7.36 20 bb\n")
+
+
+def test_another_content_gets_another_folder() -> None:
+    other = JarLock((*LOCK.jars[:1],))
+
+    assert LOCK.folder_name != other.folder_name
+    assert LOCK.folder_name.startswith("kafka-4.3.0-")
+
+
+def test_one_broker_keeps_its_internal_topics_alone() -> None:
+    settings = settings_of(ONE)
+
+    assert "1" == settings["offsets.topic.replication.factor"]
+    assert "1" == settings["transaction.state.log.replication.factor"]
+    assert "1" == settings["transaction.state.log.min.isr"]
+    assert "1@127.0.0.1:19092" == settings["controller.quorum.voters"]
+
+
+def test_three_brokers_keep_three_copies_of_which_two_must_be_in_sync() -> None:
+    settings = settings_of(THREE)
+
+    assert "3" == settings["offsets.topic.replication.factor"]
+    assert "3" == settings["transaction.state.log.replication.factor"]
+    assert "2" == settings["transaction.state.log.min.isr"]
+    assert "3" == settings["default.replication.factor"]
+    assert (
+        "1@127.0.0.1:19092,2@127.0.0.1:19093,3@127.0.0.1:19094"
+        == (settings["controller.quorum.voters"])
+    )
+    assert "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094" == bootstrap_servers(THREE)
+
+
+def test_a_broker_listens_to_this_machine_alone() -> None:
+    listeners = settings_of(ONE)["listeners"].split(",")
+
+    assert ["127.0.0.1"] * 2 == [each.split("://")[1].split(":")[0] for each in listeners]
+
+
+def test_a_mistyped_topic_is_never_created() -> None:
+    assert "false" == settings_of(ONE)["auto.create.topics.enable"]
+
+
+def test_a_proxied_listener_gives_out_the_address_of_its_proxy() -> None:
+    node = Node(1, 9092, 19092, (ProxiedListener(port=7001, advertised_port=8001),))
+
+    settings = settings_of((node,))
+
+    assert settings["listeners"].endswith("PROXY1://127.0.0.1:7001")
+    assert settings["advertised.listeners"].endswith("PROXY1://127.0.0.1:8001")
+    assert "PROXY1:PLAINTEXT" in settings["listener.security.protocol.map"]
+
+
+def test_a_users_property_wins() -> None:
+    settings = server_settings(
+        ONE[0], nodes=ONE, log_folder=Path("/data"), more={"num.io.threads": "7"}
+    )
+
+    assert "7" == settings["num.io.threads"]
+
+
+def test_properties_are_one_line_each_whatever_their_values_hold() -> None:
+    assert "a=1\nb=x\\\\y\\nz\n" == render_properties({"a": "1", "b": "x\\y\nz"})
+
+
+@pytest.mark.parametrize("profile", JvmProfile)
+def test_every_profile_has_a_limit_for_its_heap(profile: JvmProfile) -> None:
+    assert 1 == sum(flag.startswith("-Xmx") for flag in jvm_flags(profile))
+    assert "-Xmx900m" in jvm_flags(profile, heap_mb=900)
+
+
+def test_a_heap_in_which_no_broker_lives_is_refused() -> None:
+    with pytest.raises(ConfigError, match="heap_mb"):
+        jvm_flags(JvmProfile.BRIEF, heap_mb=16)
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21.0.8" 2025-07-15 LTS', 21),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("no java here", None),
+    ],
+)
+def test_a_javas_version_is_read_from_what_it_says(said: str, version: int | None) -> None:
+    assert version == parse_version(said)
+
+
+def test_settings_come_from_the_given_mapping_and_empty_ones_count_as_none() -> None:
+    config = LocalConfig.from_environ(
+        {
+            "TXLAYER_HOME": "/a",
+            "JAVA_HOME": "",
+            "TXLAYER_MAVEN_URL": "http://mirror/",
+            "PATH": "/bin",
+        }
+    )
+
+    assert Path("/a") == config.home
+    assert config.java_home is None
+    assert "http://mirror/" == config.maven_url
+    assert "/bin" == config.search_path
+
+
+def test_the_cache_follows_the_desktop_standard() -> None:
+    assert Path("/c/txlayer") == LocalConfig.from_environ({"XDG_CACHE_HOME": "/c"}).home
+
+
+def test_maven_is_asked_for_the_locked_jars_and_nothing_behind_them() -> None:
+    project = ET.fromstring(maven_project(LOCK))
+
+    dependencies = project.findall("dependencies/dependency")
+    assert ["kafka_2.13", "slf4j-simple"] == [d.findtext("artifactId") for d in dependencies]
+    assert ["*", "*"] == [d.findtext("exclusions/exclusion/groupId") for d in dependencies]
+
+
+def test_ivy_is_asked_for_the_locked_jars_and_nothing_behind_them() -> None:
+    module = ET.fromstring(ivy_module(LOCK))
+
+    dependencies = module.findall("dependencies/dependency")
+    assert ["4.3.0", "1.7.36"] == [d.get("rev") for d in dependencies]
+    assert {"false"} == {d.get("transitive") for d in dependencies}
+
+
+def test_no_repository_is_named_unless_the_user_names_one() -> None:
+    assert "root=" not in ivy_settings(Path("/c"), None)
+    assert "://" not in ivy_settings(Path("/c"), None)
+
+
+def test_a_named_repository_replaces_every_other() -> None:
+    url = "http://127.0.0.1:1/a?b=1&c=2"
+
+    resolver = ET.fromstring(ivy_settings(Path("/c"), url)).find("resolvers/ibiblio")
+    mirror = ET.fromstring(maven_settings(url)).find("mirrors/mirror")
+
+    assert resolver is not None
+    assert url + "/" == resolver.get("root")
+    assert mirror is not None
+    assert ("*", url) == (mirror.findtext("mirrorOf"), mirror.findtext("url"))
+
+
+def test_a_tools_first_error_is_told_and_not_its_last_words() -> None:
+    output = "[INFO] start\n[ERROR] Connection refused\n[ERROR] Re-run with -X\n"
+
+    assert "Connection refused" == last_complaint(output)
+    assert "nothing" == last_complaint("\n")
+
+
+def test_a_key_store_holds_every_certificate_and_its_own_checksum() -> None:
+    store = key_store([b"first", b"second"])
+
+    assert (0xFEEDFEED, 2, 2) == struct.unpack(">III", store[:12])
+    assert b"first" in store
+    assert b"second" in store
+    salted = "changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20]
+    assert hashlib.sha1(salted).digest() == store[-20:]
+
+
+def test_a_cluster_id_has_kafkas_form() -> None:
+    assert 22 == len(new_cluster_id())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "says"),
+    [(3, "4.3.0", "--brokers 1"), (None, "4.2.9", "written by a later Kafka")],
+)
+def test_data_of_another_cluster_are_refused_with_the_way_out(
+    wanted: int | None, version: str, says: str
+) -> None:
+    found = Cluster("id", "4.3.0", ONE)
+
+    with pytest.raises(ConfigError, match=says) as refused:
+        check_fits(found, broker_count=wanted, kafka_version=version, folder=Path("/data"))
+
+    assert "txlayer broker wipe" in str(refused.value)
+
+
+def test_data_of_an_earlier_kafka_are_taken_over() -> None:
+    check_fits(
+        Cluster("id", "4.3.0", ONE), broker_count=1, kafka_version="4.10.0", folder=Path("/data")
+    )

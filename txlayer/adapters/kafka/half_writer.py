@@ -1,0 +1,87 @@
+"""The `HalfWriter` of real Kafka: an idempotent producer for half and op records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from txlayer.adapters.kafka.client import half_producer
+from txlayer.adapters.kafka.errors import NOT_AUTHORISED_CODES, kafka_error, translate
+from txlayer.config import ProducerConfig, milliseconds
+from txlayer.errors import FencedError, RetriableError, TxLayerError
+
+logger = logging.getLogger("txlayer.kafka")
+
+_PURGE_S = 1.0
+"""How long the reports of what was given up at the end may take."""
+
+
+class KafkaHalfWriter:
+    """One client, used by all threads of one producer; `poll` and `close` by one of them."""
+
+    def __init__(self, config: ProducerConfig, *, batch_bytes_max: int) -> None:
+        self._failure: TxLayerError | None = None
+        self._is_refusal_logged = False
+        self._producer: Producer = half_producer(
+            config,
+            prepare_timeout_ms=milliseconds(config.prepare_timeout),
+            batch_bytes_max=batch_bytes_max,
+            on_error=self._on_error,
+        )
+        # Bound once: these are called for every record and every round.
+        self.produce: Callable[..., None] = self._producer.produce
+        self.poll: Callable[[float], int] = self._producer.poll
+
+    def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
+        """What a report's error, or an exception of `produce`, means for the record."""
+        inner = kafka_error(error)
+        if inner.fatal():
+            return _fatal(inner)
+        if inner.code() == KafkaError._PURGE_QUEUE:
+            return RetriableError("closed before the record was sent")
+        return translate(
+            error,
+            topic=topic,
+            resource=topic,
+            operation="write",
+            txn_id=txn_id,
+            step=topic.rpartition(".")[2],
+        )
+
+    def failure(self) -> TxLayerError | None:
+        """A fatal error, after which nothing is written any more."""
+        return self._failure
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
+        deadline = time.monotonic() + timeout_s
+        # In slices, because the client does not react to signals while it waits.
+        while self._producer.flush(0.1) and time.monotonic() < deadline:
+            pass
+        if len(self._producer):
+            self._producer.purge()
+            self._producer.flush(_PURGE_S)
+        with contextlib.suppress(
+            KafkaException
+        ):  # raised again after a fatal error, which was told already
+            self._producer.close()
+
+    def _on_error(self, error: KafkaError) -> None:
+        # Called from within `poll`; it must not raise.
+        if error.fatal():
+            self._failure = _fatal(error)
+        elif error.code() in NOT_AUTHORISED_CODES and not self._is_refusal_logged:
+            # The client tries again for ever: the right may come back, and records time out meanwhile.
+            self._is_refusal_logged = True
+            logger.error("producer.refused", extra={"reason": error.str()})
+
+
+def _fatal(error: KafkaError) -> FencedError:
+    return FencedError(
+        f"{error.name()}: {error.str()}; this client writes nothing any more, close it and make a new one"
+    )

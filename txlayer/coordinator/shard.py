@@ -1,0 +1,143 @@
+"""One assigned partition: its ledger, what is stored of it, and what the loop remembers about it. Never a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader
+from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds
+from txlayer.coordinator.ranges import fetch_contents
+from txlayer.core.batch import Batch, Positions
+from txlayer.core.ledger import Ledger
+from txlayer.core.settling import LedgerSettings
+from txlayer.core.transaction import Transaction
+from txlayer.errors import TopicMismatchError
+
+_ANSWER_S = 10.0
+
+
+@dataclass(slots=True)
+class Shard:
+    """One assigned partition."""
+
+    ledger: Ledger
+    stored: Positions
+    half_end: (
+        int  # ends taken at assignment: nothing driven by time happens before they are reached
+    )
+    op_end: int
+    is_op_paused: bool = False
+    waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
+
+    def is_read_to_the_ends(self, *, is_idle: bool) -> bool:
+        """True when everything that was there at the assignment was folded (markers at op's end are never read)."""
+        ledger = self.ledger
+        is_read = ledger.half_next >= self.half_end and (
+            ledger.op_next[0] >= self.op_end or is_idle
+        )
+        return is_read and not ledger.has_more and ledger.waits_for_half is None
+
+    def look_for_misplaced(
+        self, group: GroupReader, topics: SystemTopics, *, now: float, patience_s: float
+    ) -> None:
+        """Give up an op line that has named a place beyond half's end for `patience_s`, by the broker's own word."""
+        waits_for = self.ledger.waits_for_half
+        if waits_for is None or self.waiting_since is None or self.waiting_since[0] != waits_for:
+            self.waiting_since = None if waits_for is None else (waits_for, now)
+            return
+        if now - self.waiting_since[1] < patience_s:
+            return
+        half_end = group.watermarks((topics.half, self.ledger.partition), timeout_s=_ANSWER_S)[1]
+        if waits_for >= half_end and self.ledger.half_next >= half_end:
+            self.ledger.give_up_waiting_for_half()
+        self.waiting_since = None
+
+
+def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) -> int:
+    """Partitions of half, op and doubt.
+
+    Raises:
+        TopicMismatchError: one is missing, or they differ. Nothing was read.
+    """
+    counts = {}
+    for topic in (topics.half, topics.op, topics.doubt):
+        limits = connections.topic_limits(topic, timeout_s=_ANSWER_S)
+        if limits is None:
+            raise TopicMismatchError(
+                "a topic of the namespace is missing; `txlayer topics apply` makes it",
+                topic=topic, expected="there", found="missing",
+            )  # fmt: skip
+        counts[topic] = limits.partition_count
+    for topic, count in counts.items():
+        if count != counts[topics.half]:
+            raise TopicMismatchError(
+                "half, op and doubt must have equally many partitions; transactions would be torn apart",
+                topic=topic, expected=str(counts[topics.half]), found=str(count),
+            )  # fmt: skip
+    return counts[topics.half]
+
+
+def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[int]:
+    """The partitions of an assignment, the same of half and op.
+
+    Raises:
+        TopicMismatchError: they are not the same; nothing may be read.
+    """
+    halves = {p for topic, p in assignment.partitions if topic == topics.half}
+    ops = {p for topic, p in assignment.partitions if topic == topics.op}
+    if halves != ops:
+        raise TopicMismatchError(
+            "half and op were not assigned alike; every member must subscribe to both with equal partition counts",
+            topic=topics.op, expected=str(sorted(halves)), found=str(sorted(ops)),
+        )  # fmt: skip
+    return sorted(halves)
+
+
+def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> LedgerSettings:
+    """What the fold needs of the configuration."""
+    return LedgerSettings(
+        half_topic=config.topics.half,
+        op_topic=config.topics.op,
+        partition_count=partition_count,
+        doubt_after_ms=milliseconds(config.doubt_after),
+        held_age_max_ms=milliseconds(config.held_age_max),
+        transaction_messages_max=config.transaction_messages_max,
+    )
+
+
+def fill_contents(
+    batches: list[tuple[int, Batch]],
+    shards: dict[int, Shard],
+    *,
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+) -> None:
+    """Fetch the contents that the batches need and that are not in memory.
+
+    Raises:
+        InvariantError: a content is not where it must be.
+        BrokerUnavailableError: nobody answered; nothing was changed.
+    """
+    wanted: list[tuple[int, Transaction, int]] = []
+    for p, batch in batches:
+        needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
+        wanted.extend(
+            (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)
+        )
+    if not wanted:
+        return
+    reader = connections.make_reader("read_committed")
+    try:
+        found = fetch_contents(
+            reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
+            patience_s=config.kafka_transaction_timeout.total_seconds(),
+        )  # fmt: skip
+    finally:
+        reader.close()
+    for p, txn, _ in wanted:
+        shards[p].ledger.filled(txn, [*found[txn.key], *_joined(txn)])
+
+
+def _joined(txn: Transaction) -> list[Any]:
+    return (txn.more.joined if txn.more is not None else None) or []

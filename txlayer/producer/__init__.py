@@ -1,0 +1,1 @@
+"""Transactional producers: threads, asyncio and pipelined, over one protocol of steps."""

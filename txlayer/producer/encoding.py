@@ -1,0 +1,271 @@
+"""Messages as half records: made bytes, and checked against what the topics allow, before anything is sent.
+
+Sizes are counted without compression, and with the headers that a forwarded record gets. So a message that passes
+here is refused later only when its topic changes meanwhile; one that only compression makes fit is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from txlayer.adapters.ports import TopicLimits
+from txlayer.config import ProducerConfig
+from txlayer.core.ids import TOPIC_NAME, TXN_ID_LENGTH_MAX
+from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
+from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
+from txlayer.producer.identity import Place
+
+HalfRecord = tuple[
+    str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str
+]
+"""(real topic, key, value, the user's headers, options): what `Pipeline.store` sends."""
+
+Serialize = Callable[..., bytes | None]
+"""`ProducerConnections.serialize` with the user's serializer: (value, topic=…, headers=…) → bytes."""
+
+BATCH_BYTES = 61
+"""Overhead of a record batch of format 2; the smallest batch holds one record."""
+RECORD_BYTES = 32
+"""Upper end of a record's own overhead: lengths, deltas, attributes."""
+HEADER_BYTES = 6
+"""Upper end of one header's overhead with lengths below 2 MB."""
+FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
+"""Upper end of `txl-id` and `txl-origin`."""
+HALF_BYTES = 800
+"""Upper end of `txl`: id 128, group 200, topic 249, options and numbers."""
+
+
+class KnownTopic(NamedTuple):
+    """What a message for this topic is checked against."""
+
+    partition_count: int
+    message_bytes_max: int  # of key, value and headers, counted by `size_of`
+
+
+def size_of(
+    key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None
+) -> int:
+    """Bytes of a message's content with the overhead of its headers."""
+    size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+    for name, header in headers or ():
+        size += len(name.encode()) + (0 if header is None else len(header)) + HEADER_BYTES
+    return size
+
+
+class Encoder:
+    """Checks and encodes the messages of one producer. Any thread may call it."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        half_bytes_max: int | None,
+        serialize: Serialize | None,
+    ) -> None:
+        self._config = config
+        self._half_bytes_max = half_bytes_max
+        self._serialize = serialize
+        self._known: dict[str, KnownTopic] = {}
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def unknown_topics(self, messages: Iterable[Message]) -> list[str]:
+        """Topics that must be asked for before `records`.
+
+        Raises:
+            ForbiddenTopicError: one is no topic that anybody may send to. Nothing was sent.
+        """
+        unknown = list(dict.fromkeys(m.topic for m in messages if m.topic not in self._known))
+        for topic in unknown:
+            check_topic(topic, self._config)
+        return unknown
+
+    def learn(self, topic: str, limits: TopicLimits | None) -> None:
+        """What the broker says of a topic.
+
+        Raises:
+            ForbiddenTopicError: there is no such topic; it is asked for again the next time. Nothing was sent.
+        """
+        if limits is None:
+            self._known.pop(topic, None)
+            raise ForbiddenTopicError("nothing was sent", topic=topic, reason="there is no such topic")
+        of_topic = _room(limits.message_bytes_max, FORWARDED_BYTES)
+        of_half = _room(self._half_bytes_max, HALF_BYTES)
+        self._known[topic] = KnownTopic(
+            limits.partition_count,
+            min(of_topic, of_half, self._config.transaction_bytes_max),
+        )
+
+    def forget(self, topic: str) -> None:
+        """Ask for it again: what is known contradicts a message, and may be out of date."""
+        self._known.pop(topic, None)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def records(self, messages: Sequence[Message], place: Place) -> list[HalfRecord] | None:
+        """Half records of one transaction; None: one of its `unknown_topics` must be learned first.
+
+        Raises:
+            UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
+        """
+        if len(messages) == 1:
+            topic, key, value, headers, tags, partition, timestamp = messages[0]
+            known = self._known.get(topic)
+            # The plain case at once: bytes for a known topic, and nothing else asked for.
+            if (
+                known is not None
+                and value.__class__ is bytes
+                and key.__class__ is bytes
+                and headers is None
+                and tags is None
+                and partition is None
+                and timestamp is None
+                and self._serialize is None
+                and len(value) + len(key) <= known.message_bytes_max  # type: ignore[arg-type]  # bytes
+            ):
+                return [(topic, key, value, None, place.options)]  # type: ignore[list-item]  # bytes
+        elif not messages:
+            raise UsageError("an empty transaction: send at least one message before prepare")
+        elif len(messages) > self._config.transaction_messages_max:
+            raise UsageError(
+                f"{len(messages)} messages in one transaction; transaction_messages_max is "
+                f"{self._config.transaction_messages_max}"
+            )
+        if any(m.topic not in self._known for m in messages):
+            return None
+        records = []
+        byte_count = 0
+        for message in messages:
+            record, size = self._record(message, place)
+            records.append(record)
+            byte_count += size
+        if byte_count > self._config.transaction_bytes_max:
+            raise UsageError(
+                f"{byte_count} bytes in one transaction; transaction_bytes_max is "
+                f"{self._config.transaction_bytes_max}"
+            )
+        return records
+
+    def _record(self, message: Message, place: Place) -> tuple[HalfRecord, int]:
+        topic = message.topic
+        headers = headers_of(message.headers)
+        if message.tags is not None:
+            headers.append((TAGS_HEADER, _text_or_bytes(message.tags, "tags")))
+        key = _bytes_or_none(message.key, "key")
+        value = self._value(message.value, topic, headers)
+        known = self._known[topic]
+        size = size_of(key, value, headers)
+        if size > known.message_bytes_max:
+            raise RefusedRecordError(
+                "the message is larger than its topic, the half topic or transaction_bytes_max allows; "
+                "sizes count without compression. Nothing was sent",
+                topic=topic,
+                size_bytes=size,
+                size_bytes_max=known.message_bytes_max,
+                reason="too-large",
+            )
+        _check_place(message, known)
+        if message.partition is None and message.timestamp is None and (
+            key is not None or place.ordering_key is None
+        ):
+            options = place.options
+        else:
+            options = place.options_of(
+                has_key=key is not None,
+                partition=message.partition,
+                timestamp_ms=message.timestamp,
+            )
+        return (topic, key, value, headers or None, options), size
+
+    def _value(
+        self, value: Any, topic: str, headers: list[tuple[str, bytes | None]]  # noqa: ANN401 - what users send
+    ) -> bytes | None:
+        if self._serialize is not None:
+            value = self._serialize(value, topic=topic, headers=headers)
+            if not isinstance(value, bytes | None):
+                raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
+            return value
+        return _bytes_or_none(value, "value")
+
+
+def check_topic(topic: str, config: ProducerConfig) -> None:
+    """Return when a message may name this topic, as far as one can say without a broker.
+
+    Raises:
+        ForbiddenTopicError: it is no topic's name, or the name of a system topic. Nothing was sent.
+    """
+    if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
+        raise ForbiddenTopicError(
+            "nothing was sent", topic=str(topic)[:260], reason="not a topic's name"
+        )
+    if config.topics.is_system(topic):
+        raise ForbiddenTopicError(
+            "nothing was sent", topic=topic, reason="system topics are written by txlayer and Kafka alone"
+        )
+
+
+def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:  # noqa: ANN401 - what users send
+    """Headers as pairs of name and bytes, in order.
+
+    Raises:
+        ReservedHeaderError: a name begins with `txl`. Nothing was sent.
+        UsageError: they are no headers. Nothing was sent.
+    """
+    pairs = headers.items() if isinstance(headers, Mapping) else (headers or ())
+    made = []
+    try:
+        for name, value in pairs:
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"a header's name is text, not {name!r}. Nothing was sent")
+            if name.startswith(RESERVED_HEADER_PREFIX):
+                raise ReservedHeaderError(
+                    f"headers that begin with {RESERVED_HEADER_PREFIX!r} are txlayer's own "
+                    "(`user_headers` drops those of a consumed record). Nothing was sent",
+                    header=name,
+                )
+            made.append((name, _bytes_or_none(value, f"header {name}")))
+    except (TypeError, ValueError) as exc:  # no pairs
+        raise UsageError(f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent") from exc
+    return made
+
+
+def _room(bytes_max: int | None, ours: int) -> int:
+    """Bytes that a topic's largest message leaves to its user; the broker counts the batch."""
+    if bytes_max is None:  # it did not tell: then it alone judges
+        return 2**31
+    return max(bytes_max - BATCH_BYTES - RECORD_BYTES - ours, 0)
+
+
+def _check_place(message: Message, known: KnownTopic) -> None:
+    partition, timestamp = message.partition, message.timestamp
+    if partition is not None and not (
+        isinstance(partition, int) and 0 <= partition < known.partition_count
+    ):
+        raise RefusedRecordError(
+            f"partition {partition!r} does not exist, the topic has {known.partition_count}. Nothing was sent",
+            topic=message.topic,
+            reason="unknown-partition",
+        )
+    if timestamp is not None and not (isinstance(timestamp, int) and timestamp >= 0):
+        raise UsageError(f"a timestamp is whole milliseconds since 1970, not {timestamp!r}. Nothing was sent")
+
+
+def _bytes_or_none(value: Any, what: str) -> bytes | None:  # noqa: ANN401 - what users send
+    return None if value is None else _text_or_bytes(value, what)
+
+
+def _text_or_bytes(value: Any, what: str) -> bytes:  # noqa: ANN401 - what users send
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as exc:
+            raise UsageError(f"{what}: {exc}. Nothing was sent") from exc
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise UsageError(
+        f"{what}: bytes, str or None, not {type(value).__name__} (values of other types need serializer=). Nothing was sent"
+    )
+

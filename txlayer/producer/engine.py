@@ -1,0 +1,179 @@
+"""What a started producer consists of, and how it is put together. Both producers, threads and asyncio, hold one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from txlayer.adapters.connect import ConnectProducer
+from txlayer.adapters.ports import HistoryStart, ProducerConnections, TopicLimits
+from txlayer.config import ProducerConfig
+from txlayer.core.history import TransactionHistory
+from txlayer.core.ids import check_txn_id
+from txlayer.errors import TopicMismatchError
+from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
+from txlayer.producer.flight import Flight
+from txlayer.producer.identity import Identity, Place, now_ms
+from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
+from txlayer.producer.pipeline import OPEN, Pipeline
+
+BATCH_BYTES_MAX = 1_000_000
+"""The client's own default for one request's records of a partition."""
+
+OP_LINE_COUNT_MAX = 1_000
+"""Lines of one op record: it stays well below any topic's largest message."""
+
+SINCE = timedelta(hours=1)
+"""How far back `status` looks unless told."""
+
+MakeFlight = Callable[[OpQueue, str, int, int], Flight]
+
+
+class Engine:
+    """The parts of one started producer."""
+
+    def __init__(
+        self,
+        *,
+        connections: ProducerConnections,
+        encoder: Encoder,
+        identity: Identity,
+        pipeline: Pipeline,
+        config: ProducerConfig,
+    ) -> None:
+        self.connections = connections
+        self.encoder = encoder
+        self.identity = identity
+        self.pipeline = pipeline
+        self.config = config
+
+    def launch_now(
+        self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
+    ) -> Flight | None:
+        """Queue the half records of a new transaction; None: no place in flight is free, nothing was sent.
+
+        Where the client had no room for all of them, `steps.store_rest` must follow.
+
+        Raises:
+            LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
+            TxLayerError: the client refused a record; what was queued before is rolled back.
+        """
+        pipeline = self.pipeline
+        if pipeline.state is not OPEN:
+            pipeline.check_open()
+        try:
+            pipeline.places.pop()  # `take_place` without its call
+        except IndexError:
+            return None
+        queue = pipeline.queues[self.identity.partition(place, key)]
+        flight = make(queue, key, now_ms(), len(records))
+        queued_count = pipeline.store(flight, records)
+        if queued_count < len(records):
+            flight.unsent = (records, queued_count)
+        return flight
+
+    def learn(self, topic: str) -> None:
+        """Ask the cluster about a topic; blocks.
+
+        Raises:
+            ForbiddenTopicError: there is no such topic. Nothing was sent.
+            BrokerUnavailableError, NotAuthorisedError: nobody said. Nothing was sent.
+        """
+        self.encoder.learn(topic, self.connections.topic_limits(topic))
+
+    def status(
+        self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None
+    ) -> list[TransactionHistory]:
+        """What the topics say of an id; blocks."""
+        check_txn_id(txn_id)
+        place = self.identity.place(ordering_key, "commit", None)
+        at_ms = now_ms() - since // timedelta(milliseconds=1)
+        return self.connections.history().read(
+            txn_id,
+            start=HistoryStart(at_ms),
+            # Its own id places a transaction only when it had no ordering key, and that is what nobody knows here.
+            partitions=None if place.partition is None else [place.partition],
+        )
+
+
+def open_engine(
+    config: ProducerConfig, *, group: str, serializer: Any, connect: ConnectProducer  # noqa: ANN401 - any serializer
+) -> Engine:
+    """Connect, check the namespace's topics, and start the producer's thread; blocks.
+
+    Raises:
+        BrokerUnavailableError: nobody answered within `start_timeout`.
+        NotAuthorisedError: credentials or rights were refused.
+        TopicMismatchError: half and op are missing or have unlike partition counts.
+    """
+    connections = connect(config)
+    try:
+        half = _limits(connections, config.topics.half)
+        op = _limits(connections, config.topics.op)
+        if half.partition_count != op.partition_count:
+            raise TopicMismatchError(
+                "half and op records of a transaction share one partition number; nothing was started",
+                topic=config.topics.op,
+                expected=f"{half.partition_count} partitions, like {config.topics.half}",
+                found=f"{op.partition_count}",
+            )
+        return _assemble(config, connections, half, op, group=group, serializer=serializer)
+    except BaseException:
+        connections.close()
+        raise
+
+
+def _assemble(
+    config: ProducerConfig,
+    connections: ProducerConnections,
+    half: TopicLimits,
+    op: TopicLimits,
+    *,
+    group: str,
+    serializer: Any,  # noqa: ANN401 - any serializer
+) -> Engine:
+    # A batch holds several records, and the broker refuses all of them when it is larger than one message may be.
+    batch_bytes_max = min(_bytes_max(half), _bytes_max(op), BATCH_BYTES_MAX)
+    op_room = batch_bytes_max - BATCH_BYTES - RECORD_BYTES
+    pipeline = Pipeline(
+        connections.make_half_writer(batch_bytes_max=batch_bytes_max),
+        group=group,
+        half_topic=config.topics.half,
+        op_topic=config.topics.op,
+        partition_count=half.partition_count,
+        op_line_count_max=max(1, min(OP_LINE_COUNT_MAX, op_room // LINE_BYTES_MAX)),
+        in_flight_max=config.in_flight_max,
+        resolution_timeout_s=config.resolution_timeout.total_seconds(),
+    )
+    encoder = Encoder(
+        config,
+        half_bytes_max=half.message_bytes_max,
+        serialize=None if serializer is None else partial(connections.serialize, serializer),
+    )
+    identity = Identity(partition_count=half.partition_count)
+    pipeline.start()
+    return Engine(
+        connections=connections,
+        encoder=encoder,
+        identity=identity,
+        pipeline=pipeline,
+        config=config,
+    )
+
+
+def _limits(connections: ProducerConnections, topic: str) -> TopicLimits:
+    limits = connections.topic_limits(topic)
+    if limits is None:
+        raise TopicMismatchError(
+            "the topic does not exist; `txlayer topics apply` creates it. Nothing was started",
+            topic=topic,
+            expected="a system topic of the namespace",
+            found="none",
+        )
+    return limits
+
+
+def _bytes_max(limits: TopicLimits) -> int:
+    return BATCH_BYTES_MAX if limits.message_bytes_max is None else limits.message_bytes_max

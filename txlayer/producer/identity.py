@@ -1,0 +1,145 @@
+"""Ids, nonces and places of new transactions: here the time and the dice are drawn, and nowhere else in a producer."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from functools import lru_cache
+from typing import NamedTuple
+
+from txlayer.config import milliseconds
+from txlayer.core import codec
+from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, check_txn_id, key_tails, uuid7_head
+from txlayer.core.messages import HalfOptions, OrderMode
+from txlayer.core.partitions import half_partition, key_hash, murmur2
+from txlayer.errors import UsageError
+
+IMMUNITY_MAX = timedelta(days=7)
+"""Half and op records are kept for so long."""
+
+_TAILS_AT_ONCE = 512
+"""Ids made ahead: one call for random bytes serves them all."""
+
+_PLACES_KEPT = 8_192
+"""Ordering keys whose hash is remembered: hashing one takes longer than storing its message."""
+
+
+class Place(NamedTuple):
+    """What an ordering key and the options of a transaction lead to."""
+
+    partition: int | None  # of half and op; None: by the transaction id
+    options: str  # of each half header, encoded
+    ordering_key: bytes | None
+
+    def options_of(
+        self, *, has_key: bool, partition: int | None, timestamp_ms: int | None
+    ) -> str:
+        """The options of one message's half header, encoded."""
+        murmur = None
+        if not has_key and partition is None and self.ordering_key is not None:
+            # Where its own partitioner would draw, the forwarded record follows the ordering key (P6).
+            murmur = murmur2(self.ordering_key)
+        own = codec.encode_options(
+            HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur)
+        )
+        return ",".join(filter(None, (self.options, own)))
+
+
+ANYWHERE = Place(None, "", None)
+"""No ordering key and no options: by far the most frequent one."""
+
+
+class Identity:
+    """Draws ids and finds places for one producer. Any thread may call it."""
+
+    def __init__(self, *, partition_count: int) -> None:
+        self._partition_count = partition_count
+        self._tails: list[str] = []
+        self._head = (0, uuid7_head(0))
+        self._place = lru_cache(_PLACES_KEPT)(self._find_place)
+
+    def draw(self, txn_id: str | None, at_ms: int) -> str:
+        """A new "id/nonce"; the id is `txn_id`, or a UUIDv7 of `at_ms`.
+
+        Raises:
+            UsageError: `txn_id` is no transaction id.
+        """
+        try:
+            tail = self._tails.pop()  # atomic: no two threads get the same
+        except IndexError:
+            tails = key_tails(os.urandom(_TAILS_AT_ONCE * TAIL_DIGITS // 2).hex())
+            tail = tails.pop()
+            self._tails.extend(tails)
+        if txn_id is not None:
+            return f"{check_txn_id(txn_id)}/{tail[-NONCE_LENGTH:]}"
+        head_ms, head = self._head
+        if head_ms != at_ms:
+            head = uuid7_head(at_ms)
+            self._head = (at_ms, head)
+        return head + tail
+
+    def partition(self, place: Place, key: str) -> int:
+        """The half partition of the transaction `key` ("id/nonce") at `place`."""
+        if place.partition is not None:
+            return place.partition
+        return half_partition(
+            ordering_key=None,
+            txn_id=key[: -NONCE_LENGTH - 1],
+            partition_count=self._partition_count,
+        )
+
+    def place(
+        self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
+    ) -> Place:
+        """The place of a transaction with these wishes.
+
+        Raises:
+            UsageError: one of them cannot be. Nothing was sent.
+        """
+        if ordering_key is None and immunity is None and order == "commit":
+            return ANYWHERE
+        if not isinstance(ordering_key, bytes | str | None):
+            raise UsageError(
+                f"an ordering key is bytes or str, not {type(ordering_key).__name__}"
+            )
+        return self._place(ordering_key, order, immunity)
+
+    def _find_place(
+        self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
+    ) -> Place:
+        mode = _order_mode(order)
+        key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
+        if mode is OrderMode.PREPARE and key is None:
+            raise UsageError('order="prepare" orders the transactions of one ordering key; name ordering_key')
+        options = codec.encode_options(
+            HalfOptions(
+                key_hash=None if key is None else key_hash(key),
+                order=mode,
+                immunity_ms=None if immunity is None else _immunity_ms(immunity),
+            )
+        )
+        if key is None:
+            return Place(None, options, None)
+        partition = half_partition(
+            ordering_key=key, txn_id="", partition_count=self._partition_count
+        )
+        return Place(partition, options, key)
+
+
+def now_ms() -> int:
+    """The wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def _order_mode(order: str | OrderMode) -> OrderMode:
+    try:
+        return OrderMode(order)
+    except ValueError as exc:
+        raise UsageError(f'order is "commit" or "prepare", not {order!r}') from exc
+
+
+def _immunity_ms(immunity: timedelta) -> int:
+    if not isinstance(immunity, timedelta) or not timedelta(0) < immunity <= IMMUNITY_MAX:
+        raise UsageError(f"immunity is a timedelta of more than 0 and at most 7 days, not {immunity!r}")
+    return milliseconds(immunity)

@@ -1,0 +1,377 @@
+"""The producer's thread: it serves reports, runs local transactions, writes op records, and wakes those who wait.
+
+One per producer. It owns every flight (what changes a flight happens here); others send it values through `post`.
+All threads share its writer for half messages, and any of them may write op records (`OpQueue.write`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from txlayer.adapters.ports import HalfWriter
+from txlayer.core import codec
+from txlayer.errors import (
+    FencedError,
+    InvariantError,
+    LifecycleError,
+    OutcomeUnknownError,
+    TxLayerError,
+)
+from txlayer.producer.encoding import HalfRecord
+from txlayer.producer.flight import Flight
+from txlayer.producer.ops import OpQueue, OpRecord
+from txlayer.producer.waiting import Bell, Waker
+
+if TYPE_CHECKING:
+    from txlayer.producer.submitted import SubmittedTransaction
+
+logger = logging.getLogger("txlayer.producer")
+
+POLL_S = 0.05
+"""How long the thread may sleep in the client: reports end the sleep, only `close` waits for it."""
+
+POLLS_MAX = 4
+"""Calls of `poll` in one round: more would keep senders out for long."""
+
+SLICE_S = 0.001
+"""Local transactions run for so long before the resolutions that are ready are written: none waits for a slow one."""
+
+LOOK_S = 1.0
+"""So often those who wait are woken to look at their own limits."""
+
+
+class State(Enum):
+    """What a pipeline may be used for."""
+
+    OPEN = "open"  #: everything
+    CLOSING = "closing"  #: what is in flight may end, nothing new begins
+    CLOSED = "closed"  #: nothing
+    FAILED = "failed"  #: nothing: `failure` says why
+    FORKED = "forked"  #: nothing: its thread and its client stayed in the parent process
+
+
+OPEN = State.OPEN
+
+
+class Pipeline:
+    """Everything that is in flight at one producer."""
+
+    def __init__(
+        self,
+        writer: HalfWriter,
+        *,
+        group: str,
+        half_topic: str,
+        op_topic: str,
+        partition_count: int,
+        op_line_count_max: int,
+        in_flight_max: int,
+        resolution_timeout_s: float,
+    ) -> None:
+        self.group = group
+        self.state = State.OPEN
+        self.failure: BaseException | None = None
+        self.queues = [
+            OpQueue(self, partition=p, line_count_max=op_line_count_max)
+            for p in range(partition_count)
+        ]
+        self.to_run: list[SubmittedTransaction] = []
+        self.to_wake: list[Waker] = []
+        # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
+        # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
+        self.gate = threading.Lock()
+        self.is_serving = False
+        self.condition = threading.Condition()
+        """Futures change their state under it."""
+        # Free places: popping and appending are atomic, so taking one needs no lock and is exact.
+        self.places: list[None] = [None] * in_flight_max
+        self.places_bell = Bell(lambda: bool(self.places) or self.state is not OPEN)
+        self.round_bell = Bell(lambda: not self.is_alive)
+        self.at_end_of_round: Callable[[], None] | None = None
+        self.write_soon: Callable[[OpQueue], None] = OpQueue.write
+        """What `resolved` does with a queue: threads write at once, a loop gathers what its tasks say in one turn."""
+        self._in_flight_max = in_flight_max
+        self._resolution_timeout_s = resolution_timeout_s
+        self._writer = writer
+        self._produce = writer.produce
+        self._half_topic, self._op_topic = half_topic, op_topic
+        self._posted: deque[Callable[[], None]] = deque()
+        self._unsent: deque[OpRecord] = deque()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"txlayer-{group}", daemon=True)
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Start the thread."""
+        reference = weakref.ref(self)
+
+        def forked() -> None:
+            pipeline = reference()
+            if pipeline is not None:
+                pipeline.state = State.FORKED
+
+        # Checked through the state, because asking for the process id costs more than a tenth of a transaction.
+        os.register_at_fork(after_in_child=forked)
+        self._thread.start()
+
+    # --- any thread ---------------------------------------------------------------------------------------------------
+
+    def take_place(self) -> bool:
+        """Take one of the places in flight; False when there is none."""
+        try:
+            self.places.pop()
+        except IndexError:
+            return False
+        return True
+
+    def give_back(self, place_count: int) -> None:
+        """Those places are free again."""
+        self.places += [None] * place_count
+
+    @property
+    def in_flight_count(self) -> int:
+        """Transactions whose half messages are sent and whose op line is not acknowledged."""
+        return self._in_flight_max - len(self.places)
+
+    @property
+    def is_alive(self) -> bool:
+        """True while reports may still come."""
+        return self.state is OPEN or self.state is State.CLOSING
+
+    def check_alive(self) -> None:
+        """Return while reports may still come.
+
+        Raises:
+            LifecycleError, FencedError: it ended.
+        """
+        if not self.is_alive:
+            self.check_open()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True on the producer's thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def store(self, flight: Flight, records: Sequence[HalfRecord], start: int = 0) -> int:
+        """Queue half records from `start` on; how many are queued now. Fewer than all: the client has no room.
+
+        Raises:
+            TxLayerError: the client refuses one. What was queued before is rolled back when it is acknowledged.
+        """
+        if self.is_serving:
+            self.gate.acquire()
+            self.gate.release()
+        produce, topic, partition = self._produce, self._half_topic, flight.queue.partition
+        group, key, born_ms = self.group, flight.key, flight.born_ms
+        count = len(records)
+        index = start
+        try:
+            for index in range(start, count):
+                real_topic, message_key, value, headers, options = records[index]
+                ours = (
+                    codec.HALF_HEADER,
+                    codec.half_header(key, group, real_topic, index, count, born_ms, options),
+                )
+                produce(
+                    topic, value, message_key, partition,
+                    on_delivery=flight.half_reported,
+                    # Ours is the last, where readers look first.
+                    headers=[*headers, ours] if headers else [ours],
+                )  # fmt: skip
+        except BufferError:
+            return index
+        except BaseException as exc:
+            is_ours = not isinstance(exc, Exception)  # an interrupt, not the client's refusal
+            error = exc if is_ours else self._writer.error_of(exc, topic=topic, txn_id=flight.txn_id)
+            self.post(partial(flight.half_not_sent, count - index, error))
+            raise error from exc
+        return count
+
+    def resolved(self, flight: Flight) -> None:
+        """Write the resolution that `flight` has now; without waiting."""
+        queue = flight.queue
+        if not self.is_alive:
+            flight.op_failed(
+                OutcomeUnknownError(
+                    "the producer ended before the resolution was sent", txn_id=flight.txn_id, step="op"
+                )
+            )
+            return
+        queue.waiting.append(flight)
+        self.write_soon(queue)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the producer's thread do something at the end of its round; it must not raise."""
+        self._posted.append(call)
+
+    def check_open(self) -> None:
+        """Return when transactions may begin.
+
+        Raises:
+            LifecycleError: it is closed, or of another process. Nothing was sent.
+            FencedError: it failed for good. Nothing was sent.
+        """
+        if self.state is State.OPEN:
+            return
+        if self.state is State.FORKED:
+            raise LifecycleError(
+                f"made in process {self._pid}; make a new producer after the fork", state="forked"
+            )
+        if self.state is State.FAILED:
+            raise FencedError(f"this producer failed; make a new one: {self.failure}") from self.failure
+        raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
+
+    def half_error(self, error: Any, flight: Flight) -> TxLayerError:  # noqa: ANN401 - the client's own
+        """What a delivery report's error means for a half message."""
+        return self._writer.error_of(error, topic=self._half_topic, txn_id=flight.txn_id)
+
+    # --- op records ---------------------------------------------------------------------------------------------------
+
+    def produce_op(self, record: OpRecord, value: bytes) -> bool:
+        """Queue an op record; False when the client has no room. A refusal is told to its flights."""
+        if not record.written_at_s:
+            record.written_at_s = time.monotonic()
+        try:
+            self._produce(
+                self._op_topic, value, None, record.queue.partition, on_delivery=record.reported
+            )
+        except BufferError:
+            return False
+        except Exception as exc:  # noqa: BLE001 - border to the client: the flights carry it to whoever waits
+            error = exc
+            self.post(lambda: self.ops_not_acknowledged(record, error))
+        return True
+
+    def ops_acknowledged(self, flights: Sequence[Flight], op_offset: int) -> None:
+        """Their op lines are stored."""
+        watched = []
+        with self.condition:
+            for flight in flights:
+                flight.acknowledged(op_offset)
+                if flight.waker is not None:
+                    watched.append(flight)
+        self.give_back(len(flights))
+        for flight in watched:
+            flight.wake()
+
+    def ops_not_acknowledged(self, record: OpRecord, reason: Any) -> None:  # noqa: ANN401 - the client's own
+        """Send them again while that may help: a line that comes twice says the same."""
+        error = self._writer.error_of(reason, topic=self._op_topic, txn_id=record.flights[0].txn_id)
+        waited_s = time.monotonic() - record.written_at_s
+        if (
+            isinstance(error, OutcomeUnknownError)
+            and self.state in (State.OPEN, State.CLOSING)
+            and waited_s < self._resolution_timeout_s
+        ):
+            self._unsent.append(record)
+            return
+        logger.error(
+            "op.not_acknowledged",
+            extra={"txn_count": len(record.flights), "waited_s": round(waited_s, 1), "reason": str(error)},
+        )  # fmt: skip
+        for flight in record.flights:
+            unknown = OutcomeUnknownError(
+                f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op"
+            )
+            unknown.__cause__ = error
+            flight.op_failed(unknown)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def begin_close(self) -> None:
+        """Refuse new transactions; what is in flight goes on."""
+        if self.state is OPEN:
+            self.state = State.CLOSING
+            self.post(self.places_bell.ring)  # who waits for a place would wait for ever
+
+    def end(self, timeout_s: float) -> None:
+        """Stop the thread and give the client back; what is in flight then is reported as an error."""
+        if self.state in (State.CLOSED, State.FORKED):
+            return
+        self._is_stopping = True
+        self._thread.join()
+        if self.state is not State.FAILED:
+            self.state = State.CLOSED
+        self._writer.close(timeout_s)
+        self._after_round()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """The first report of a round: whoever wants to send now waits at the gate rather than for Python's lock."""
+        self.gate.acquire()
+        self.is_serving = True
+
+    def _run(self) -> None:
+        poll, failure = self._writer.poll, self._writer.failure
+        looked_at = time.monotonic()
+        try:
+            while not self._is_stopping:
+                if poll(POLL_S):
+                    for _ in range(POLLS_MAX):  # reports that came while this thread waited for its turn
+                        if not poll(0):
+                            break
+                self._after_round()
+                now = time.monotonic()
+                if now - looked_at > LOOK_S:
+                    looked_at = now
+                    self.places_bell.ring()
+                    if (fatal := failure()) is not None:
+                        self._fail(fatal)
+        except BaseException as exc:  # noqa: BLE001 - border: the loop. Everybody who waits must get to know.
+            logger.critical("producer.broken", exc_info=exc)
+            self._fail(InvariantError(f"the producer's thread ended: {exc!r}"))
+
+    def _after_round(self) -> None:
+        """What follows from the reports of one call of `poll`."""
+        if self.to_run:
+            self._run_local_transactions()
+        while self._posted:
+            self._posted.popleft()()
+        while self._unsent and self._unsent[0].write():
+            self._unsent.popleft()
+        self._write_ops()
+        if self.places_bell and self.places:
+            self.places_bell.ring(len(self.places))
+        if self.round_bell:
+            self.round_bell.ring()
+        if self.is_serving:
+            self.is_serving = False
+            self.gate.release()
+        wakers, self.to_wake = self.to_wake, []
+        for waker in wakers:
+            waker()
+        if self.at_end_of_round is not None:
+            self.at_end_of_round()
+
+    def _write_ops(self) -> None:
+        for queue in self.queues:
+            if queue.waiting:
+                queue.write()
+
+    def _run_local_transactions(self) -> None:
+        flights, self.to_run = self.to_run, []
+        clock = time.monotonic
+        written_at = clock()
+        for flight in flights:
+            flight.run()
+            if clock() - written_at > SLICE_S:
+                self._write_ops()
+                written_at = clock()
+
+    def _fail(self, failure: BaseException) -> None:
+        if self.failure is None:
+            logger.error("producer.failed", extra={"reason": str(failure)})
+            self.failure = failure
+        self.state = State.FAILED
+        self.places_bell.ring()
+        self.round_bell.ring()

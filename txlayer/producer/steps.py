@@ -1,0 +1,166 @@
+"""A transaction's life as generators that yield what to wait for. Never: waiting, threads, asyncio.
+
+    launch     topics known → place in flight → half messages queued
+    stored     every half message acknowledged; behind it the local transaction runs
+    resolve    the op line is queued; nothing is waited for
+    result     the op line is acknowledged
+
+`submit` goes the same way without a generator where nothing has to be waited for, and its flight resolves itself; a
+test holds both to the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from txlayer.core.messages import Message, Resolution
+from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
+from txlayer.producer.encoding import HalfRecord
+from txlayer.producer.engine import Engine, MakeFlight
+from txlayer.producer.flight import FAILED, STORING, Flight
+from txlayer.producer.identity import Place
+from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.waiting import Blocking, Steps
+
+
+def launch(
+    engine: Engine,
+    make: MakeFlight,
+    messages: Sequence[Message],
+    place: Place,
+    key: str,
+    *,
+    may_wait: bool = True,
+) -> Steps[Flight]:
+    """Have every half message queued.
+
+    Raises:
+        UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
+        RetriableError: no place in flight became free within `prepare_timeout`, or at once when it may not wait.
+            Nothing was sent.
+        LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
+    """
+    records = yield from known_records(engine, messages, place)
+    deadline = time.monotonic() + engine.config.prepare_timeout.total_seconds()
+    while (flight := engine.launch_now(make, records, place, key)) is None:
+        if not may_wait or time.monotonic() > deadline:
+            raise RetriableError(
+                f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
+            )
+        yield engine.pipeline.places_bell
+    if flight.unsent is not None:
+        yield from store_rest(engine, flight)
+    return flight
+
+
+def known_records(
+    engine: Engine, messages: Sequence[Message], place: Place
+) -> Steps[list[HalfRecord]]:
+    """The half records, after the cluster was asked about topics that are new or seem to have changed.
+
+    Raises:
+        UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
+        BrokerUnavailableError: nobody said what a topic allows. Nothing was sent.
+    """
+    encoder = engine.encoder
+    has_asked = False
+    while True:
+        for topic in encoder.unknown_topics(messages):
+            yield Blocking(partial(engine.learn, topic))
+            has_asked = True
+        try:
+            records = encoder.records(messages, place)
+        except RefusedRecordError as exc:
+            if has_asked or exc.topic is None:
+                raise
+            encoder.forget(exc.topic)  # the topic may have grown since it was asked about
+            continue
+        if records is not None:
+            return records
+
+
+def store_rest(engine: Engine, flight: Flight) -> Steps[None]:
+    """Queue the half messages that the client had no room for.
+
+    Raises:
+        TxLayerError: the client refuses one, or the producer ended. What is stored is rolled back.
+    """
+    assert flight.unsent is not None
+    (records, queued_count), flight.unsent = flight.unsent, None
+    pipeline = engine.pipeline
+    while (queued_count := pipeline.store(flight, records, queued_count)) < len(records):
+        missing_count = len(records) - queued_count
+        try:
+            yield pipeline.round_bell
+            pipeline.check_alive()
+        except BaseException as exc:
+            # Whoever waited goes away: without its rest the transaction can only be rolled back.
+            pipeline.post(partial(flight.half_not_sent, missing_count, exc))
+            raise
+
+
+def stored(engine: Engine, flight: Flight) -> Steps[None]:
+    """Wait until every half message is acknowledged.
+
+    Raises:
+        RollbackRequiredError, RefusedRecordError, NotAuthorisedError: it is lost; what is stored of it is rolled back.
+        RetriableError: none of it is stored.
+        OutcomeUnknownError: it may be stored, nothing was decided: do not run the local transaction.
+    """
+    while flight.stage is STORING:
+        _check_reachable(engine, flight, "half")
+        yield flight
+    if flight.stage is FAILED:
+        assert flight.error is not None
+        raise flight.error
+
+
+def resolve(engine: Engine, flight: Flight, resolution: Resolution) -> None:
+    """Write the resolution of a prepared transaction; nothing is waited for."""
+    flight.resolution = resolution
+    engine.pipeline.resolved(flight)
+
+
+def result(engine: Engine, flight: Flight) -> Steps[TransactionSendResult]:
+    """Wait until the op line is acknowledged.
+
+    Raises:
+        OutcomeUnknownError: it may not be stored; a check-back settles it.
+    """
+    while not flight.is_over:
+        _check_reachable(engine, flight, "op")
+        yield flight
+    if flight.stage is FAILED:
+        assert flight.error is not None
+        raise flight.error
+    return flight.send_result()
+
+
+def close(engine: Engine, timeout_s: float) -> Steps[None]:
+    """Let what is in flight end, then stop.
+
+    Raises:
+        OutcomeUnknownError: not all of it ended within `timeout_s`; check-backs settle the rest.
+    """
+    pipeline = engine.pipeline
+    deadline = time.monotonic() + timeout_s
+    pipeline.begin_close()
+    while pipeline.in_flight_count and pipeline.is_alive and time.monotonic() < deadline:
+        yield pipeline.round_bell
+    left_count = pipeline.in_flight_count
+    yield Blocking(partial(pipeline.end, max(deadline - time.monotonic(), 0.0)))
+    engine.connections.close()
+    if left_count:
+        raise OutcomeUnknownError(
+            f"{left_count} transactions were still in flight after {timeout_s:g} s; check-backs settle them",
+            step="close",
+        )
+
+
+def _check_reachable(engine: Engine, flight: Flight, step: str) -> None:
+    if not engine.pipeline.is_alive:
+        raise OutcomeUnknownError(
+            "the producer ended before the report came", txn_id=flight.txn_id, step=step
+        ) from engine.pipeline.failure

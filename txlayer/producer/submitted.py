@@ -1,0 +1,211 @@
+"""A transaction that was submitted: a flight that runs its local transaction itself, and is its own future.
+
+One object instead of three, and no lock of its own: `concurrent.futures.Future` with a condition per future costs more
+than everything else that a transaction needs. `wait`, `as_completed` and `asyncio.wrap_future` take it as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from txlayer.core.messages import Message, Resolution
+from txlayer.errors import LifecycleError, UsageError
+from txlayer.producer.flight import FAILED, PREPARED, UNKNOWN, Flight
+from txlayer.producer.ops import OpQueue
+from txlayer.producer.results import TransactionSendResult
+
+LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
+"""Called once its half messages are acknowledged. Nothing (None) commits, like leaving a `with` block."""
+
+COMMIT = Resolution.COMMIT
+
+# The words of concurrent.futures for what a future is doing.
+_RUNNING, _FINISHED = "RUNNING", "FINISHED"
+
+
+class SubmittedTransaction(Flight, Future[TransactionSendResult]):
+    """One submitted transaction. It cannot be cancelled: its half messages are under way."""
+
+    __slots__ = ("_callbacks", "_executor", "_local_error", "_local_transaction", "_watchers", "messages")
+
+    def __init__(
+        self,
+        queue: OpQueue,
+        key: str,
+        born_ms: int,
+        message_count: int,
+        local_transaction: LocalTransaction | None = None,
+        executor: Executor | None = None,
+        messages: Sequence[Message] = (),
+    ) -> None:
+        # Future.__init__ would make a condition and two lists; they come when somebody asks for them.
+        Flight.__init__(self, queue, key, born_ms, message_count)
+        self._local_transaction = local_transaction
+        self._executor = executor
+        self.messages = messages
+        """The messages, for the local transaction; empty when there is none, and after it."""
+        self._local_error: BaseException | None = None
+        self._watchers: list[Any] | None = None
+        self._callbacks: list[Callable[[Future[Any]], object]] | None = None
+
+    # --- the flight's side, on the producer's thread ------------------------------------------------------------------
+
+    def prepared(self) -> None:
+        """Every half message is reported: commit, or run the local transaction."""
+        if self.error is not None or self.resolution is not None:
+            Flight.prepared(self)
+            return
+        self.stage = PREPARED
+        if self._local_transaction is None:
+            self.resolution = COMMIT
+            self.queue.waiting.append(self)
+        else:
+            self.queue.pipeline.to_run.append(self)
+
+    def run(self) -> None:
+        """Run the local transaction here, or have the executor run it."""
+        if self._executor is None:
+            self._resolve()
+            self.queue.waiting.append(self)
+            return
+        try:
+            task = self._executor.submit(self._run_elsewhere)
+        except RuntimeError as exc:  # the executor was shut down
+            self._local_error = exc
+            self.resolution = UNKNOWN
+            self.queue.waiting.append(self)
+        else:
+            task.add_done_callback(self._look_whether_cancelled)
+
+    def _resolve(self) -> None:
+        assert self._local_transaction is not None
+        try:
+            said = self._local_transaction(self)
+            if said is not None and not isinstance(said, Resolution):
+                raise UsageError(f"a local transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code. The future raises it again as it was.
+            self._local_error = exc
+            said = UNKNOWN
+        self.resolution = COMMIT if said is None else said
+        self._local_transaction = None
+        self.messages = ()
+
+    def _run_elsewhere(self) -> None:
+        self._resolve()
+        self.queue.pipeline.resolved(self)
+
+    def _look_whether_cancelled(self, task: Future[None]) -> None:
+        if task.cancelled():
+            self._local_error = LifecycleError("the executor was shut down before it ran", state="closed")
+            self.resolution = UNKNOWN
+            self.queue.pipeline.resolved(self)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will happen."""
+        with self._condition:
+            self.error = error
+            self.stage = FAILED
+        self.wake()
+
+    # --- the future's side --------------------------------------------------------------------------------------------
+
+    def result(self, timeout: float | None = None) -> TransactionSendResult:
+        """The result, once the op line is acknowledged.
+
+        Raises:
+            TimeoutError: it is not, after `timeout` seconds; the transaction goes on.
+            OutcomeUnknownError, RollbackRequiredError, …: it failed; the message says what is known.
+            Exception: the local transaction's own, as it was; the resolution is then UNKNOWN.
+            LifecycleError: asked on the producer's thread, which would wait for itself.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # no cycle of exception, frame and exception
+        return self.send_result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` would raise, None when there is a result; waits like it."""
+        if not self.is_over:
+            self._wait(timeout)
+        return self._exception
+
+    def _wait(self, timeout: float | None) -> None:
+        waiter = _Waiter()
+        with self._condition:
+            if self.is_over:
+                return
+            self._waiters.append(waiter)
+        if self.queue.pipeline.is_own_thread:
+            raise LifecycleError(
+                "result() on the producer's own thread would wait for itself", state="open"
+            )
+        if not waiter.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            raise TimeoutError(f"{self.txn_id}: not acknowledged within {timeout} s")
+
+    def _announce(self) -> None:
+        """Tell everybody who waits; the stage is final already."""
+        with self._condition:
+            watchers, self._watchers = self._watchers, None
+            for watcher in watchers or ():
+                if self._exception is None:
+                    watcher.add_result(self)
+                else:
+                    watcher.add_exception(self)
+        if self._callbacks is not None:
+            self._invoke_callbacks()  # type: ignore[attr-defined]  # of Future; it logs what a callback raises
+
+    # What concurrent.futures looks at: attributes there, computed or made late here.
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # one for all of a producer
+        return self.queue.pipeline.condition
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]  # the stage says it
+        return _FINISHED if self.is_over else _RUNNING
+
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]  # the same
+        if self.stage is FAILED:
+            return self._local_error or self.error
+        return self._local_error if self.is_over else None
+
+    @property
+    def _result(self) -> TransactionSendResult | None:  # type: ignore[override]  # made when asked for
+        return self.send_result() if self.is_over and self.error is None else None
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]  # made when asked for, always under the condition
+        if self._watchers is None:
+            self._watchers = []
+            self.waker = self._announce
+        return self._watchers
+
+    @property
+    def _done_callbacks(self) -> list[Callable[[Future[Any]], object]]:  # type: ignore[override]  # the same
+        if self._callbacks is None:
+            self._callbacks = []
+            self.waker = self._announce
+        return self._callbacks
+
+
+class _Waiter:
+    """One thread in `result`; the form is that of the waiters of concurrent.futures."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()  # released by the producer's thread
+
+    def add_result(self, _future: Future[Any]) -> None:
+        """It has a result."""
+        self.lock.release()
+
+    add_exception = add_cancelled = add_result

@@ -1,0 +1,344 @@
+"""`TransactionalProducer`: one producer, many threads. Never: a step of its own."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, cast
+
+from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.ports import Barrier
+from txlayer.config import ProducerConfig
+from txlayer.core.history import TransactionHistory
+from txlayer.core.ids import check_group
+from txlayer.core.messages import Message, OrderMode
+from txlayer.errors import LifecycleError, TxLayerError
+from txlayer.producer import steps
+from txlayer.producer.engine import SINCE, Engine, MakeFlight, open_engine
+from txlayer.producer.identity import now_ms
+from txlayer.producer.pipeline import LOOK_S, Pipeline
+from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.settings import ProducerSettings
+from txlayer.producer.submitted import LocalTransaction, SubmittedTransaction
+from txlayer.producer.transaction import OpenTransaction
+from txlayer.producer.waiting import Blocking, Steps
+
+T = TypeVar("T")
+
+
+class TransactionalProducer:
+    """Sends messages that become visible if, and only if, a local transaction commits.
+
+    Any number of threads may share one; a transaction belongs to one thread. It connects at its first use (or `start`,
+    or `with`), and `close` waits for what is in flight; one that is not closed is closed when the interpreter ends.
+
+    Args:
+        bootstrap_servers: brokers, HOST:PORT with commas between.
+        group: the producer group: producers that can answer for each other.
+        namespace: whose half and op topics are used.
+        barrier: the user's table that makes check-backs race-free; transactions then `join` a session.
+        serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
+        connect: makes the clients of the cluster.
+        settings: limits and time-outs, see `ProducerConfig`.
+
+    Raises:
+        ConfigError, UsageError: a setting has no usable value.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        group: str,
+        namespace: str = "txlayer",
+        barrier: Barrier | None = None,
+        serializer: Any = None,  # noqa: ANN401 - any confluent-kafka serializer
+        connect: ConnectProducer = connect_producer,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._config = ProducerConfig(
+            bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
+        )
+        self._group = check_group(group)
+        self._barrier = barrier
+        self._serializer = serializer
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._is_closed = False
+
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect and check the namespace's topics; nothing when that is done already.
+
+        Raises:
+            BrokerUnavailableError: nobody answered within `start_timeout`; it may be called again.
+            NotAuthorisedError, TopicMismatchError: the cluster is not ready for this producer.
+            LifecycleError: it is closed, or of another process.
+        """
+        self._started()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Refuse new transactions, wait for those in flight for `timeout` seconds (`close_timeout`), and end.
+
+        Nothing that was acknowledged is lost by it. In a forked process it does nothing.
+
+        Raises:
+            OutcomeUnknownError: not all ended in time; the producer is closed, check-backs settle the rest.
+            LifecycleError: called from a local transaction on the producer's own thread, which would wait for itself.
+        """
+        engine = self._engine
+        if engine is not None and engine.pipeline.is_own_thread:
+            raise LifecycleError("close() inside a local transaction would wait for it", state="open")
+        with self._lock:
+            self._is_closed = True
+            engine, self._engine = self._engine, None
+            if engine is None:
+                return
+            atexit.unregister(self.close)
+            timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
+            drive(steps.close(engine, timeout_s), engine.pipeline)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        txn_id: str | None = None,
+        *,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = OrderMode.COMMIT,
+        immunity: timedelta | None = None,
+        block: bool = True,
+    ) -> Transaction:
+        """A transaction as a `with` block: `send` any number of messages, `prepare` (or `join`), then do the local work.
+
+        Args:
+            txn_id: an id of your own, unique per transaction; None: a UUIDv7.
+            ordering_key: messages of transactions with one key arrive in order.
+            order: "commit": in the order of decisions; "prepare": in the order of `prepare`.
+            immunity: no check-back before this age.
+            block: False: `prepare` raises RetriableError instead of waiting while `in_flight_max` are in flight.
+
+        Raises:
+            UsageError: an argument cannot be. Nothing was sent.
+            BrokerUnavailableError, …: what `start` raises.
+        """
+        engine = self._started()
+        place = engine.identity.place(ordering_key, order, immunity)
+        key = engine.identity.draw(txn_id, now_ms())
+        return Transaction(engine, barrier=self._barrier, place=place, key=key, may_wait=block)
+
+    def publish(
+        self,
+        messages: Sequence[Message] | Message,
+        *,
+        txn_id: str | None = None,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = OrderMode.COMMIT,
+        block: bool = True,
+    ) -> TransactionSendResult:
+        """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
+
+        Raises:
+            What `submit` raises, and what the result of its future raises.
+        """
+        flight = self.submit(
+            messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block
+        )
+        return flight.result()
+
+    def submit(
+        self,
+        messages: Sequence[Message] | Message,
+        local_transaction: LocalTransaction | None = None,
+        *,
+        txn_id: str | None = None,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = OrderMode.COMMIT,
+        immunity: timedelta | None = None,
+        executor: Executor | None = None,
+        block: bool = True,
+    ) -> SubmittedTransaction:
+        """Send a transaction without waiting for it; thousands may be in flight from one thread.
+
+        When its half messages are acknowledged, `local_transaction(tx)` is called, in the order of acknowledgements on
+        the producer's thread, or on `executor`. It returns COMMIT (or nothing), ROLLBACK or UNKNOWN; what it raises is
+        raised by the future, and the resolution is UNKNOWN. Without one the transaction commits at once.
+
+        Returns:
+            A future (it goes with `concurrent.futures` and `asyncio.wrap_future`) of the `TransactionSendResult`, done
+            when the resolution is acknowledged.
+
+        Raises:
+            UsageError and its kinds, RefusedRecordError: nothing was sent.
+            RetriableError: `in_flight_max` are in flight, and `block` is False or none ended in `prepare_timeout`.
+        """
+        engine = self._engine
+        if engine is None:
+            engine = self._started()
+        if messages.__class__ is Message:
+            messages = (cast("Message", messages),)
+        make: MakeFlight = SubmittedTransaction
+        if local_transaction is not None:
+            make = partial(
+                SubmittedTransaction,
+                local_transaction=local_transaction,
+                executor=executor,
+                messages=messages,
+            )
+        identity = engine.identity
+        place = identity.place(ordering_key, order, immunity)
+        key = identity.draw(txn_id, now_ms())
+        # The way of `steps.launch` without a generator, as long as nothing has to be waited for.
+        records = engine.encoder.records(messages, place)
+        flight = None if records is None else engine.launch_now(make, records, place, key)
+        if flight is None:
+            launch = steps.launch(engine, make, messages, place, key, may_wait=block)
+            flight = drive(launch, engine.pipeline)
+        elif flight.unsent is not None:
+            drive(steps.store_rest(engine, flight), engine.pipeline)
+        return cast("SubmittedTransaction", flight)
+
+    def status(
+        self,
+        txn_id: str,
+        *,
+        since: timedelta = SINCE,
+        ordering_key: bytes | str | None = None,
+    ) -> list[TransactionHistory]:
+        """Ask the topics what became of a transaction: one history per nonce, the oldest first.
+
+        Half and op are read from `since` on; all partitions, unless the ordering key is given.
+
+        Raises:
+            UsageError: it is no transaction id.
+            BrokerUnavailableError: the topics cannot be read.
+        """
+        return self._started().status(txn_id, since=since, ordering_key=ordering_key)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _started(self) -> Engine:
+        engine = self._engine
+        if engine is not None:
+            engine.pipeline.check_open()
+            return engine
+        with self._lock:
+            if self._is_closed:
+                raise LifecycleError("this producer is closed; make a new one", state="closed")
+            if self._engine is None:
+                self._engine = open_engine(
+                    self._config,
+                    group=self._group,
+                    serializer=self._serializer,
+                    connect=self._connect,
+                )
+                # A program that forgets to close still has its last resolutions sent.
+                atexit.register(self.close)
+            return self._engine
+
+
+class Transaction(OpenTransaction):
+    """One transaction of one thread, as a `with` block.
+
+    Leaving normally after `prepare` commits. An exception passes through as it is, and the resolution is UNKNOWN: a
+    check-back settles it (`rollback` says it outright).
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave(exc)
+
+    def prepare(self) -> None:
+        """Store the messages; returns when all replicas have them. Now do the local transaction.
+
+        Raises:
+            UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
+            RetriableError: nothing was stored; it may be called again.
+            RollbackRequiredError: this transaction is lost, what is stored of it is rolled back.
+            OutcomeUnknownError: nobody acknowledged in `prepare_timeout`. Do not do the local transaction: nothing was
+                decided, and a half message that may be stored is settled by a check-back.
+        """
+        drive(self._prepare_steps(), self._engine.pipeline)
+
+    def join(self, session: Any) -> None:  # noqa: ANN401 - a session of any library
+        """Prepare, then write the barrier as a part of the session's local transaction.
+
+        Raises:
+            UsageError: the producer has no barrier. Nothing was sent.
+            What `prepare` raises; BarrierRefusedError: a check-back came first, roll back.
+        """
+        drive(self._join_steps(session), self._engine.pipeline)
+
+    def result(self, timeout: float | None = None) -> TransactionSendResult:
+        """Wait until the resolution is acknowledged.
+
+        Raises:
+            TimeoutError: it is not, after `timeout` seconds; it goes on.
+            OutcomeUnknownError: it may not be stored; a check-back settles it.
+            LifecycleError: nothing was said yet.
+        """
+        return drive(self._result_steps(), self._engine.pipeline, timeout_s=timeout)
+
+
+def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:
+    """Run steps to their end; this thread waits for what they yield.
+
+    Raises:
+        TimeoutError: they did not end within `timeout_s`.
+        LifecycleError: this is the producer's thread, which would wait for itself.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        wait = next(run)
+        while True:
+            if isinstance(wait, Blocking):
+                try:
+                    answer = wait.call()
+                except TxLayerError as exc:
+                    wait = run.throw(exc)
+                else:
+                    wait = run.send(answer)
+                continue
+            if pipeline.is_own_thread:
+                raise LifecycleError("the producer's own thread would wait for itself", state="open")
+            lock = threading.Lock()
+            lock.acquire()
+            if wait.subscribe(lock.release):
+                # Never longer than a moment, so that steps see their own limits and the end of the producer.
+                left_s = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+                if not lock.acquire(timeout=max(left_s, 0)) and left_s < LOOK_S:
+                    raise TimeoutError(f"not acknowledged within {timeout_s} s")
+            wait = next(run)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    finally:
+        run.close()

@@ -1,0 +1,196 @@
+"""The `tx` that users hold: what may be called when, and what leaving the block means. Never: waiting."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from txlayer.adapters.ports import Barrier
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import Message, Resolution, UserHeaders
+from txlayer.errors import LifecycleError, UsageError
+from txlayer.producer import steps
+from txlayer.producer.encoding import check_topic, headers_of
+from txlayer.producer.engine import Engine
+from txlayer.producer.flight import Flight
+from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.waiting import Steps
+
+
+class Phase(Enum):
+    """What the user has done with a transaction so far."""
+
+    GATHERING = "gathering messages"  #: `send` may be called
+    PREPARING = "preparing"  #: half messages are under way
+    PREPARED = "prepared"  #: the local transaction may run
+    RESOLVED = "resolved"  #: its resolution is said
+    DROPPED = "dropped"  #: rolled back before anything was sent
+    FAILED = "failed"  #: `prepare` raised
+
+
+class OpenTransaction:
+    """One transaction of one thread or task; threads and asyncio differ only in how they wait for its steps."""
+
+    __slots__ = (
+        "_barrier", "_engine", "_flight", "_is_joined", "_key", "_may_wait", "_messages", "_phase", "_place",
+    )  # fmt: skip
+
+    def __init__(
+        self, engine: Engine, *, barrier: Barrier | None, place: Place, key: str, may_wait: bool
+    ) -> None:
+        self._engine = engine
+        self._barrier = barrier
+        self._place = place
+        self._key = key
+        self._may_wait = may_wait
+        self._messages: list[Message] = []
+        self._flight: Flight | None = None
+        self._phase = Phase.GATHERING
+        self._is_joined = False
+
+    @property
+    def txn_id(self) -> str:
+        """The transaction id."""
+        return self._key[: -NONCE_LENGTH - 1]
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of this attempt: together with the id it is the transaction."""
+        return self._key[-NONCE_LENGTH:]
+
+    @property
+    def resolution(self) -> Resolution | None:
+        """What was said; None before."""
+        return None if self._flight is None else self._flight.resolution
+
+    def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | str | None = None,
+        value: Any = None,  # noqa: ANN401 - whatever the serializer takes
+        headers: UserHeaders | None = None,
+        tags: str | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Add a message; it is kept until `prepare`. Text is UTF-8; a null key or value is forwarded as it is.
+
+        Raises:
+            LifecycleError: it is prepared already. The transaction goes on without this message.
+            ForbiddenTopicError, ReservedHeaderError, UsageError: the message cannot be sent. The same.
+        """
+        self._must_be(Phase.GATHERING, "send")
+        check_topic(topic, self._engine.config)
+        if headers is not None:
+            headers = headers_of(headers)
+        limit = self._engine.config.transaction_messages_max
+        if len(self._messages) >= limit:
+            raise UsageError(f"transaction_messages_max={limit} messages are in this transaction already")
+        self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp))
+
+    def commit(self) -> None:
+        """Say commit now rather than at the end of the block; it is sent without waiting.
+
+        Raises:
+            LifecycleError: it is not prepared, or said already. Nothing changed.
+        """
+        self._resolve(Resolution.COMMIT, "commit")
+
+    def rollback(self) -> None:
+        """Say that the local transaction is gone; it is sent without waiting. Before `prepare` nothing is sent at all.
+
+        Raises:
+            LifecycleError: it is said already. Nothing changed.
+        """
+        if self._phase is Phase.GATHERING:
+            self._phase = Phase.DROPPED
+            self._messages = []
+        else:
+            self._resolve(Resolution.ROLLBACK, "rollback")
+
+    def unknown(self) -> None:
+        """Say that nobody can say yet: a check-back settles it; it is sent without waiting.
+
+        Raises:
+            LifecycleError: it is not prepared, or said already. Nothing changed.
+        """
+        self._resolve(Resolution.UNKNOWN, "unknown")
+
+    # --- for the drivers ----------------------------------------------------------------------------------------------
+
+    def _prepare_steps(self) -> Steps[None]:
+        self._must_be(Phase.GATHERING, "prepare")
+        self._phase = Phase.PREPARING
+        try:
+            self._flight = yield from steps.launch(
+                self._engine, Flight, self._messages, self._place, self._key, may_wait=self._may_wait
+            )
+            yield from steps.stored(self._engine, self._flight)
+        except Exception:
+            if self._flight is None:
+                # Nothing is under way: `prepare` may be called again, as an attempt of its own.
+                self._phase = Phase.GATHERING
+                self._key = self._engine.identity.draw(self.txn_id, now_ms())
+            else:
+                self._phase = Phase.FAILED
+            raise
+        self._messages = []
+        self._phase = Phase.PREPARED
+
+    def _join_steps(self, session: Any) -> Steps[None]:  # noqa: ANN401 - a session of any library
+        if self._barrier is None:
+            raise UsageError(
+                "join needs a barrier: make the producer with barrier=…, or call prepare() before the local transaction"
+            )
+        yield from self._prepare_steps()
+        self._barrier.write(session, txn_id=self.txn_id, nonce=self.nonce)
+        self._is_joined = True
+
+    def _result_steps(self) -> Steps[TransactionSendResult]:
+        if self._phase is not Phase.RESOLVED or self._flight is None:
+            raise LifecycleError("result: nothing was said yet", state=self._phase.value)
+        return steps.result(self._engine, self._flight)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """The end of the block, by `error` or normally.
+
+        Raises:
+            LifecycleError: it ended normally, but nothing can be committed; what happened is said.
+        """
+        phase, flight = self._phase, self._flight
+        if phase is Phase.PREPARED:
+            if error is None and (self._barrier is None or self._is_joined):
+                self._resolve(Resolution.COMMIT, "commit")
+                return
+            # Nobody here knows what became of the local transaction.
+            self._resolve(Resolution.UNKNOWN, "unknown")
+            if error is None:
+                raise LifecycleError(
+                    "left without join: the barrier was not written, a check-back settles it", state=phase.value
+                )
+        elif phase is Phase.PREPARING and flight is not None:
+            self._engine.pipeline.post(flight.abandon)
+        if error is not None or phase in (Phase.RESOLVED, Phase.DROPPED):
+            return
+        if phase is Phase.GATHERING:
+            raise LifecycleError(
+                "left without prepare: nothing was sent (publish() serves messages without a local transaction)",
+                state=phase.value,
+            )
+        raise LifecycleError("prepare did not succeed: nothing is committed", state=phase.value) from (
+            None if flight is None else flight.error
+        )
+
+    def _resolve(self, resolution: Resolution, call: str) -> None:
+        self._must_be(Phase.PREPARED, call)
+        assert self._flight is not None
+        self._phase = Phase.RESOLVED
+        steps.resolve(self._engine, self._flight, resolution)
+
+    def _must_be(self, phase: Phase, call: str) -> None:
+        if self._phase is not phase:
+            raise LifecycleError(
+                f"{call}() does not fit: the transaction is {self._phase.value}", state=self._phase.value
+            )
