@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -15,9 +13,6 @@ from tests.support.arena import Arena
 from tests.support.processes import CoordinatorProcess
 
 Start = Callable[..., CoordinatorProcess]
-
-# Replays are asked for by the environment; TXLAYER_ names are settings of the product.
-SEED = int(os.environ.get("E2E_SEED", "0")) or random.randrange(1, 1 << 31)
 
 SESSION_S = 1.5
 """Short, so that twenty crashes fit into a minute; the rule of the group is the same as with the default of 6 s."""
@@ -36,7 +31,10 @@ def start_coordinator(tmp_path: Path) -> Iterator[Start]:
             given = {"session_timeout": f"{SESSION_S}s", **(settings or {})}
             return stack.enter_context(
                 CoordinatorProcess(
-                    arena.servers, arena.namespace, log_file=log_file, arguments=arguments,
+                    arena.servers,
+                    arena.namespace,
+                    log_file=log_file,
+                    arguments=arguments,
                     settings=given,
                 )  # fmt: skip
             )

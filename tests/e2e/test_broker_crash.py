@@ -7,9 +7,10 @@ from threading import Event
 
 import pytest
 
-from tests.e2e.conftest import SEED, Start
+from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
 from tests.support.processes import CoordinatorProcess
+from tests.support.seed import SEED
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
@@ -25,7 +26,6 @@ KILL_COUNT = 2
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
     local_config: LocalConfig, start_coordinator: Start
 ) -> None:
-    print(f"replay with E2E_SEED={SEED}")
     with LocalBroker(config=local_config) as broker:
         arena = make_arena(broker.bootstrap_servers)
         load = arena.load(rate=200, seed=SEED)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
 from threading import Event
 
 import pytest
 
 from tests.conftest import Broker
-from tests.e2e.conftest import SEED, Start
+from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
 from tests.support.processes import CoordinatorProcess
+from tests.support.seed import SEED, random_source
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -27,8 +27,7 @@ RATE = int(os.environ.get("E2E_RATE", "300"))
 def test_twenty_kills_at_random_moments_lose_and_double_nothing(
     broker: Broker, start_coordinator: Start
 ) -> None:
-    print(f"replay with E2E_SEED={SEED}")
-    rng = random.Random(SEED)
+    rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
     load = arena.load(rate=RATE, seed=SEED)
     load.start()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 from threading import Event
 
 import pytest
 
 from tests.conftest import Broker
-from tests.e2e.conftest import SEED, Start
+from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
+from tests.support.seed import SEED, random_source
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -24,8 +24,7 @@ CHANGE_COUNT = 10
 def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     broker: Broker, start_coordinator: Start
 ) -> None:
-    print(f"replay with E2E_SEED={SEED}")
-    rng = random.Random(SEED)
+    rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
     load = arena.load(rate=400, seed=SEED)
     load.start()
@@ -73,8 +72,10 @@ def test_a_clean_stop_finishes_the_work_and_hands_over_at_once(
     code = first.wait()
     stopped_at = time.monotonic()
     wait_until(
-        lambda: second.events("partitions.taken_over")[-1]["partitions"]
-        == list(range(arena.partition_count)),
+        lambda: (
+            second.events("partitions.taken_over")[-1]["partitions"]
+            == list(range(arena.partition_count))
+        ),
         within=20,
         what="the other one has every partition",
     )

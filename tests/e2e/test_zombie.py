@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 
 import pytest
 
 from tests.conftest import Broker
-from tests.e2e.conftest import SEED, Start
+from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
+from tests.support.seed import SEED, random_source
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -19,8 +19,7 @@ FREEZE_COUNT = 4
 
 @pytest.mark.promise("P2")
 def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator: Start) -> None:
-    print(f"replay with E2E_SEED={SEED}")
-    rng = random.Random(SEED)
+    rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
     load = arena.load(rate=400, seed=SEED)
     load.start()
@@ -37,12 +36,16 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
             successor = start_coordinator(arena)
             successor.wait_for("partitions.taken_over", within=60)
             seen = witness.count
-            wait_until(lambda seen=seen: witness.count > seen, within=60, what="the successor works")
+            wait_until(
+                lambda seen=seen: witness.count > seen, within=60, what="the successor works"
+            )
             zombie.thaw()
             # It finds out by itself: its writers are fenced, or the group tells it that it is no member any more.
             wait_until(
-                lambda zombie=zombie: zombie.events("coordinator.rebuild")
-                or len(zombie.events("partitions.taken_over")) > 1,
+                lambda zombie=zombie: (
+                    zombie.events("coordinator.rebuild")
+                    or len(zombie.events("partitions.taken_over")) > 1
+                ),
                 within=30,
                 what="the zombie notices",
             )
@@ -59,4 +62,6 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
     assert [] == verdict.findings[:20]
     assert [] == witness.repeated()
     # At least one of them was frozen inside a Kafka transaction and tried to go on with it.
-    assert any("FENCED" in reason or "GENERATION" in reason or "MEMBER" in reason for reason in reasons)
+    assert any(
+        "FENCED" in reason or "GENERATION" in reason or "MEMBER" in reason for reason in reasons
+    )

@@ -54,7 +54,9 @@ class Arena:
 
         def rest() -> list[str]:
             try:
-                behind = [f"op-{p.partition}: {p.op_lag}" for p in self.status().partitions if p.op_lag]
+                behind = [
+                    f"op-{p.partition}: {p.op_lag}" for p in self.status().partitions if p.op_lag
+                ]
             except BrokerUnavailableError as exc:
                 return [str(exc)]
             return behind or [

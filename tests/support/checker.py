@@ -135,7 +135,9 @@ class Judge:
 
     def _fold_op(self) -> None:
         for record in self._logs.op:
-            for number, line in enumerate((record.value or b"").decode("ascii", "replace").split("\n")):
+            for number, line in enumerate(
+                (record.value or b"").decode("ascii", "replace").split("\n")
+            ):
                 op = codec.decode_op(line)
                 if isinstance(op, OpMessage):
                     self._apply(op, record, number)

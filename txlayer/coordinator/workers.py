@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -38,7 +39,8 @@ class StopSignal:
         """Stop when `stream` ends: the parent holds its other end, also when it is killed -9."""
 
         def wait_for_end() -> None:
-            while stream.read(1):
+            # Not stream.read: its lock would be held when the interpreter ends, and end it with SIGABRT.
+            while os.read(stream.fileno(), 1):
                 pass
             self._event.set()
 

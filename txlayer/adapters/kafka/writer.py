@@ -85,6 +85,16 @@ class KafkaTransactionalWriter:
             return ForbiddenTopicError(detail, topic=topic, reason=error.name())
         return self._as_ours(error)
 
+    def failure(self, exc: Exception) -> TxLayerError:
+        """Our error for what `produce` raised.
+
+        Raises:
+            Exception: `exc` itself, when the client did not raise it.
+        """
+        if isinstance(exc, KafkaException):
+            return self._translated(exc)
+        raise exc
+
     def send_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
     ) -> None:
