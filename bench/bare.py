@@ -1,8 +1,9 @@
 """The bare loops: the same reads and writes of the same bytes as txlayer, with plain clients and no product logic.
 
-    python bench/bare.py producer SERVERS NAMESPACE COUNT IN_FLIGHT
+    python bench/bare.py producer SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
     python bench/bare.py coordinator SERVERS NAMESPACE COUNT
     python bench/bare.py consumer SERVERS NAMESPACE COUNT
+    python bench/bare.py latencies SERVERS NAMESPACE COUNT
 
 Each prints one JSON line at its end. Ids are made in the loop and op lines are packed per partition and poll, as in
 txlayer; the coordinator matches half and op in one dict, because what it writes depends on it.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 import time
 from typing import Any
@@ -22,6 +24,24 @@ from txlayer.core.ids import uuid7
 
 PARTITION_COUNT = 8
 VALUE = os.urandom(512) * 2  # 1 KB that compresses to about half, as orders do
+TAIL = VALUE[8:]
+
+
+def stamped_value() -> bytes:
+    """1 KB whose first 8 bytes say when it was made."""
+    return struct.pack("<d", time.time()) + TAIL
+
+
+class Pace:
+    """Says how many of a steady rate are due by now; 0 means as fast as it goes."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._began = time.perf_counter()
+
+    def due(self, sent: int) -> bool:
+        """True when one more may go."""
+        return not self._rate or sent < (time.perf_counter() - self._began) * self._rate
 
 
 def half_producer(servers: str) -> Producer:
@@ -38,7 +58,9 @@ def half_producer(servers: str) -> Producer:
     )
 
 
-def run_producer(servers: str, namespace: str, count: int, in_flight_max: int) -> dict[str, Any]:
+def run_producer(  # one hot loop, kept in one piece
+    servers: str, namespace: str, count: int, in_flight_max: int, rate: int = 0
+) -> dict[str, Any]:
     """Half records, and for each acknowledgement a line of the op record of its partition."""
     from zlib import crc32
 
@@ -65,8 +87,9 @@ def run_producer(servers: str, namespace: str, count: int, in_flight_max: int) -
         in_flight -= record.value().count(b"\n") + 1
 
     sent = 0
+    pace = Pace(rate)
     while sent < count or in_flight:
-        while sent < count and in_flight < in_flight_max:
+        while sent < count and in_flight < in_flight_max and pace.due(sent):
             if len(pool) < 14:
                 pool = memoryview(os.urandom(14 * 1024))
             born = int(time.time() * 1000)
@@ -77,13 +100,20 @@ def run_producer(servers: str, namespace: str, count: int, in_flight_max: int) -
             partition = crc32(txn_id.encode()) % PARTITION_COUNT
             header = f"1|{key}|bench|{target}|0/1|{born}|".encode()
             producer.produce(
-                half, VALUE, b"k", partition, make_report(key, partition, born), None, 0, [("txl", header)]
+                half,
+                stamped_value() if rate else VALUE,
+                b"k",
+                partition,
+                make_report(key, partition, born),
+                None,
+                0,
+                [("txl", header)],
             )
             sent += 1
             in_flight += 1
             if not sent % 200:
                 break
-        producer.poll(0 if in_flight < in_flight_max and sent < count else 0.01)
+        producer.poll(0.0005 if rate else 0 if in_flight < in_flight_max and sent < count else 0.01)
         for partition, ready in enumerate(lines):
             if ready:
                 producer.produce(op, "\n".join(ready).encode(), None, partition, op_report)
@@ -91,7 +121,9 @@ def run_producer(servers: str, namespace: str, count: int, in_flight_max: int) -
     return {"started": started, "took_s": time.time() - started}
 
 
-def run_coordinator(servers: str, namespace: str, count: int) -> dict[str, Any]:
+def run_coordinator(
+    servers: str, namespace: str, count: int
+) -> dict[str, Any]:  # one hot loop, kept in one piece
     """Read half and op, match, forward with the same headers, store offsets, commit; two producers taking turns."""
     half, target = f"{namespace}.half", f"{namespace}.orders"
     consumer = Consumer(
@@ -109,7 +141,10 @@ def run_coordinator(servers: str, namespace: str, count: int) -> dict[str, Any]:
         }
     )
     state: dict[str, Any] = {}
-    consumer.subscribe([half, f"{namespace}.op"], on_assign=lambda c, _: state.update(m=c.consumer_group_metadata()))
+    consumer.subscribe(
+        [half, f"{namespace}.op"],
+        on_assign=lambda c, _: state.update(m=c.consumer_group_metadata()),
+    )
     producers = []
     for letter in "ab":
         producer = Producer(
@@ -205,10 +240,40 @@ def run_consumer(servers: str, namespace: str, count: int) -> dict[str, Any]:
     return {"ended": time.time(), "seen": seen, "bytes": byte_count}
 
 
+def run_latencies(servers: str, namespace: str, count: int) -> dict[str, Any]:
+    """The same reader; how long after its making each message was seen, in milliseconds."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"{namespace}.reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
+    print("ready", flush=True)
+    taken: list[float] = []
+    while len(taken) < count:
+        record = consumer.poll(1.0)
+        if record is not None and record.error() is None:
+            taken.append((time.time() - struct.unpack("<d", record.value()[:8])[0]) * 1000)
+    taken = sorted(taken[count // 10 :])  # the first tenth warms up
+    return {
+        f"p{q}": taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)
+    } | {"max": taken[-1]}
+
+
 def main() -> None:
     """Run one role."""
     role, servers, namespace, *numbers = sys.argv[1:]
-    run = {"producer": run_producer, "coordinator": run_coordinator, "consumer": run_consumer}[role]
+    run = {
+        "producer": run_producer,
+        "coordinator": run_coordinator,
+        "consumer": run_consumer,
+        "latencies": run_latencies,
+    }[role]
     print(json.dumps(run(servers, namespace, *map(int, numbers))), flush=True)
 
 

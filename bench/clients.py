@@ -1,6 +1,6 @@
 """txlayer's producers under load, as children of the benchmarks.
 
-    python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT
+    python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
 
@@ -16,12 +16,14 @@ import threading
 import time
 from typing import Any
 
-from bare import VALUE
+from bare import VALUE, Pace, stamped_value
 
 from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
 
 
-def run_submit(servers: str, namespace: str, count: int, in_flight_max: int) -> dict[str, Any]:
+def run_submit(
+    servers: str, namespace: str, count: int, in_flight_max: int, rate: int = 0
+) -> dict[str, Any]:
     """Pipelined: one thread keeps thousands in flight."""
     topic = f"{namespace}.orders"
     with TransactionalProducer(
@@ -29,8 +31,12 @@ def run_submit(servers: str, namespace: str, count: int, in_flight_max: int) -> 
     ) as producer:
         started = time.time()
         submit = producer.submit
-        for _ in range(count):
-            future = submit([Message(topic, VALUE, b"k")], None)
+        pace = Pace(rate)
+        for sent in range(count):
+            while not pace.due(sent):
+                time.sleep(0.0005)
+            value = stamped_value() if rate else VALUE
+            future = submit([Message(topic, key=b"k", value=value)], None)
         future.result(60)
         producer.close()
     return {"started": started, "took_s": time.time() - started}
@@ -39,16 +45,18 @@ def run_submit(servers: str, namespace: str, count: int, in_flight_max: int) -> 
 def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> dict[str, Any]:
     """Blocking transactions from many threads: prepare, an empty local transaction, commit."""
     topic = f"{namespace}.orders"
-    with TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
+    with TransactionalProducer(
+        bootstrap_servers=servers, namespace=namespace, group="bench"
+    ) as producer:
 
-        def work(number: int) -> None:
+        def work() -> None:
             for _ in range(count // thread_count):
                 with producer.transaction() as tx:
                     tx.send(topic, key=b"k", value=VALUE)
                     tx.prepare()
 
         started = time.time()
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(thread_count)]
+        threads = [threading.Thread(target=work) for _ in range(thread_count)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -60,7 +68,9 @@ def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> 
 async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -> dict[str, Any]:
     """The same from asyncio tasks."""
     topic = f"{namespace}.orders"
-    async with AsyncTransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
+    async with AsyncTransactionalProducer(
+        bootstrap_servers=servers, namespace=namespace, group="bench"
+    ) as producer:
 
         async def work() -> None:
             for _ in range(count // task_count):
@@ -77,11 +87,12 @@ async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -
 def main() -> None:
     """Run one kind of client."""
     kind, servers, namespace, *numbers = sys.argv[1:]
-    count, width = map(int, numbers)
     if kind == "asyncio":
-        result = asyncio.run(run_tasks(servers, namespace, count, width))
+        result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers)))
     else:
-        result = {"submit": run_submit, "threads": run_threads}[kind](servers, namespace, count, width)
+        result = {"submit": run_submit, "threads": run_threads}[kind](
+            servers, namespace, *map(int, numbers)
+        )
     print(json.dumps(result), flush=True)
 
 

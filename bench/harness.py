@@ -21,8 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.config import SystemTopics
+from txlayer.config import ClientConfig, SystemTopics
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTITION_COUNT = 8
@@ -41,17 +42,25 @@ class Figure:
     @property
     def is_reached(self) -> bool:
         """True when the bound holds."""
-        return self.measured <= self.must_reach if self.is_at_most else self.measured >= self.must_reach
+        return (
+            self.measured <= self.must_reach
+            if self.is_at_most
+            else self.measured >= self.must_reach
+        )
 
 
 @contextmanager
 def broker(**arguments: Any) -> Iterator[LocalBroker]:
     """A broker with a heap for load, on this machine, gone at the end."""
-    with LocalBroker(performance=True, config=LocalConfig.from_environ(os.environ), **arguments) as running:
+    with LocalBroker(
+        performance=True, config=LocalConfig.from_environ(os.environ), **arguments
+    ) as running:
         yield running
 
 
-def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)) -> SystemTopics:
+def make_namespace(
+    servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)
+) -> SystemTopics:
     """The topics of a namespace with their settings, real topics, and stored offsets 0."""
     topics = SystemTopics(namespace)
     admin = AdminClient({"bootstrap.servers": servers})
@@ -59,12 +68,16 @@ def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("o
     new = [
         NewTopic(topics.half, PARTITION_COUNT, 1, config=append_time),
         NewTopic(topics.op, PARTITION_COUNT, 1, config=append_time),
-        NewTopic(topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}),
+        NewTopic(
+            topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}
+        ),
         *(NewTopic(f"{namespace}.{name}", PARTITION_COUNT, 1) for name in targets),
     ]
     for future in admin.create_topics(new).values():
         future.result(20)
-    begin = [TopicPartition(t, p, 0) for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)]
+    begin = [
+        TopicPartition(t, p, 0) for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)
+    ]
     request = ConsumerGroupTopicPartitions(topics.coordinator_group, begin)
     for future in admin.alter_consumer_group_offsets([request]).values():
         future.result(20)
@@ -149,12 +162,26 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
     child = Child(
         "coordinator",
         [
-            "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace, "--log-level", "WARNING",
+            "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace, "--log-level", os.environ.get("BENCH_LOG", "WARNING"),
             "--target-topic", f"{namespace}.*", *arguments,
         ],
     )  # fmt: skip
     stack.callback(child.end)
     return child
+
+
+def has_taken_over(servers: str, namespace: str) -> bool:
+    """True when the coordinator's name stands in the stored offsets."""
+    return bool(stored_metadata(servers, namespace)[0])
+
+
+def stored_metadata(servers: str, namespace: str) -> list[str]:
+    """The metadata of op's stored offsets, per partition."""
+    config = ClientConfig(bootstrap_servers=servers, namespace=namespace)
+    ops = [(config.topics.op, p) for p in range(PARTITION_COUNT)]
+    with KafkaAdmin(config) as admin:
+        found = admin.stored_offsets(config.topics.coordinator_group, ops)
+    return ["" if stored is None else stored.metadata for stored in found.values()]
 
 
 def cpu_of(pids: Sequence[int]) -> float:

@@ -19,6 +19,7 @@ from harness import (
     coordinator,
     cpu_of,
     drop_namespace,
+    has_taken_over,
     make_namespace,
     settings_line,
     show_figures,
@@ -29,7 +30,9 @@ IN_FLIGHT = 5_000
 CODE = "bench/bare.py"
 
 
-def measure(kind: str, kafka: Any, namespace: str, count: int, width: int = IN_FLIGHT) -> dict[str, float]:
+def measure(
+    kind: str, kafka: Any, namespace: str, count: int, width: int = IN_FLIGHT
+) -> dict[str, float]:
     """One phase: its rate and the CPU per transaction of each role, in microseconds."""
     servers = kafka.bootstrap_servers
     make_namespace(servers, namespace)
@@ -40,15 +43,30 @@ def measure(kind: str, kafka: Any, namespace: str, count: int, width: int = IN_F
         if kind in ("bare", "half-bare"):
             producer_command = [CODE, "producer", servers, namespace, str(count), str(IN_FLIGHT)]
         else:
-            producer_command = ["bench/clients.py", kind, servers, namespace, str(count), str(width)]
+            producer_command = [
+                "bench/clients.py",
+                kind,
+                servers,
+                namespace,
+                str(count),
+                str(width),
+            ]
         if kind == "bare":
             middle = Child("coordinator", [CODE, "coordinator", servers, namespace, str(count)])
             stack.callback(middle.end)
             middle.line()
         else:
             middle = coordinator(stack, servers, namespace)
-            wait_for(lambda: has_taken_over(servers, namespace), within_s=30, what="the coordinator does not take over")
-        before = {"coordinator": middle.cpu_s(), "broker": cpu_of(list(kafka.pids.values())), "consumer": consumer.cpu_s()}
+            wait_for(
+                lambda: has_taken_over(servers, namespace),
+                within_s=30,
+                what="the coordinator does not take over",
+            )
+        before = {
+            "coordinator": middle.cpu_s(),
+            "broker": cpu_of(list(kafka.pids.values())),
+            "consumer": consumer.cpu_s(),
+        }
         producer = Child("producer", producer_command)
         stack.callback(producer.end)
         made = producer_with_cpu(producer)
@@ -64,7 +82,9 @@ def measure(kind: str, kafka: Any, namespace: str, count: int, width: int = IN_F
     drop_namespace(servers, namespace)
     print(
         f"{kind:<10} {count / took_s:>9,.0f}/s   CPU µs per transaction: "
-        + " · ".join(f"{role} {cpu[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")),
+        + " · ".join(
+            f"{role} {cpu[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")
+        ),
         flush=True,
     )
     return {"rate": count / took_s, **cpu}
@@ -78,24 +98,18 @@ def producer_with_cpu(producer: Child) -> dict[str, float]:
     return {**producer.result(600), "cpu_s": cpu_s}
 
 
-def has_taken_over(servers: str, namespace: str) -> bool:
-    """True when the coordinator's name stands in the stored offsets."""
-    from txlayer.adapters.kafka.client import stored_offsets
-    from txlayer.config import ClientConfig
-
-    config = ClientConfig(bootstrap_servers=servers, namespace=namespace)
-    op = (config.topics.op, 0)
-    found = stored_offsets(config, group=config.topics.coordinator_group, partitions=[op], is_stable=False, timeout_s=5)
-    stored = found[op]
-    return stored is not None and bool(stored.metadata)
-
-
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=600_000, help="transactions per phase")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of bare and txlayer; the median ratio counts")
-    parser.add_argument("--only", choices=("ratio", "threads", "asyncio", "half-bare"), help="one subject")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="pairs of bare and txlayer; the median ratio counts"
+    )
+    parser.add_argument(
+        "--only", choices=("ratio", "threads", "asyncio", "half-bare"), help="one subject"
+    )
     arguments = parser.parse_args()
     print(settings_line())
     figures: list[Figure] = []

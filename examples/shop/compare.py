@@ -17,6 +17,7 @@ from pathlib import Path
 from reading import Record, read_topics
 from shop import (
     CDS_PER_MONTH_MAX,
+    DATABASE_FILE,
     LOYALTY,
     ORDERS,
     PURCHASES,
@@ -171,8 +172,10 @@ def main() -> int:
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT")
     parser.add_argument("--purchases", type=int, metavar="N", help="as given to demo.py")
     arguments = parser.parse_args()
+    if not (arguments.folder / DATABASE_FILE).is_file():
+        parser.error(f"there is no {DATABASE_FILE} in {arguments.folder}")
     comparison = compare(
-        arguments.folder / "shop.db",
+        arguments.folder / DATABASE_FILE,
         bootstrap_servers=arguments.bootstrap_servers,
         purchases=read_purchases(arguments.purchases),
     )

@@ -26,7 +26,16 @@ from bad_day import BadDay
 from compare import compare
 from coordinators import Coordinators, CoordinatorTroubleError, apply_topics
 from reading import Watcher, create_topics
-from shop import LOYALTY, ORDERS, Purchase, Receipt, Shop, open_database, read_purchases
+from shop import (
+    DATABASE_FILE,
+    LOYALTY,
+    ORDERS,
+    Purchase,
+    Receipt,
+    Shop,
+    open_database,
+    read_purchases,
+)
 from show import Percentiles, Report, Show
 
 from txlayer import TransactionalProducer
@@ -40,7 +49,6 @@ PURCHASES_MIN = 1_000
 TICK_S = 0.02
 SETTLING_MAX_S = 60.0
 """The group notices a dead coordinator after 6 s; the rest is catching up."""
-DATABASE_FILE = "shop.db"
 
 
 @dataclass

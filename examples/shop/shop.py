@@ -32,6 +32,7 @@ from sqlalchemy import (
 
 from txlayer import TransactionalProducer
 
+DATABASE_FILE = "shop.db"
 DATA_FILE = Path(__file__).parent / "data" / "CDNOW_master.txt.gz"
 
 ORDERS = "orders"

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
 from tests.support.processes import CoordinatorProcess
-from tests.support.seed import SEED
+from tests.support.seed import SEED, say
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
@@ -51,7 +51,7 @@ def test_a_broker_that_dies_and_comes_back_costs_nothing(
             rest(arena, coordinator)
             verdict = arena.verdict(load)
 
-        print(verdict.counts, witness.count, len(coordinator.events("coordinator.rebuild")))
+        say(verdict.counts, witness.count, len(coordinator.events("coordinator.rebuild")))
         assert [] == verdict.findings[:20]
         assert [] == witness.repeated()
         assert [] == load.failures

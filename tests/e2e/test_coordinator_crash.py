@@ -11,7 +11,7 @@ from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
 from tests.support.processes import CoordinatorProcess
-from tests.support.seed import SEED, random_source
+from tests.support.seed import SEED, random_source, say
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -48,7 +48,7 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
         arena.wait_until_applied(within=90)
         verdict = arena.verdict(load)
 
-    print(verdict.counts, verdict.doubt_states, f"aborted {arena.aborted_count()}")
+    say(verdict.counts, verdict.doubt_states, f"aborted {arena.aborted_count()}")
     assert [] == verdict.findings[:20]
     assert [] == witness.repeated()
     assert [] == load.failures

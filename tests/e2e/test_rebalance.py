@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
-from tests.support.seed import SEED, random_source
+from tests.support.seed import SEED, random_source, say
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -37,6 +37,8 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
             guest = start_coordinator(arena, "--doubt-after", "1s")
             if number % 3:
                 guest.wait_for("partitions.taken_over", within=60)
+            else:
+                guest.wait_until_listening()
             Event().wait(rng.uniform(0, 0.7))
             guest.terminate()
             assert 0 == guest.wait()
@@ -46,7 +48,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
         verdict = arena.verdict(load)
 
     generations = {e["generation"] for e in workers.events("partitions.taken_over")}
-    print(verdict.counts, sorted(generations))
+    say(verdict.counts, sorted(generations))
     assert [] == verdict.findings[:20]
     assert [] == witness.repeated()
     assert [] == load.failures
@@ -83,7 +85,7 @@ def test_a_clean_stop_finishes_the_work_and_hands_over_at_once(
     load.stop()
     arena.wait_until_applied(within=60)
 
-    print(f"handed over in {took_s:.2f} s")
+    say(f"handed over in {took_s:.2f} s")
     assert 0 == code
     assert [] == arena.verdict(load).findings[:20]
     # Nothing was open: there was no Kafka transaction that somebody else had to end.

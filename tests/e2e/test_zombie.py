@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
-from tests.support.seed import SEED, random_source
+from tests.support.seed import SEED, random_source, say
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
@@ -58,7 +57,7 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
         verdict = arena.verdict(load)
 
     reasons = [e["reason"] for z in zombies for e in z.events("coordinator.rebuild")]
-    print(verdict.counts, reasons)
+    say(verdict.counts, reasons)
     assert [] == verdict.findings[:20]
     assert [] == witness.repeated()
     # At least one of them was frozen inside a Kafka transaction and tried to go on with it.

@@ -99,6 +99,10 @@ class CoordinatorProcess:
                     found.append(event)
         return found
 
+    def wait_until_listening(self) -> None:
+        """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""
+        wait_until(lambda: "--target-topic" in self.output(), within=30, what="it has begun")
+
     def wait_for(self, name: str, *, count: int = 1, within: float = 30) -> list[dict[str, Any]]:
         """Wait until it logged `name` so often."""
 

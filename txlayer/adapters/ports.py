@@ -354,16 +354,26 @@ class CoordinatorConnections(Protocol):
         ...
 
     def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool, timeout_s: float
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
         """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
 
         Raises:
-            BrokerUnavailableError: not answered within `timeout_s`, for instance because offsets are pending.
+            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
         """
         ...
 
-    def topic_limits(self, topic: str, *, timeout_s: float) -> TopicLimits | None:
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        ...
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
+        ...
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
         """What the broker says of a topic now; None: there is no such topic."""
         ...
 

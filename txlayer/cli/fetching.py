@@ -1,4 +1,4 @@
-"""The progress bar of fetching Kafka's jars."""
+"""What a first start shows while it fetches Kafka's jars and prepares them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,54 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from txlayer.adapters.kafka.local.fetch import Progress as FetchProgress
 from txlayer.adapters.kafka.local.jars import read_lock
 
 
-@contextmanager
-def fetch_progress() -> Iterator[FetchProgress]:
-    """A callable that shows how far the jars are, on standard error; nothing is shown when none is fetched."""
-    lock = read_lock()
-    columns = (
-        TextColumn("Kafka {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-    task = bar.add_task(
-        "", total=lock.size_bytes, version=lock.kafka_version, files=0, of=len(lock.jars)
-    )
+class FetchBar:
+    """A bar on standard error; it appears with the first report, so a start that fetches nothing shows nothing."""
 
-    def report(files: int, size_bytes: int) -> None:
-        bar.start()
-        bar.update(task, completed=size_bytes, files=files, refresh=True)
+    def __init__(self) -> None:
+        self._lock = read_lock()
+        self._console = Console(stderr=True)
+        columns = (
+            TextColumn(
+                "Kafka {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"
+            ),
+            BarColumn(),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+        )
+        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
+        self._task = self._bar.add_task(
+            "",
+            total=self._lock.size_bytes,
+            version=self._lock.kafka_version,
+            files=0,
+            of=len(self._lock.jars),
+        )
 
-    try:
-        yield report
-    finally:
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """Show how far the jars are."""
+        self._bar.start()
+        self._bar.update(self._task, completed=size_bytes, files=file_count, refresh=True)
+
+    def preparing(self) -> None:
+        """Say why it still takes a moment."""
+        self.close()
+        self._console.print("Preparing Kafka's classes for quick starts, once: some 15 s")
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
         # An unused bar would still end with an empty line.
-        if bar.live.is_started:
-            bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@contextmanager
+def fetch_progress() -> Iterator[FetchBar]:
+    """A bar for the time of the block."""
+    bar = FetchBar()
+    try:
+        yield bar
+    finally:
+        bar.close()

@@ -13,6 +13,7 @@ GROUPS = (
     ("broker", "txlayer.cli.broker"),
     ("topics", "txlayer.cli.topics"),
     ("coordinator", "txlayer.cli.coordinator"),
+    ("tx", "txlayer.cli.tx"),
 )
 
 

@@ -135,6 +135,8 @@ class Coordinator:
             records = ()
         assignment = self._group.take_assignment()
         if assignment is not None:
+            # One poll may bring a revocation and the next assignment: what was before is over either way.
+            self._give_up_state()
             self._assignment = assignment
             records = ()
         if self._assignment is not None and self._publisher is None:
@@ -214,9 +216,11 @@ class Coordinator:
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
         self._writer_name, self._publisher = name, publisher
         publisher.start()
+        ends = self._connections.end_offsets(
+            [(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)]
+        )
         for p, ledger in ledgers.items():
-            half_end = self._group.watermarks((self._topics.half, p), timeout_s=10.0)[1]
-            op_end = self._group.watermarks((self._topics.op, p), timeout_s=10.0)[1]
+            half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end)
             self._time.see(ledger.newest_ms)
         # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.

@@ -60,7 +60,7 @@ class Recovery:
         """
         started = time.monotonic()
         stored = self._stored_after_fencing(sorted(ledgers), former_writer)
-        self._replay(ledgers, stored)
+        self.replay(ledgers, stored)
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
         logger.info(
@@ -112,7 +112,7 @@ class Recovery:
             try:
                 answer: dict[TopicPartition, StoredOffset | None] = (
                     self._connections.stored_offsets(
-                        topics.coordinator_group, wanted, is_stable=is_stable, timeout_s=2.0
+                        topics.coordinator_group, wanted, is_stable=is_stable
                     )
                 )
             except BrokerUnavailableError:
@@ -124,7 +124,12 @@ class Recovery:
                 for p in partitions
             }
 
-    def _replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
+    def replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
+        """Fold empty ledgers to stored positions, nobody is fenced and nothing written; `end_replay` comes next.
+
+        Raises:
+            BrokerUnavailableError: a range did not come; throw the ledgers away.
+        """
         topics = self._config.topics
         reader = self._connections.make_reader("read_committed")
         try:
@@ -167,17 +172,17 @@ class Recovery:
         self, reader: Any, stored: dict[int, StoredPositions]
     ) -> dict[int, tuple[DoubtFold, int]]:
         topic = self._config.topics.doubt
-        folds = {partition: (DoubtFold(), 0) for partition in stored}
+        folds: dict[int, tuple[DoubtFold, int]] = {}
         ranges: dict[TopicPartition, Range] = {}
+        partitions = [(topic, partition) for partition in stored]
+        starts = self._connections.start_offsets(partitions)
         # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
-        marks = self._connections.make_reader("read_uncommitted")
-        try:
-            for partition, (fold, _) in folds.items():
-                low, high = marks.watermarks((topic, partition), timeout_s=self._timeout_s)
-                folds[partition] = (fold, high)
-                ranges[topic, partition] = (max(low, stored[partition].positions.doubt_low), high)
-        finally:
-            marks.close()
+        ends = self._connections.end_offsets(partitions, is_committed=False)
+        for partition in stored:
+            high = ends[topic, partition]
+            low = max(starts[topic, partition], stored[partition].positions.doubt_low)
+            folds[partition] = (DoubtFold(), high)
+            ranges[topic, partition] = (low, high)
 
         def take(record: Any) -> None:
             folds[record.partition()][0].fold(record.offset(), record.key(), record.value())

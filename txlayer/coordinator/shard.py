@@ -62,7 +62,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
     """
     counts = {}
     for topic in (topics.half, topics.op, topics.doubt):
-        limits = connections.topic_limits(topic, timeout_s=_ANSWER_S)
+        limits = connections.topic_limits(topic)
         if limits is None:
             raise TopicMismatchError(
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",

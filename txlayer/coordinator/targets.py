@@ -26,8 +26,6 @@ BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
 """Batches up to the smallest limit of all known topics, less the batch's own fields."""
 
-_ANSWER_S = 5.0
-
 
 class TargetBook:
     """Real topics as the ledgers see them (`targets`). It outlives a rebuild of the ledgers. One thread uses it."""
@@ -101,7 +99,7 @@ class TargetBook:
         if forbidden is not None:
             return forbidden
         try:
-            limits = self._connections.topic_limits(topic, timeout_s=_ANSWER_S)
+            limits = self._connections.topic_limits(topic)
         except NotAuthorisedError:
             return Target(0, refusal=ParkReason.TOPIC_DENIED)
         if limits is None:

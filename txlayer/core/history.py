@@ -36,6 +36,7 @@ class HalfRecord(NamedTuple):
     topic: str  # the real topic
     index: int  # type: ignore[assignment]  # 0 <= index < message_count
     options: HalfOptions
+    born_ms: int
 
 
 class OpLine(NamedTuple):
@@ -76,6 +77,8 @@ class TransactionHistory:
     @property
     def born_ms(self) -> int | None:
         """The producer's clock at `prepare`."""
+        if self.half_records:
+            return self.half_records[0].born_ms
         if self.summary is not None:
             return self.summary.born_ms
         return self.op_lines[0].op.born_ms if self.op_lines else None
@@ -184,7 +187,8 @@ def _history(key: str, traces: _Traces) -> TransactionHistory:
         reason=reason,
         message_count=halves[0][2].count if halves else (summary.count if summary else None),
         half_records=tuple(
-            HalfRecord(offset, at_ms, h.topic, h.index, h.options) for offset, at_ms, h in halves
+            HalfRecord(offset, at_ms, h.topic, h.index, h.options, h.born_ms)
+            for offset, at_ms, h in halves
         ),
         op_lines=lines,
         decided_at=_decided_at(summary, decision),

@@ -16,9 +16,7 @@ from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.identity import Place
 
-HalfRecord = tuple[
-    str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str
-]
+HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str]
 """(real topic, key, value, the user's headers, options): what `Pipeline.store` sends."""
 
 Serialize = Callable[..., bytes | None]
@@ -89,7 +87,9 @@ class Encoder:
         """
         if limits is None:
             self._known.pop(topic, None)
-            raise ForbiddenTopicError("nothing was sent", topic=topic, reason="there is no such topic")
+            raise ForbiddenTopicError(
+                "nothing was sent", topic=topic, reason="there is no such topic"
+            )
         of_topic = _room(limits.message_bytes_max, FORWARDED_BYTES)
         of_half = _room(self._half_bytes_max, HALF_BYTES)
         self._known[topic] = KnownTopic(
@@ -103,31 +103,33 @@ class Encoder:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
+    def plain_record(self, message: Message) -> HalfRecord | None:
+        """The half record of a message that is bytes for a known topic with nothing else asked for; None: it is not."""
+        topic, key, value, headers, tags, partition, timestamp = message
+        known = self._known.get(topic)
+        if (
+            known is not None
+            and value.__class__ is bytes
+            and (key.__class__ is bytes or key is None)
+            and headers is None
+            and tags is None
+            and partition is None
+            and timestamp is None
+            and self._serialize is None
+            and len(value) + len(key or b"") <= known.message_bytes_max
+        ):
+            return (topic, key, value, None, "")  # type: ignore[return-value]  # bytes
+        return None
+
     def records(self, messages: Sequence[Message], place: Place) -> list[HalfRecord] | None:
         """Half records of one transaction; None: one of its `unknown_topics` must be learned first.
 
         Raises:
             UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
         """
-        if len(messages) == 1:
-            topic, key, value, headers, tags, partition, timestamp = messages[0]
-            known = self._known.get(topic)
-            # The plain case at once: bytes for a known topic, and nothing else asked for.
-            if (
-                known is not None
-                and value.__class__ is bytes
-                and key.__class__ is bytes
-                and headers is None
-                and tags is None
-                and partition is None
-                and timestamp is None
-                and self._serialize is None
-                and len(value) + len(key) <= known.message_bytes_max  # type: ignore[arg-type]  # bytes
-            ):
-                return [(topic, key, value, None, place.options)]  # type: ignore[list-item]  # bytes
-        elif not messages:
+        if not messages:
             raise UsageError("an empty transaction: send at least one message before prepare")
-        elif len(messages) > self._config.transaction_messages_max:
+        if len(messages) > self._config.transaction_messages_max:
             raise UsageError(
                 f"{len(messages)} messages in one transaction; transaction_messages_max is "
                 f"{self._config.transaction_messages_max}"
@@ -166,8 +168,10 @@ class Encoder:
                 reason="too-large",
             )
         _check_place(message, known)
-        if message.partition is None and message.timestamp is None and (
-            key is not None or place.ordering_key is None
+        if (
+            message.partition is None
+            and message.timestamp is None
+            and (key is not None or place.ordering_key is None)
         ):
             options = place.options
         else:
@@ -179,12 +183,17 @@ class Encoder:
         return (topic, key, value, headers or None, options), size
 
     def _value(
-        self, value: Any, topic: str, headers: list[tuple[str, bytes | None]]  # noqa: ANN401 - what users send
+        self,
+        value: Any,
+        topic: str,
+        headers: list[tuple[str, bytes | None]],
     ) -> bytes | None:
         if self._serialize is not None:
             value = self._serialize(value, topic=topic, headers=headers)
             if not isinstance(value, bytes | None):
-                raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
+                raise UsageError(
+                    f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent"
+                )
             return value
         return _bytes_or_none(value, "value")
 
@@ -201,11 +210,13 @@ def check_topic(topic: str, config: ProducerConfig) -> None:
         )
     if config.topics.is_system(topic):
         raise ForbiddenTopicError(
-            "nothing was sent", topic=topic, reason="system topics are written by txlayer and Kafka alone"
+            "nothing was sent",
+            topic=topic,
+            reason="system topics are written by txlayer and Kafka alone",
         )
 
 
-def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:  # noqa: ANN401 - what users send
+def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
     """Headers as pairs of name and bytes, in order.
 
     Raises:
@@ -226,7 +237,9 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:  # noqa: ANN401 
                 )
             made.append((name, _bytes_or_none(value, f"header {name}")))
     except (TypeError, ValueError) as exc:  # no pairs
-        raise UsageError(f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent") from exc
+        raise UsageError(
+            f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent"
+        ) from exc
     return made
 
 
@@ -248,14 +261,16 @@ def _check_place(message: Message, known: KnownTopic) -> None:
             reason="unknown-partition",
         )
     if timestamp is not None and not (isinstance(timestamp, int) and timestamp >= 0):
-        raise UsageError(f"a timestamp is whole milliseconds since 1970, not {timestamp!r}. Nothing was sent")
+        raise UsageError(
+            f"a timestamp is whole milliseconds since 1970, not {timestamp!r}. Nothing was sent"
+        )
 
 
-def _bytes_or_none(value: Any, what: str) -> bytes | None:  # noqa: ANN401 - what users send
+def _bytes_or_none(value: Any, what: str) -> bytes | None:
     return None if value is None else _text_or_bytes(value, what)
 
 
-def _text_or_bytes(value: Any, what: str) -> bytes:  # noqa: ANN401 - what users send
+def _text_or_bytes(value: Any, what: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -268,4 +283,3 @@ def _text_or_bytes(value: Any, what: str) -> bytes:  # noqa: ANN401 - what users
     raise UsageError(
         f"{what}: bytes, str or None, not {type(value).__name__} (values of other types need serializer=). Nothing was sent"
     )
-

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from txlayer.producer.encoding import HalfRecord
     from txlayer.producer.ops import OpQueue
 
+
 class Stage(Enum):
     """How far a flight has come."""
 
@@ -100,7 +101,7 @@ class Flight:
 
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
-    def half_reported(self, error: Any, record: Any) -> None:  # noqa: ANN401 - the client's own
+    def half_reported(self, error: Any, record: Any) -> None:
         """One half message is acknowledged or not; a delivery report, so it never raises."""
         pipeline = self.queue.pipeline
         if not pipeline.is_serving:
@@ -148,12 +149,6 @@ class Flight:
             self.resolution = UNKNOWN
             if self.stage is PREPARED:
                 self.queue.waiting.append(self)
-
-    def acknowledged(self, op_offset: int) -> None:
-        """Its op line is stored. The caller wakes."""
-        self.op_offset = op_offset
-        if self.stage is not FAILED:
-            self.stage = ACKNOWLEDGED
 
     def op_failed(self, error: TxLayerError) -> None:
         """Its op line may not be stored: a check-back will ask."""

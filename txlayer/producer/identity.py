@@ -25,6 +25,9 @@ _PLACES_KEPT = 8_192
 """Ordering keys whose hash is remembered: hashing one takes longer than storing its message."""
 
 
+_BY_COMMIT = ("commit", OrderMode.COMMIT)
+
+
 class Place(NamedTuple):
     """What an ordering key and the options of a transaction lead to."""
 
@@ -32,9 +35,7 @@ class Place(NamedTuple):
     options: str  # of each half header, encoded
     ordering_key: bytes | None
 
-    def options_of(
-        self, *, has_key: bool, partition: int | None, timestamp_ms: int | None
-    ) -> str:
+    def options_of(self, *, has_key: bool, partition: int | None, timestamp_ms: int | None) -> str:
         """The options of one message's half header, encoded."""
         murmur = None
         if not has_key and partition is None and self.ordering_key is not None:
@@ -97,12 +98,10 @@ class Identity:
         Raises:
             UsageError: one of them cannot be. Nothing was sent.
         """
-        if ordering_key is None and immunity is None and order == "commit":
+        if ordering_key is None and immunity is None and order in _BY_COMMIT:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
-            raise UsageError(
-                f"an ordering key is bytes or str, not {type(ordering_key).__name__}"
-            )
+            raise UsageError(f"an ordering key is bytes or str, not {type(ordering_key).__name__}")
         return self._place(ordering_key, order, immunity)
 
     def _find_place(
@@ -111,7 +110,9 @@ class Identity:
         mode = _order_mode(order)
         key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
         if mode is OrderMode.PREPARE and key is None:
-            raise UsageError('order="prepare" orders the transactions of one ordering key; name ordering_key')
+            raise UsageError(
+                'order="prepare" orders the transactions of one ordering key; name ordering_key'
+            )
         options = codec.encode_options(
             HalfOptions(
                 key_hash=None if key is None else key_hash(key),
@@ -141,5 +142,7 @@ def _order_mode(order: str | OrderMode) -> OrderMode:
 
 def _immunity_ms(immunity: timedelta) -> int:
     if not isinstance(immunity, timedelta) or not timedelta(0) < immunity <= IMMUNITY_MAX:
-        raise UsageError(f"immunity is a timedelta of more than 0 and at most 7 days, not {immunity!r}")
+        raise UsageError(
+            f"immunity is a timedelta of more than 0 and at most 7 days, not {immunity!r}"
+        )
     return milliseconds(immunity)

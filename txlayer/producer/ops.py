@@ -61,14 +61,15 @@ class OpRecord:
     def write(self) -> bool:
         """Queue it; False when the client has no room."""
         pipeline = self.queue.pipeline
-        group = pipeline.group
+        group, encode = pipeline.group, codec.producer_op
         lines = [
-            codec.producer_op(f.resolution.value, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # they have one
+            # `_value_`, because `value` is a property that takes longer than the line.
+            encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # they have one
             for f in self.flights
         ]
         return pipeline.produce_op(self, codec.encode_ops(lines))
 
-    def reported(self, error: Any, record: Any) -> None:  # noqa: ANN401 - the client's own
+    def reported(self, error: Any, record: Any) -> None:
         """It is acknowledged or not; a delivery report, so it never raises."""
         pipeline = self.queue.pipeline
         if not pipeline.is_serving:

@@ -27,7 +27,7 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.flight import Flight
+from txlayer.producer.flight import ACKNOWLEDGED, FAILED, Flight
 from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.waiting import Bell, Waker
 
@@ -102,8 +102,8 @@ class Pipeline:
         self._in_flight_max = in_flight_max
         self._resolution_timeout_s = resolution_timeout_s
         self._writer = writer
-        self._produce = writer.produce
-        self._half_topic, self._op_topic = half_topic, op_topic
+        self.produce = writer.produce
+        self.half_topic, self._op_topic = half_topic, op_topic
         self._posted: deque[Callable[[], None]] = deque()
         self._unsent: deque[OpRecord] = deque()
         self._is_stopping = False
@@ -168,9 +168,8 @@ class Pipeline:
             TxLayerError: the client refuses one. What was queued before is rolled back when it is acknowledged.
         """
         if self.is_serving:
-            self.gate.acquire()
-            self.gate.release()
-        produce, topic, partition = self._produce, self._half_topic, flight.queue.partition
+            self.wait_at_gate()
+        produce, topic, partition = self.produce, self.half_topic, flight.queue.partition
         group, key, born_ms = self.group, flight.key, flight.born_ms
         count = len(records)
         index = start
@@ -182,19 +181,28 @@ class Pipeline:
                     codec.half_header(key, group, real_topic, index, count, born_ms, options),
                 )
                 produce(
-                    topic, value, message_key, partition,
-                    on_delivery=flight.half_reported,
+                    topic, value, message_key, partition, flight.half_reported, None, 0,
                     # Ours is the last, where readers look first.
-                    headers=[*headers, ours] if headers else [ours],
+                    [*headers, ours] if headers else [ours],
                 )  # fmt: skip
         except BufferError:
             return index
         except BaseException as exc:
-            is_ours = not isinstance(exc, Exception)  # an interrupt, not the client's refusal
-            error = exc if is_ours else self._writer.error_of(exc, topic=topic, txn_id=flight.txn_id)
-            self.post(partial(flight.half_not_sent, count - index, error))
-            raise error from exc
+            raise self.not_sent(flight, count - index, exc) from exc
         return count
+
+    def wait_at_gate(self) -> None:
+        """Return when the reports that are being served are done."""
+        self.gate.acquire()
+        self.gate.release()
+
+    def not_sent(self, flight: Flight, message_count: int, exc: BaseException) -> BaseException:
+        """So many half messages will not be sent, because of `exc`; what to raise for it."""
+        error = exc
+        if isinstance(exc, Exception):  # the client's refusal; else an interrupt
+            error = self._writer.error_of(exc, topic=self.half_topic, txn_id=flight.txn_id)
+        self.post(partial(flight.half_not_sent, message_count, error))
+        return error
 
     def resolved(self, flight: Flight) -> None:
         """Write the resolution that `flight` has now; without waiting."""
@@ -202,7 +210,9 @@ class Pipeline:
         if not self.is_alive:
             flight.op_failed(
                 OutcomeUnknownError(
-                    "the producer ended before the resolution was sent", txn_id=flight.txn_id, step="op"
+                    "the producer ended before the resolution was sent",
+                    txn_id=flight.txn_id,
+                    step="op",
                 )
             )
             return
@@ -227,12 +237,14 @@ class Pipeline:
                 f"made in process {self._pid}; make a new producer after the fork", state="forked"
             )
         if self.state is State.FAILED:
-            raise FencedError(f"this producer failed; make a new one: {self.failure}") from self.failure
+            raise FencedError(
+                f"this producer failed; make a new one: {self.failure}"
+            ) from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
-    def half_error(self, error: Any, flight: Flight) -> TxLayerError:  # noqa: ANN401 - the client's own
+    def half_error(self, error: Any, flight: Flight) -> TxLayerError:
         """What a delivery report's error means for a half message."""
-        return self._writer.error_of(error, topic=self._half_topic, txn_id=flight.txn_id)
+        return self._writer.error_of(error, topic=self.half_topic, txn_id=flight.txn_id)
 
     # --- op records ---------------------------------------------------------------------------------------------------
 
@@ -241,9 +253,7 @@ class Pipeline:
         if not record.written_at_s:
             record.written_at_s = time.monotonic()
         try:
-            self._produce(
-                self._op_topic, value, None, record.queue.partition, on_delivery=record.reported
-            )
+            self.produce(self._op_topic, value, None, record.queue.partition, record.reported)
         except BufferError:
             return False
         except Exception as exc:  # noqa: BLE001 - border to the client: the flights carry it to whoever waits
@@ -256,14 +266,16 @@ class Pipeline:
         watched = []
         with self.condition:
             for flight in flights:
-                flight.acknowledged(op_offset)
+                flight.op_offset = op_offset
+                if flight.stage is not FAILED:
+                    flight.stage = ACKNOWLEDGED
                 if flight.waker is not None:
                     watched.append(flight)
         self.give_back(len(flights))
         for flight in watched:
             flight.wake()
 
-    def ops_not_acknowledged(self, record: OpRecord, reason: Any) -> None:  # noqa: ANN401 - the client's own
+    def ops_not_acknowledged(self, record: OpRecord, reason: Any) -> None:
         """Send them again while that may help: a line that comes twice says the same."""
         error = self._writer.error_of(reason, topic=self._op_topic, txn_id=record.flights[0].txn_id)
         waited_s = time.monotonic() - record.written_at_s
@@ -317,7 +329,9 @@ class Pipeline:
         try:
             while not self._is_stopping:
                 if poll(POLL_S):
-                    for _ in range(POLLS_MAX):  # reports that came while this thread waited for its turn
+                    for _ in range(
+                        POLLS_MAX
+                    ):  # reports that came while this thread waited for its turn
                         if not poll(0):
                             break
                 self._after_round()
@@ -327,7 +341,7 @@ class Pipeline:
                     self.places_bell.ring()
                     if (fatal := failure()) is not None:
                         self._fail(fatal)
-        except BaseException as exc:  # noqa: BLE001 - border: the loop. Everybody who waits must get to know.
+        except BaseException as exc:
             logger.critical("producer.broken", exc_info=exc)
             self._fail(InvariantError(f"the producer's thread ended: {exc!r}"))
 
@@ -339,7 +353,7 @@ class Pipeline:
             self._posted.popleft()()
         while self._unsent and self._unsent[0].write():
             self._unsent.popleft()
-        self._write_ops()
+        self.write_ops()
         if self.places_bell and self.places:
             self.places_bell.ring(len(self.places))
         if self.round_bell:
@@ -353,7 +367,8 @@ class Pipeline:
         if self.at_end_of_round is not None:
             self.at_end_of_round()
 
-    def _write_ops(self) -> None:
+    def write_ops(self) -> None:
+        """Write every resolution that is ready."""
         for queue in self.queues:
             if queue.waiting:
                 queue.write()
@@ -365,7 +380,7 @@ class Pipeline:
         for flight in flights:
             flight.run()
             if clock() - written_at > SLICE_S:
-                self._write_ops()
+                self.write_ops()
                 written_at = clock()
 
     def _fail(self, failure: BaseException) -> None:
@@ -375,3 +390,5 @@ class Pipeline:
         self.state = State.FAILED
         self.places_bell.ring()
         self.round_bell.ring()
+        if self.at_end_of_round is not None:
+            self.at_end_of_round()

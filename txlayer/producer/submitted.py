@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.core.messages import Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.flight import FAILED, PREPARED, UNKNOWN, Flight
+from txlayer.producer.flight import FAILED, PREPARED, STORING, UNKNOWN, Flight
 from txlayer.producer.ops import OpQueue
 from txlayer.producer.results import TransactionSendResult
 
@@ -22,6 +22,28 @@ LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 
 COMMIT = Resolution.COMMIT
 
+
+def said_by_local_transaction(said: object) -> Resolution:
+    """The resolution for what a local transaction returned; nothing (None) commits, like leaving a `with` block.
+
+    Raises:
+        UsageError: it is no resolution.
+    """
+    if said is None:
+        return COMMIT
+    if isinstance(said, Resolution):
+        return said
+    raise UsageError(f"a local transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
+
+
+class LocalWork(NamedTuple):
+    """What is to be done between prepare and the resolution."""
+
+    local_transaction: LocalTransaction
+    executor: Executor | None
+    messages: Sequence[Message]
+
+
 # The words of concurrent.futures for what a future is doing.
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 
@@ -29,7 +51,7 @@ _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     """One submitted transaction. It cannot be cancelled: its half messages are under way."""
 
-    __slots__ = ("_callbacks", "_executor", "_local_error", "_local_transaction", "_watchers", "messages")
+    __slots__ = ("_callbacks", "_local_error", "_watchers", "_work")
 
     def __init__(
         self,
@@ -37,21 +59,44 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         key: str,
         born_ms: int,
         message_count: int,
-        local_transaction: LocalTransaction | None = None,
-        executor: Executor | None = None,
-        messages: Sequence[Message] = (),
+        work: LocalWork | None = None,
     ) -> None:
-        # Future.__init__ would make a condition and two lists; they come when somebody asks for them.
-        Flight.__init__(self, queue, key, born_ms, message_count)
-        self._local_transaction = local_transaction
-        self._executor = executor
-        self.messages = messages
-        """The messages, for the local transaction; empty when there is none, and after it."""
+        # Neither constructor above is called: Flight's is repeated here, which saves a call per transaction, and
+        # Future's would make a condition and two lists, which come when somebody asks for them.
+        self.queue = queue
+        self.key = key
+        self.born_ms = born_ms
+        self.unreported_count = message_count
+        self.stage = STORING
+        self.last_offset = -1
+        self.op_offset = -1
+        self.resolution = None
+        self.error = None
+        self.unsent = None
+        self.waker = None
+        self._work = work
         self._local_error: BaseException | None = None
         self._watchers: list[Any] | None = None
         self._callbacks: list[Callable[[Future[Any]], object]] | None = None
 
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages, while there is a local transaction that has not run."""
+        return () if self._work is None else self._work.messages
+
     # --- the flight's side, on the producer's thread ------------------------------------------------------------------
+
+    def half_reported(self, error: Any, record: Any) -> None:
+        """As in `Flight`; the plain case, one message stored and committed at once, in one go."""
+        if error is not None or self.unreported_count != 1 or self._work is not None:
+            Flight.half_reported(self, error, record)
+            return
+        queue = self.queue
+        if not queue.pipeline.is_serving:
+            queue.pipeline.begin_round()
+        self.last_offset = record.offset()
+        self.unreported_count = 0
+        self.prepared()
 
     def prepared(self) -> None:
         """Every half message is reported: commit, or run the local transaction."""
@@ -59,20 +104,22 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
             Flight.prepared(self)
             return
         self.stage = PREPARED
-        if self._local_transaction is None:
+        if self._work is None:
             self.resolution = COMMIT
             self.queue.waiting.append(self)
         else:
             self.queue.pipeline.to_run.append(self)
 
     def run(self) -> None:
-        """Run the local transaction here, or have the executor run it."""
-        if self._executor is None:
+        """Run the local transaction here, or have its executor run it."""
+        assert self._work is not None
+        executor = self._work.executor
+        if executor is None:
             self._resolve()
             self.queue.waiting.append(self)
             return
         try:
-            task = self._executor.submit(self._run_elsewhere)
+            task = executor.submit(self._run_elsewhere)
         except RuntimeError as exc:  # the executor was shut down
             self._local_error = exc
             self.resolution = UNKNOWN
@@ -81,17 +128,13 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
             task.add_done_callback(self._look_whether_cancelled)
 
     def _resolve(self) -> None:
-        assert self._local_transaction is not None
+        assert self._work is not None
         try:
-            said = self._local_transaction(self)
-            if said is not None and not isinstance(said, Resolution):
-                raise UsageError(f"a local transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
+            self.resolution = said_by_local_transaction(self._work.local_transaction(self))
         except BaseException as exc:  # noqa: BLE001 - border: the user's code. The future raises it again as it was.
             self._local_error = exc
-            said = UNKNOWN
-        self.resolution = COMMIT if said is None else said
-        self._local_transaction = None
-        self.messages = ()
+            self.resolution = UNKNOWN
+        self._work = None
 
     def _run_elsewhere(self) -> None:
         self._resolve()
@@ -99,7 +142,9 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
 
     def _look_whether_cancelled(self, task: Future[None]) -> None:
         if task.cancelled():
-            self._local_error = LifecycleError("the executor was shut down before it ran", state="closed")
+            self._local_error = LifecycleError(
+                "the executor was shut down before it ran", state="closed"
+            )
             self.resolution = UNKNOWN
             self.queue.pipeline.resolved(self)
 

@@ -20,12 +20,12 @@ from txlayer.core.ids import check_group
 from txlayer.core.messages import Message, OrderMode
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.engine import SINCE, Engine, MakeFlight, open_engine
-from txlayer.producer.identity import now_ms
+from txlayer.producer.engine import SINCE, Engine, open_engine
+from txlayer.producer.identity import ANYWHERE, now_ms
 from txlayer.producer.pipeline import LOOK_S, Pipeline
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
-from txlayer.producer.submitted import LocalTransaction, SubmittedTransaction
+from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.transaction import OpenTransaction
 from txlayer.producer.waiting import Blocking, Steps
 
@@ -58,7 +58,7 @@ class TransactionalProducer:
         group: str,
         namespace: str = "txlayer",
         barrier: Barrier | None = None,
-        serializer: Any = None,  # noqa: ANN401 - any confluent-kafka serializer
+        serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -96,7 +96,9 @@ class TransactionalProducer:
         """
         engine = self._engine
         if engine is not None and engine.pipeline.is_own_thread:
-            raise LifecycleError("close() inside a local transaction would wait for it", state="open")
+            raise LifecycleError(
+                "close() inside a local transaction would wait for it", state="open"
+            )
         with self._lock:
             self._is_closed = True
             engine, self._engine = self._engine, None
@@ -125,7 +127,7 @@ class TransactionalProducer:
         txn_id: str | None = None,
         *,
         ordering_key: bytes | str | None = None,
-        order: str | OrderMode = OrderMode.COMMIT,
+        order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         block: bool = True,
     ) -> Transaction:
@@ -153,7 +155,7 @@ class TransactionalProducer:
         *,
         txn_id: str | None = None,
         ordering_key: bytes | str | None = None,
-        order: str | OrderMode = OrderMode.COMMIT,
+        order: str | OrderMode = "commit",
         block: bool = True,
     ) -> TransactionSendResult:
         """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
@@ -173,7 +175,7 @@ class TransactionalProducer:
         *,
         txn_id: str | None = None,
         ordering_key: bytes | str | None = None,
-        order: str | OrderMode = OrderMode.COMMIT,
+        order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         executor: Executor | None = None,
         block: bool = True,
@@ -195,28 +197,22 @@ class TransactionalProducer:
         engine = self._engine
         if engine is None:
             engine = self._started()
-        if messages.__class__ is Message:
-            messages = (cast("Message", messages),)
-        make: MakeFlight = SubmittedTransaction
+        several = (messages,) if isinstance(messages, Message) else messages
+        work = None
         if local_transaction is not None:
-            make = partial(
-                SubmittedTransaction,
-                local_transaction=local_transaction,
-                executor=executor,
-                messages=messages,
-            )
+            work = LocalWork(local_transaction, executor, several)
         identity = engine.identity
         place = identity.place(ordering_key, order, immunity)
+        if place is ANYWHERE and txn_id is None and len(several) == 1:
+            plain = engine.launch_plain(several[0], work)
+            if plain is not None:
+                if plain.unsent is not None:
+                    drive(steps.store_rest(engine, plain), engine.pipeline)
+                return plain
+        make = SubmittedTransaction if work is None else partial(SubmittedTransaction, work=work)
         key = identity.draw(txn_id, now_ms())
-        # The way of `steps.launch` without a generator, as long as nothing has to be waited for.
-        records = engine.encoder.records(messages, place)
-        flight = None if records is None else engine.launch_now(make, records, place, key)
-        if flight is None:
-            launch = steps.launch(engine, make, messages, place, key, may_wait=block)
-            flight = drive(launch, engine.pipeline)
-        elif flight.unsent is not None:
-            drive(steps.store_rest(engine, flight), engine.pipeline)
-        return cast("SubmittedTransaction", flight)
+        launch = steps.launch(engine, make, several, place, key, may_wait=block)
+        return cast("SubmittedTransaction", drive(launch, engine.pipeline))
 
     def status(
         self,
@@ -275,7 +271,7 @@ class Transaction(OpenTransaction):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leave(exc)
+        self.leave(exc)
 
     def prepare(self) -> None:
         """Store the messages; returns when all replicas have them. Now do the local transaction.
@@ -289,7 +285,7 @@ class Transaction(OpenTransaction):
         """
         drive(self._prepare_steps(), self._engine.pipeline)
 
-    def join(self, session: Any) -> None:  # noqa: ANN401 - a session of any library
+    def join(self, session: Any) -> None:
         """Prepare, then write the barrier as a part of the session's local transaction.
 
         Raises:
@@ -329,7 +325,9 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
                     wait = run.send(answer)
                 continue
             if pipeline.is_own_thread:
-                raise LifecycleError("the producer's own thread would wait for itself", state="open")
+                raise LifecycleError(
+                    "the producer's own thread would wait for itself", state="open"
+                )
             lock = threading.Lock()
             lock.acquire()
             if wait.subscribe(lock.release):

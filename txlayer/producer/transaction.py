@@ -69,7 +69,7 @@ class OpenTransaction:
         topic: str,
         *,
         key: bytes | str | None = None,
-        value: Any = None,  # noqa: ANN401 - whatever the serializer takes
+        value: Any = None,
         headers: UserHeaders | None = None,
         tags: str | None = None,
         partition: int | None = None,
@@ -87,7 +87,9 @@ class OpenTransaction:
             headers = headers_of(headers)
         limit = self._engine.config.transaction_messages_max
         if len(self._messages) >= limit:
-            raise UsageError(f"transaction_messages_max={limit} messages are in this transaction already")
+            raise UsageError(
+                f"transaction_messages_max={limit} messages are in this transaction already"
+            )
         self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp))
 
     def commit(self) -> None:
@@ -125,7 +127,12 @@ class OpenTransaction:
         self._phase = Phase.PREPARING
         try:
             self._flight = yield from steps.launch(
-                self._engine, Flight, self._messages, self._place, self._key, may_wait=self._may_wait
+                self._engine,
+                Flight,
+                self._messages,
+                self._place,
+                self._key,
+                may_wait=self._may_wait,
             )
             yield from steps.stored(self._engine, self._flight)
         except Exception:
@@ -139,7 +146,7 @@ class OpenTransaction:
         self._messages = []
         self._phase = Phase.PREPARED
 
-    def _join_steps(self, session: Any) -> Steps[None]:  # noqa: ANN401 - a session of any library
+    def _join_steps(self, session: Any) -> Steps[None]:
         if self._barrier is None:
             raise UsageError(
                 "join needs a barrier: make the producer with barrier=…, or call prepare() before the local transaction"
@@ -153,7 +160,7 @@ class OpenTransaction:
             raise LifecycleError("result: nothing was said yet", state=self._phase.value)
         return steps.result(self._engine, self._flight)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def leave(self, error: BaseException | None) -> None:
         """The end of the block, by `error` or normally.
 
         Raises:
@@ -168,7 +175,8 @@ class OpenTransaction:
             self._resolve(Resolution.UNKNOWN, "unknown")
             if error is None:
                 raise LifecycleError(
-                    "left without join: the barrier was not written, a check-back settles it", state=phase.value
+                    "left without join: the barrier was not written, a check-back settles it",
+                    state=phase.value,
                 )
         elif phase is Phase.PREPARING and flight is not None:
             self._engine.pipeline.post(flight.abandon)
@@ -179,9 +187,9 @@ class OpenTransaction:
                 "left without prepare: nothing was sent (publish() serves messages without a local transaction)",
                 state=phase.value,
             )
-        raise LifecycleError("prepare did not succeed: nothing is committed", state=phase.value) from (
-            None if flight is None else flight.error
-        )
+        raise LifecycleError(
+            "prepare did not succeed: nothing is committed", state=phase.value
+        ) from (None if flight is None else flight.error)
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
         self._must_be(Phase.PREPARED, call)
@@ -192,5 +200,6 @@ class OpenTransaction:
     def _must_be(self, phase: Phase, call: str) -> None:
         if self._phase is not phase:
             raise LifecycleError(
-                f"{call}() does not fit: the transaction is {self._phase.value}", state=self._phase.value
+                f"{call}() does not fit: the transaction is {self._phase.value}",
+                state=self._phase.value,
             )

@@ -18,7 +18,7 @@ from txlayer.adapters.kafka.local.fetch import (
 from txlayer.adapters.kafka.local.jars import Jar, JarLock, WrongChecksumError, verify
 from txlayer.adapters.kafka.local.java import bundled_java, find_java
 from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.local.runtime import LocalConfig, prepare_runtime, quiet
+from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, prepare_runtime
 from txlayer.errors import ConfigError
 
 pytestmark = pytest.mark.kafka
@@ -66,26 +66,39 @@ def fake_maven(folder: Path, script: str) -> Path:
     return maven
 
 
+class Watcher:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """Remember it."""
+        self.told.append((file_count, size_bytes))
+
+    def preparing(self) -> None:
+        """Not the fetcher's business."""
+        raise AssertionError
+
+
 def names_in(cache: Path) -> list[str]:
     """What a cache holds, but for lock files."""
     return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
 def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    watcher = Watcher()
 
     with serve(FILES) as repository:
         sources = through_ivy(java, repository.url)
-        folder = fetch_jars(
-            LOCK, cache=tmp_path, sources=sources, progress=lambda f, b: told.append((f, b))
-        )
-    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=watcher)
+    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
 
     verify(folder, LOCK.jars)
     assert folder == again
     assert {jar.file_name: 1 for jar in LOCK.jars} == dict(repository.fetched)
-    assert (0, 0) == told[0]
-    assert (2, LOCK.size_bytes) == told[-1]
+    assert (0, 0) == watcher.told[0]
+    assert (2, LOCK.size_bytes) == watcher.told[-1]
     assert [folder.name] == names_in(tmp_path)
 
 
@@ -95,7 +108,7 @@ def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(
     forged = {path: content.replace(b"o", b"0") for path, content in FILES.items()}
 
     with serve(forged) as repository, pytest.raises(WrongChecksumError) as refused:
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=quiet)
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=QUIET)
 
     assert "kafka_2.13-4.3.0.jar" == refused.value.file
     assert "package mirror" in str(refused.value)
@@ -110,7 +123,7 @@ def test_an_unreachable_repository_is_told_with_the_ways_out(java: Path, tmp_pat
             LOCK,
             cache=tmp_path,
             sources=through_ivy(java, f"http://127.0.0.1:{port}"),
-            progress=quiet,
+            progress=QUIET,
         )
 
     assert "TXLAYER_KAFKA_HOME" in str(failed.value)
@@ -121,7 +134,7 @@ def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> 
     some = dict(list(FILES.items())[:1])
 
     with serve(some) as repository, pytest.raises(RepositoryUnreachableError, match="slf4j-simple"):
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=quiet)
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=QUIET)
 
     assert [] == names_in(tmp_path)
 
@@ -130,7 +143,7 @@ def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
     with serve(FILES) as repository, ThreadPoolExecutor(max_workers=2) as pool:
         sources = through_ivy(java, repository.url)
         both = [
-            pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=quiet)
+            pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=QUIET)
             for _ in range(2)
         ]
 
@@ -141,10 +154,10 @@ def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
 def test_a_damaged_jar_in_the_cache_is_fetched_again(java: Path, tmp_path: Path) -> None:
     with serve(FILES) as repository:
         sources = through_ivy(java, repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
         (folder / LOCK.jars[0].file_name).write_bytes(b"cut short")
 
-        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
 
     verify(folder, LOCK.jars)
 
@@ -160,7 +173,7 @@ def test_an_installed_mvn_is_used_first(java: Path, tmp_path: Path) -> None:
         LOCK,
         cache=tmp_path / "cache",
         sources=Sources(maven=maven, ivy=None, java=java, maven_url=None),
-        progress=quiet,
+        progress=QUIET,
     )
 
     verify(folder, LOCK.jars)
@@ -171,7 +184,7 @@ def test_ivy_takes_over_from_an_mvn_that_fails(java: Path, tmp_path: Path) -> No
 
     with serve(FILES) as repository:
         sources = Sources(maven=maven, ivy=ivy_class_path(), java=java, maven_url=repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path / "cache", sources=sources, progress=quiet)
+        folder = fetch_jars(LOCK, cache=tmp_path / "cache", sources=sources, progress=QUIET)
 
     verify(folder, LOCK.jars)
 
@@ -180,7 +193,7 @@ def test_without_any_tool_the_extra_is_named(java: Path, tmp_path: Path) -> None
     sources = Sources(maven=None, ivy=None, java=java, maven_url=None)
 
     with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
-        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=quiet)
+        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
 
 
 def test_without_any_java_the_extra_is_named() -> None:

@@ -28,7 +28,7 @@ from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, A
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import LifecycleError, RetriableError
+from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError
 
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
@@ -214,6 +214,8 @@ class KafkaAdmin:
         answer = self._connection.wait(future, resource=group, operation="read stored offsets")
         found: dict[TopicPartition, StoredOffset | None] = dict.fromkeys(partitions)
         for p in answer.topic_partitions:
+            if p.error is not None and p.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                raise BrokerUnavailableError(f"offsets of {p.topic}-{p.partition} are pending")
             if p.error is not None:
                 raise self._connection.translated(
                     p.error, resource=p.topic, operation="read stored offsets"
@@ -260,9 +262,11 @@ class KafkaAdmin:
         """The first offset that is still there, per partition."""
         return self._list_offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client's stub says no type
 
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset as a `read_committed` reader sees it, per partition."""
-        return self._list_offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the same
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
+        return self._list_offsets(partitions, OffsetSpec.latest(), is_committed=is_committed)  # type: ignore[no-untyped-call]  # the same
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], *, at_ms: int
@@ -349,13 +353,20 @@ class KafkaAdmin:
             time.sleep(LOOK_S)
 
     def _list_offsets(
-        self, partitions: Collection[TopicPartition], spec: OffsetSpec
+        self,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        *,
+        is_committed: bool = True,
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
+        isolation = (
+            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        )
         request = {ClientPartition(*p): spec for p in partitions}
         futures = self._connection.client().list_offsets(
-            request, isolation_level=IsolationLevel.READ_COMMITTED, **self._connection.limits()
+            request, isolation_level=isolation, **self._connection.limits()
         )
         return {
             (p.topic, p.partition): self._connection.wait(

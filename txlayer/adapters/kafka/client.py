@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.kafka.errors import translate
-from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
@@ -216,37 +216,3 @@ class PlainReader:
 
     def _translated(self, exc: KafkaException) -> TxLayerError:
         return translate(exc, bootstrap_servers=self._config.bootstrap_servers)
-
-
-def stored_offsets(
-    config: ClientConfig,
-    *,
-    group: str,
-    partitions: Sequence[TopicPartition],
-    is_stable: bool,
-    timeout_s: float,
-) -> dict[TopicPartition, StoredOffset | None]:
-    """What `group` stored; None where nothing is.
-
-    With `is_stable` the answer waits for pending transactional offsets; without it (read_uncommitted) it does not.
-
-    Raises:
-        BrokerUnavailableError: not answered within `timeout_s`, for instance because offsets are pending.
-    """
-    consumer = plain_consumer(
-        config, isolation="read_committed" if is_stable else "read_uncommitted", group=group
-    )
-    try:
-        answer = consumer.committed([ClientPartition(*p) for p in partitions], timeout=timeout_s)
-    except KafkaException as exc:
-        raise translate(exc, bootstrap_servers=config.bootstrap_servers) from exc
-    finally:
-        consumer.close()
-    found: dict[TopicPartition, StoredOffset | None] = {}
-    for p in answer:
-        if p.error is not None:
-            raise translate(p.error, bootstrap_servers=config.bootstrap_servers)
-        found[p.topic, p.partition] = (
-            StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
-        )
-    return found

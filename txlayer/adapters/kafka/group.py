@@ -153,7 +153,6 @@ class KafkaGroupReader:
             consumer.assign([])
             metadata = consumer.consumer_group_metadata()
             generation, _ = parse_member(bytes(metadata))
-            self._is_revoked = False
             self._assignment = Assignment(
                 tuple(sorted((p.topic, p.partition) for p in partitions)), metadata, generation
             )

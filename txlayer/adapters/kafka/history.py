@@ -5,19 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PARTITION_EOF, PlainReader
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import HistoryStart, Record, TopicPartition
 from txlayer.config import ClientConfig
+from txlayer.core import codec
 from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.core.messages import Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
 _READ_COUNT_MAX = 5_000
 _LOOK_S = 0.5
 _QUIET_S = 10.0
 """No record and no end of a partition for so long: the broker does not answer any more."""
+
+
+class HalfPlace(NamedTuple):
+    """Whose half record stands at a place."""
+
+    txn_id: str
+    nonce: str
+    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which nobody needs
+    appended_ms: int
 
 
 class KafkaHistoryReader:
@@ -67,15 +79,46 @@ class KafkaHistoryReader:
                     )
         return fold.histories()
 
+    def half_at(self, partition: int, offset: int) -> HalfPlace | str:
+        """Whose half record stands there; a sentence about what is there instead.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        topic = self._config.topics.half
+        half = (topic, partition)
+        with KafkaAdmin(self._config) as admin:
+            count = self._partition_count(admin)
+            if partition >= count:
+                return f"{topic} has the partitions 0 to {count - 1}, not {partition}"
+            first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
+        if not first <= offset < end:
+            return (
+                f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
+            )
+        with closing(PlainReader(self._config)) as reader:
+            for record in _records(
+                reader, {half: offset}, {half: offset + 1}, self._config.bootstrap_servers
+            ):
+                return _place(record, f"{topic}-{partition}@{offset}")
+        return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
+
+    def _partition_count(self, admin: KafkaAdmin) -> int:
+        count = admin.partition_count(self._config.topics.half)
+        if count is None:
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates it",
+                topic=self._config.topics.half,
+                found="none",
+            )
+        return count
+
     def _ranges(
         self, admin: KafkaAdmin, start: HistoryStart, partitions: Sequence[int] | None
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         topics = self._config.topics
-        count = admin.partition_count(topics.half)
-        if count is None:
-            raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates it", topic=topics.half, found="none"
-            )
+        count = self._partition_count(admin)
         numbers = range(count) if partitions is None else partitions
         if start.position is not None:
             numbers = [start.position[0]]
@@ -103,6 +146,16 @@ class KafkaHistoryReader:
             ):
                 return record.timestamp()[1]
         return int(time.time() * 1000)
+
+
+def _place(record: Record, where: str) -> HalfPlace | str:
+    raw = codec.half_header_of(record.headers())
+    header = Undecodable("it has no header txl") if raw is None else codec.decode_half_header(raw)
+    if isinstance(header, Undecodable):
+        return f"{where} is no half message: {header.why}"
+    return HalfPlace(
+        txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1]
+    )
 
 
 def _records(

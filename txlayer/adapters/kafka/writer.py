@@ -6,7 +6,8 @@ The client re-sends EndTxn and TxnOffsetCommit without a word, and a late one la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -54,27 +55,29 @@ class KafkaTransactionalWriter:
         Raises:
             ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
         """
-        try:
+        with self._errors_as_ours():
             # Connect first: an init without a connection waits for the client's own timer of 500 ms in 5-40 % of tries.
             self._producer.list_topics(topic="__transaction_state", timeout=timeout_s)
             self._producer.init_transactions(timeout_s)
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
 
     def begin(self) -> None:
         """Begin a Kafka transaction."""
-        try:
+        with self._errors_as_ours():
             self._producer.begin_transaction()
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged or refused; the number still waiting."""
-        return int(self._producer.flush(timeout_s))
+        """Wait until every record is acknowledged or refused; the number still waiting.
+
+        Raises:
+            TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
+        """
+        with self._errors_as_ours():
+            return int(self._producer.flush(timeout_s))
 
     def poll(self) -> None:
-        """Make room in the queue."""
-        self._producer.poll(0.01)
+        """Make room in the queue; raises as `flush`."""
+        with self._errors_as_ours():
+            self._producer.poll(0.01)
 
     def refusal(self, error: KafkaError, *, topic: str, txn_key: str) -> TxLayerError:
         """Our error for a delivery report's: whose fault it is, the record's, its topic's or the cluster's."""
@@ -92,7 +95,7 @@ class KafkaTransactionalWriter:
             Exception: `exc` itself, when the client did not raise it.
         """
         if isinstance(exc, KafkaException):
-            return self._translated(exc)
+            return self._as_ours(kafka_error(exc))
         raise exc
 
     def send_offsets(
@@ -105,14 +108,12 @@ class KafkaTransactionalWriter:
             RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
             TxLayerError: anything else; the Kafka transaction must be given up.
         """
-        try:
+        with self._errors_as_ours():
             self._producer.send_offsets_to_transaction(
                 [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()],
                 member,
                 timeout_s,
             )
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
 
     def commit(self, *, timeout_s: float) -> None:
         """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
@@ -121,13 +122,14 @@ class KafkaTransactionalWriter:
             RetriableError: not answered yet; call again.
             TxLayerError: as `send_offsets`.
         """
-        try:
-            self._producer.commit_transaction(timeout_s)
-        except KafkaException as exc:
-            error = kafka_error(exc)
-            if not error.fatal() and not error.txn_requires_abort() and error.retriable():
-                raise RetriableError(f"{error.name()}: {error.str()}") from exc
-            raise self._translated(exc) from exc
+        with self._errors_as_ours():
+            try:
+                self._producer.commit_transaction(timeout_s)
+            except KafkaException as exc:
+                error = kafka_error(exc)
+                if not error.fatal() and not error.txn_requires_abort() and error.retriable():
+                    raise RetriableError(f"{error.name()}: {error.str()}") from exc
+                raise
 
     def abort(self, *, timeout_s: float) -> None:
         """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain.
@@ -135,10 +137,8 @@ class KafkaTransactionalWriter:
         Raises:
             TxLayerError: it did not work; the next holder of the id does it.
         """
-        try:
+        with self._errors_as_ours():
             self._producer.abort_transaction(timeout_s)
-        except KafkaException as exc:
-            raise self._translated(exc) from exc
 
     def close(self) -> None:
         """Give the client back. After a fatal error the client raises here; that says nothing new.
@@ -149,11 +149,21 @@ class KafkaTransactionalWriter:
         try:
             self._producer.purge()
             self._producer.close()
-        except (KafkaException, RuntimeError) as exc:
+        except (KafkaException, RuntimeError, SystemError) as exc:
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
-    def _translated(self, exc: KafkaException) -> TxLayerError:
-        return self._as_ours(kafka_error(exc))
+    @contextmanager
+    def _errors_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as exc:
+            raise self._as_ours(kafka_error(exc)) from exc
+        except SystemError as exc:
+            # The client raises a fatal error out of `poll` and `flush`, whatever callbacks there are. When it still has
+            # a log line or a report to hand over, that call runs into the error that is set, and Python says this.
+            if isinstance(exc.__cause__, KafkaException):
+                raise self._as_ours(kafka_error(exc.__cause__)) from exc
+            raise
 
     def _as_ours(self, error: KafkaError) -> TxLayerError:
         detail = f"{error.name()}: {error.str()}"

@@ -17,7 +17,7 @@ from txlayer.adapters.kafka.local import processes
 from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder, running_already
 from txlayer.adapters.kafka.local.fetch import Progress
 from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.local.runtime import LocalConfig, Runtime, prepare_runtime, quiet
+from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, Runtime, prepare_runtime
 from txlayer.adapters.kafka.local.server_settings import (
     HOST,
     JvmProfile,
@@ -56,7 +56,7 @@ class LocalBroker:
         performance: bool = False,
         heap_mb: int | None = None,
         config: LocalConfig | None = None,
-        progress: Progress = quiet,
+        progress: Progress = QUIET,
     ) -> None:
         """Store the wishes; `start()` acts.
 

@@ -13,11 +13,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from txlayer.adapters.kafka.local.file_lock import file_lock
@@ -33,8 +33,15 @@ MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of files and of bytes that have come so far, also before the first and after the last."""
+
+class Progress(Protocol):
+    """Is told what makes a first start long."""
+
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """So much has come, also before the first and after the last file."""
+
+    def preparing(self) -> None:
+        """Everything has come; the classes are prepared for quick starts, which takes some seconds."""
 
 
 class RepositoryUnreachableError(RetriableError):
@@ -149,7 +156,7 @@ def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) 
             return f"it could not be started: {exc}"
         try:
             while True:
-                progress(*_arrived(lock, work))
+                progress.fetched(*_arrived(lock, work))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = tool.wait(REPORT_EVERY_S)
                     break
@@ -159,7 +166,7 @@ def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) 
             tool.kill()
             tool.wait()
     if code == 0:
-        progress(len(lock.jars), lock.size_bytes)
+        progress.fetched(len(lock.jars), lock.size_bytes)
         return None
     return last_complaint(output.read_text("utf-8", "replace"))
 

@@ -63,11 +63,20 @@ class Runtime:
     kafka_version: str
 
 
-def quiet(_files: int, _bytes: int) -> None:
+class Quiet:
     """Progress that nobody watches."""
 
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """Nothing."""
 
-def prepare_runtime(config: LocalConfig, *, progress: Progress = quiet) -> Runtime:
+    def preparing(self) -> None:
+        """Nothing."""
+
+
+QUIET = Quiet()
+
+
+def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runtime:
     """Find Java, and find or fetch the jars; the first time takes as long as the network needs, and some 15 s.
 
     Raises:
@@ -90,7 +99,8 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = quiet) -> Runti
     maven = shutil.which("mvn", path=config.search_path)
     sources = Sources(Path(maven) if maven else None, ivy_class_path(), java, config.maven_url)
     folder = fetch_jars(lock, cache=cache, sources=sources, progress=progress)
-    return Runtime(with_archive(JavaCommand(java, folder), cache=cache), lock.kafka_version)
+    command = with_archive(JavaCommand(java, folder), cache=cache, announce=progress.preparing)
+    return Runtime(command, lock.kafka_version)
 
 
 def installed_version(folder: Path) -> str:

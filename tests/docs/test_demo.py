@@ -1,0 +1,199 @@
+"""The demo runs, on a slice of its data, and its comparison finds what is planted into what the demo left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import LOCAL_CONFIG
+from txlayer.adapters.kafka.local import LocalBroker
+
+SHOP = Path(__file__).resolve().parents[2] / "examples" / "shop"
+PURCHASE_COUNT = 3_000
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A demo that has ended."""
+
+    exit_code: int
+    result: dict[str, Any]
+    folder: Path
+    progress: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the demo left, with a broker that serves it."""
+
+    folder: Path
+    bootstrap_servers: str
+
+    def compare(self, folder: Path) -> tuple[int, str]:
+        """Exit code and output of compare.py, on the database of a folder."""
+        line = [
+            sys.executable, str(SHOP / "compare.py"), str(folder), "--purchases", str(PURCHASE_COUNT),
+            "--bootstrap-servers", self.bootstrap_servers,
+        ]  # fmt: skip
+        answer = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+        return answer.returncode, answer.stdout + answer.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run for all tests of this file."""
+    folder = tmp_path_factory.mktemp("demo") / "kept"
+    line = [
+        sys.executable, str(SHOP / "demo.py"), "--json", "--keep", str(folder),
+        "--purchases", str(PURCHASE_COUNT), "--seed", "7",
+    ]  # fmt: skip
+    ended = subprocess.run(
+        line, env=environment(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ended.stdout, ended.stderr
+    return Run(ended.returncode, json.loads(ended.stdout), folder, ended.stderr)
+
+
+@pytest.fixture(scope="module")
+def left(run: Run) -> Iterator[Left]:
+    """Its folder and topics."""
+    with LocalBroker(data=run.folder / "kafka", config=LOCAL_CONFIG) as broker:
+        yield Left(run.folder, broker.bootstrap_servers)
+
+
+@pytest.fixture
+def planted(left: Left, tmp_path: Path) -> Callable[[str], tuple[int, str]]:
+    """Exit code and output of the comparison after SQL was run on a copy of the database."""
+
+    def compare(sql: str) -> tuple[int, str]:
+        shutil.copy(left.folder / "shop.db", tmp_path)
+        database = sqlite3.connect(tmp_path / "shop.db")
+        with database:
+            changed_count = database.execute(sql).rowcount
+        database.close()
+        assert changed_count > 0
+        return left.compare(tmp_path)
+
+    return compare
+
+
+def environment() -> dict[str, str]:
+    """This process's own, with the machine's Java and jars, which no test sees."""
+    named = {
+        "TXLAYER_HOME": str(LOCAL_CONFIG.home),
+        "TXLAYER_KAFKA_HOME": LOCAL_CONFIG.kafka_home,
+        "TXLAYER_JAVA_HOME": LOCAL_CONFIG.named_java_home,
+        "TXLAYER_MAVEN_URL": LOCAL_CONFIG.maven_url,
+    }
+    return {**os.environ, **{name: value for name, value in named.items() if value}}
+
+
+def test_the_demo_ends_with_an_equal_database_and_topics(run: Run) -> None:
+    comparison = run.result["comparison"]
+
+    assert 0 == run.exit_code
+    assert "equal" == run.result["verdict"]
+    assert [] == comparison["findings"]
+    assert PURCHASE_COUNT == comparison["accepted_count"] + comparison["refused_count"]
+    assert comparison["refused_count"] > 0
+    accepted_count = comparison["accepted_count"]
+    assert {"orders": accepted_count, "loyalty": accepted_count} == comparison["record_counts"]
+
+
+def test_the_demo_kills_each_coordinator_in_the_middle_of_the_purchases(run: Run) -> None:
+    kills = run.result["kills"]
+
+    assert [1, 2] == sorted(kill["coordinator"] for kill in kills)
+    assert all(0 < kill["sold_count"] < PURCHASE_COUNT for kill in kills)
+
+
+def test_the_demo_leaves_no_process_behind(run: Run) -> None:
+    address = re.findall(r"Kafka is ready at (\S+)", run.progress)
+    programs = subprocess.run(
+        ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout.splitlines()
+
+    assert 1 == len(address), run.progress
+    # The broker names its folder, the coordinators name the broker.
+    assert [] == [line for line in programs if str(run.folder) in line or address[0] in line]
+
+
+REPEAT_CUSTOMER = "(SELECT customer FROM purchases GROUP BY customer HAVING count(*) > 1 LIMIT 1)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "findings"),
+    [
+        (
+            "INSERT INTO purchases VALUES (NULL, 999999, '00001', '19970101', '199701', 1, 1177)",
+            ["database: 1 not to be there", "orders: 1 missing", "loyalty: 1 missing"],
+        ),
+        (
+            "DELETE FROM purchases WHERE position = 1",
+            ["database: 1 missing", "orders: 1 of no purchase", "loyalty: 1 of no purchase"],
+        ),
+        (
+            "UPDATE purchases SET cents = cents + 100 WHERE position = 1",
+            [
+                "database: 1 missing",
+                "orders: 1 with other content",
+                "loyalty: 1 with other content",
+            ],
+        ),
+        (
+            f"UPDATE purchases SET position = -position WHERE customer = {REPEAT_CUSTOMER}",
+            ["orders: 1 customers out of order", "loyalty: 1 customers out of order"],
+        ),
+    ],
+    ids=["a row too many", "a row too few", "another price", "another order"],
+)
+def test_a_difference_planted_into_the_database_is_found(
+    planted: Callable[[str], tuple[int, str]], sql: str, findings: list[str]
+) -> None:
+    code, output = planted(sql)
+
+    assert 1 == code
+    assert [] == [finding for finding in findings if finding not in output], output
+
+
+def test_messages_planted_into_a_topic_are_found(left: Left) -> None:
+    database = sqlite3.connect(left.folder / "shop.db")
+    stored = dict(database.execute("SELECT number, customer FROM purchases"))
+    database.close()
+    refused = next(number for number in range(1, PURCHASE_COUNT) if number not in stored)
+    twice, customer = next(iter(stored.items()))
+    before = left.compare(left.folder)
+
+    producer = Producer({"bootstrap.servers": left.bootstrap_servers})
+    for partition in (0, 1):
+        producer.produce(
+            "orders", key=customer, value=json.dumps({"number": twice}), partition=partition
+        )
+    producer.produce("orders", key="nobody", value=json.dumps({"number": refused}))
+    producer.produce("loyalty", value=b"no purchase at all")
+    assert 0 == producer.flush(30)
+    code, output = left.compare(left.folder)
+
+    assert 0 == before[0], before[1]
+    assert 1 == code
+    for finding in (
+        f"orders: 1 more than once, such as {twice}",
+        f"orders: 1 refused and yet visible, such as {refused}",
+        f"orders: 1 customers in two partitions, such as {customer}",
+        "loyalty: 1 of no purchase, such as no purchase at all",
+    ):
+        assert finding in output

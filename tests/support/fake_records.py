@@ -1,0 +1,132 @@
+"""Half records and op lines as plain values, for tests of the core. Every factory has keyword overrides; no Kafka here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txlayer.core import codec
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    HalfHeader,
+    HalfOptions,
+    Headers,
+    OpMessage,
+    OrderMode,
+    Resolution,
+    Source,
+)
+from txlayer.core.partitions import half_partition, key_hash
+
+PARTITION_COUNT = 2
+"""Two, so that a record can be in the wrong one."""
+
+PARTITION = 0
+"""The one that tests look at."""
+
+GROUP = "shop"
+BORN_MS = 1_700_000_000_000
+FAR_AWAY = 1_000_000_000
+"""A half offset that no test reaches."""
+
+
+class FakeRecord:
+    """What the core may know of a Kafka record: key(), value(), headers() and the length of its value."""
+
+    __slots__ = ("_headers", "_key", "_value")
+
+    def __init__(
+        self, *, key: bytes | None = None, value: bytes | None = b"v", headers: Headers | None = None
+    ) -> None:
+        self._key, self._value, self._headers = key, value, list(headers or ())
+
+    def key(self) -> bytes | None:
+        """The user's key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The user's value."""
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The user's headers, then ours."""
+        return self._headers
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
+
+def txn_key(name: str, *, nonce: str = "0000000a", is_home: bool = True) -> str:
+    """The "id/nonce" of a transaction that belongs into the partition under test (or, not `is_home`, into the other)."""
+    return f"{_name_in_partition(name, is_home=is_home)}/{nonce}"
+
+
+def ordering_key(name: str) -> bytes:
+    """An ordering key whose transactions belong into the partition under test."""
+    return _name_in_partition(name, is_home=True).encode()
+
+
+def _name_in_partition(name: str, *, is_home: bool) -> str:
+    for number in range(100):
+        found = name if number == 0 else f"{name}-{number}"
+        partition = half_partition(
+            ordering_key=None, txn_id=found, partition_count=PARTITION_COUNT
+        )
+        if (partition == PARTITION) is is_home:
+            return found
+    raise AssertionError(name)
+
+
+def options(
+    name: str | None = None, *, order: OrderMode = OrderMode.COMMIT, immunity_ms: int | None = None
+) -> HalfOptions:
+    """The options of a transaction whose ordering key is `ordering_key(name)`."""
+    hashed = None if name is None else key_hash(ordering_key(name))
+    return HalfOptions(hashed, order, immunity_ms)
+
+
+def half_header(
+    key: str,
+    *,
+    group: str = GROUP,
+    topic: str = "orders",
+    index: int = 0,
+    count: int = 1,
+    born_ms: int = BORN_MS,
+    options: HalfOptions = NO_OPTIONS,
+) -> bytes:
+    """The value of the header `txl`."""
+    return codec.encode_half_header(
+        HalfHeader(key, group, topic, index, count, born_ms, options)
+    )
+
+
+def half_record(
+    raw: bytes | None,
+    *,
+    key: bytes | None = b"k",
+    value: bytes | None = b"v",
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> FakeRecord:
+    """A half record whose `txl` is `raw` (None: it has none)."""
+    ours = [] if raw is None else [(codec.HALF_HEADER, raw)]
+    return FakeRecord(key=key, value=value, headers=[*headers, *ours])
+
+
+def op_line(
+    resolution: str,
+    key: str,
+    last_offset: int,
+    *,
+    group: str = GROUP,
+    born_ms: int = BORN_MS,
+    source: Source = Source.PRODUCER,
+    reason: str = "",
+) -> str:
+    """An op line; `resolution` is C, R, U, or A for an operator's abandon."""
+    is_abandon = resolution == "A"
+    said = Resolution.ROLLBACK if is_abandon else Resolution(resolution)
+    return codec.encode_op(
+        OpMessage(
+            said, key, group, last_offset, born_ms, source, is_abandon=is_abandon, reason=reason
+        )
+    )

@@ -1,0 +1,264 @@
+"""Drives one ledger over a `PartitionLog` as the coordinator's loop drives it, with a crash wherever a test wants one.
+
+What happened since the last append is kept as a list of facts (`Applied`, `Tick`, …) and given to `on_append` when the
+append is in the log: whoever judges the ledger sees the history that counts, whatever was tried and lost in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tests.support.fake_records import (
+    GROUP,
+    half_header,
+    half_record,
+    op_line,
+)
+from tests.support.partition_log import (
+    SETTINGS,
+    Appended,
+    Entry,
+    PartitionLog,
+    contents_of,
+    fold_half,
+)
+from txlayer.core import codec
+from txlayer.core.batch import Batch, Report, ReportKind
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
+from txlayer.core.settling import FORWARD_OVERHEAD_BYTES, LedgerSettings
+from txlayer.core.target import Target, accepting_target
+from txlayer.core.transaction import OpPosition, record_size
+from txlayer.core.transitions import TxnState
+
+ACCEPTS = accepting_target(10_000)
+MISSING = Target(0, refusal=ParkReason.TOPIC_MISSING)
+FORBIDDEN = Target(0, refusal=ParkReason.FORBIDDEN_TOPIC, is_for_good=True)
+MANY = 1 << 40
+
+
+class Applied(NamedTuple):
+    """The op lines from one position to another were applied, with these targets and refusals."""
+
+    start: OpPosition
+    end: OpPosition
+    targets: Mapping[str, Target]
+    refusals: Mapping[str, ParkReason]
+
+
+class GaveUp(NamedTuple):
+    """The op line at this position was given up: half ends before the place that it names."""
+
+    position: OpPosition
+    half_end: int
+
+
+class Mended(NamedTuple):
+    """These topics accept again."""
+
+    topics: tuple[str, ...]
+    targets: Mapping[str, Target]
+    refusals: Mapping[str, ParkReason]
+
+
+class Tick(NamedTuple):
+    """Time passed; these were held too long."""
+
+    expired: tuple[str, ...]
+    targets: Mapping[str, Target]
+    refusals: Mapping[str, ParkReason]
+
+
+class Kept(NamedTuple):
+    """These stand on doubt, whole, since this append."""
+
+    keys: tuple[str, ...]
+
+
+Fact = Applied | GaveUp | Mended | Tick | Kept
+
+
+class PartitionDriver:
+    """Producers, one coordinator and its crashes, on one partition."""
+
+    def __init__(
+        self,
+        *,
+        settings: LedgerSettings = SETTINGS,
+        targets: Mapping[str, Target] | None = None,
+        on_append: Callable[[list[Fact], Appended], None] = lambda _facts, _appended: None,
+    ) -> None:
+        self.log = PartitionLog(settings=settings)
+        self.now_ms = 1_800_000_000_000
+        self.truth: dict[str, Target] = {"orders": ACCEPTS} if targets is None else dict(targets)
+        self.book: dict[str, Target] = {}  # what the coordinator knows of it
+        self.refusals: dict[str, ParkReason] = {}
+        self.reports: list[Report] = []
+        self.ledger = self.log.rebuild(targets=self.book, refusals=self.refusals)
+        self.crash_count = 0
+        self._on_append = on_append
+        self._facts: list[Fact] = []
+        self._half_read = 0
+        self._op_read = 0
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    def half(
+        self,
+        key: str,
+        *,
+        index: int = 0,
+        count: int = 1,
+        topic: str = "orders",
+        group: str = GROUP,
+        options: HalfOptions = NO_OPTIONS,
+        value: bytes | None = b"v",
+    ) -> int:
+        """Write a half record; its offset."""
+        raw = half_header(
+            key, group=group, topic=topic, index=index, count=count, options=options
+        )
+        return self.half_raw(raw, value=value)
+
+    def half_raw(self, raw: bytes | None, *, value: bytes | None = b"v") -> int:
+        """Write a half record with this header; its offset."""
+        return self.log.add_half(half_record(raw, value=value), appended_ms=self.now_ms)
+
+    def op(self, resolution: str, key: str, last_offset: int) -> int:
+        """Write an op record of one line; its offset."""
+        return self.op_lines(op_line(resolution, key, last_offset))
+
+    def op_lines(self, *lines: str, gap: int = 0) -> int:
+        """Write an op record; its offset."""
+        value = "\n".join(lines).encode()
+        return self.log.add_op(value, appended_ms=self.now_ms, gap=gap)
+
+    # --- coordinator --------------------------------------------------------------------------------------------------
+
+    def read(self, *, half: int | None = None, op: int | None = None) -> None:
+        """Read up to so many records of half and op (None: all) and fold them."""
+        for entry in self._next(self.log.half, self._half_read, half):
+            fold_half(self.ledger, entry)
+            self._half_read = entry.offset + 1
+        for entry in self._next(self.log.op, self._op_read, op):
+            self.ledger.add_ops(
+                entry.offset, entry.appended_ms, entry.record.value(), entry.record
+            )
+            self._op_read = entry.offset + 1
+
+    @staticmethod
+    def _next(entries: list[Entry], start: int, count: int | None) -> list[Entry]:
+        waiting = [entry for entry in entries if entry.offset >= start]
+        return waiting if count is None else waiting[:count]
+
+    def advance(self, *, lines: int = MANY, byte_count: int = MANY) -> Batch:
+        """Apply op lines into the ledger's batch; nothing is appended yet."""
+        for topic in self.ledger.unknown_topics:
+            self.book[topic] = self.truth.get(topic, MISSING)
+        self.ledger.unknown_topics.clear()
+        start = self.ledger.op_next
+        batch = self.ledger.advance(line_count_max=lines, byte_count_max=byte_count)
+        self._facts.append(
+            Applied(start, self.ledger.op_next, dict(self.book), dict(self.refusals))
+        )
+        return batch
+
+    def tick(self, *, after_ms: int = 0, moves: int = 100) -> None:
+        """Time passes; what is due follows, when the loop would ask for it."""
+        self.now_ms += after_ms
+        if self.ledger.has_more or self.ledger.waits_for_half is not None:
+            return
+        before = len(self.ledger.batch.reports)
+        self.ledger.due(now_ms=self.now_ms, move_count_max=moves)
+        expired = tuple(
+            report.key
+            for report in self.ledger.batch.reports[before:]
+            if (report.kind, report.detail)
+            == (ReportKind.PARKED, ParkReason.HELD_TOO_LONG.value)
+        )
+        self._facts.append(Tick(expired, dict(self.book), dict(self.refusals)))
+
+    def set_target(self, topic: str, target: Target, *, is_told: bool = True) -> None:
+        """A topic is mended or broken; `is_told`: the ledger hears at once that it accepts again."""
+        self.truth[topic] = target
+        if topic in self.book:
+            self.book[topic] = target
+        if target.refusal is None and is_told:
+            self.ledger.mended([topic])
+            self._facts.append(Mended((topic,), dict(self.book), dict(self.refusals)))
+
+    def give_up(self) -> None:
+        """The op line that waits for its half record has waited long enough."""
+        if self.ledger.waits_for_half is not None and self._half_read == len(self.log.half):
+            self._facts.append(GaveUp(self.ledger.op_next, self._half_read))
+            self.ledger.give_up_waiting_for_half()
+
+    def publish(self, *, is_answered: bool = True) -> None:
+        """Append what follows, with the positions; without an answer the coordinator rebuilds from what is stored."""
+        ledger = self.ledger
+        self.log.fill(ledger)
+        refused = self._refused_by_broker(ledger.batch)
+        if refused is not None:
+            self.refusals[refused] = ParkReason.REFUSED
+            self.crash()
+            return
+        positions = ledger.positions()
+        kept = self.log.append(ledger.batch, positions, now_ms=self.now_ms)
+        self.reports.extend(ledger.batch.reports)
+        facts = [*self._facts, Kept(tuple(kept))]
+        self._facts.clear()
+        for key in kept:
+            self.refusals.pop(key, None)
+        if is_answered:
+            ledger.published(kept)
+        else:
+            self.crash()
+        self._on_append(facts, self.log.appended[-1])
+
+    def _refused_by_broker(self, batch: Batch) -> str | None:
+        for txn in batch.forwards:
+            for content in contents_of(txn):
+                limit = self.truth[content.topic].message_bytes_max
+                if record_size(content.record) + FORWARD_OVERHEAD_BYTES > limit:
+                    return txn.key
+        return None
+
+    def crash(self, *, is_new_process: bool = False) -> None:
+        """All that is not in the log is lost (a new process knows no topics either); build it again."""
+        self.crash_count += 1
+        self._facts.clear()
+        if is_new_process:
+            self.book.clear()
+            self.refusals.clear()
+        self.ledger = self.log.rebuild(targets=self.book, refusals=self.refusals)
+        self._half_read, self._op_read = self.ledger.half_next, self.ledger.op_next[0]
+
+    def turn(self, *, lines: int = MANY, byte_count: int = MANY, is_answered: bool = True) -> None:
+        """Read all, apply and append it: one turn of the loop."""
+        self.read()
+        self.advance(lines=lines, byte_count=byte_count)
+        self.publish(is_answered=is_answered)
+
+    # --- looking in ---------------------------------------------------------------------------------------------------
+
+    def state(self, key: str) -> TxnState | None:
+        """Where an unsettled transaction stands."""
+        txn = self.ledger.transactions.get(key)
+        return None if txn is None else txn.state
+
+    def reported(self, kind: ReportKind) -> list[str]:
+        """The transactions that were reported so, in order."""
+        return [report.key for report in self.reports if report.kind is kind]
+
+
+def lines_between(
+    log: PartitionLog, start: OpPosition, end: OpPosition
+) -> Iterable[tuple[OpPosition, str]]:
+    """The op lines with start <= position < end."""
+    for entry in log.op:
+        if start[0] <= entry.offset <= end[0]:
+            lines = codec.split_ops(entry.record.value())
+            for number, line in enumerate(lines if isinstance(lines, list) else []):
+                if start <= (entry.offset, number) < end:
+                    yield (entry.offset, number), line

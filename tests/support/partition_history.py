@@ -1,0 +1,321 @@
+"""A made-up history of one partition: producers, garbage, time, broken targets and crashes, out of a list of numbers.
+
+Every append is held against the naive model, and against what a restart would find there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
+from tests.support.naive_partition import NaivePartition
+from tests.support.partition_driver import (
+    ACCEPTS,
+    FORBIDDEN,
+    MANY,
+    MISSING,
+    Fact,
+    PartitionDriver,
+)
+from tests.support.partition_log import Appended
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import TxnState
+
+STEPS = (
+    *("begin",) * 6, *("half",) * 4, *("op",) * 10, *("turn",) * 8, *("read",) * 6, *("tick",) * 3,
+    *("target",) * 3, *("crash",) * 2, "twin", "bad half", "bad op", "ghost", "give up", "drop", "compact",
+)  # fmt: skip
+TOPICS = ("orders", "stock")
+ORDERS: tuple[HalfOptions, ...] = (
+    NO_OPTIONS,
+    NO_OPTIONS,
+    options("red"),
+    options("red"),
+    options("red", order=OrderMode.PREPARE),
+    options("red", order=OrderMode.PREPARE),
+    options("blue", order=OrderMode.PREPARE),
+    options(immunity_ms=5),
+)
+TARGETS = (ACCEPTS, MISSING, MISSING, FORBIDDEN)
+DAY_MS = 24 * 3_600_000
+
+
+class Step(NamedTuple):
+    """One thing that happens; `a` and `b` choose its details."""
+
+    what: str
+    a: int
+    b: int
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A transaction as its producer knows it."""
+
+    key: str
+    topics: tuple[str, ...]
+    options: HalfOptions
+    offsets: list[int] = field(default_factory=list)
+    newest: int = -1
+    is_resolved: bool = False
+    has_twins: bool = False
+
+
+class History:
+    """Plays steps; `finish` mends everything, so that what is committed must be visible."""
+
+    def __init__(self, *, is_restart_tried: bool = True) -> None:
+        self.driver = PartitionDriver(targets=dict.fromkeys(TOPICS, ACCEPTS), on_append=self._judge)
+        self.naive = NaivePartition(self.driver.log)
+        self._is_restart_tried = is_restart_tried
+        self._prepared: list[Prepared] = []
+        self._lines: list[str] = []
+
+    def play(self, steps: Iterable[tuple[str, int, int]]) -> None:
+        """Let it happen, and finish."""
+        for what, a, b in steps:
+            getattr(self, "_" + what.replace(" ", "_"))(a, b)
+        self._finish()
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, a: int, b: int) -> None:
+        number = len(self._prepared)
+        name = f"t{max(number - 2, 0) if a % 7 == 6 else number}"  # some ids come again, with another nonce
+        count = (1, 1, 1, 2, 3, 6)[b % 6] if a % 3 == 0 else 1
+        topics = tuple(TOPICS[(b >> i) % 2] for i in range(count))
+        key = txn_key(name, nonce=f"{number:08x}")
+        self._prepared.append(Prepared(key, topics, ORDERS[a % len(ORDERS)]))
+        self._write(self._prepared[-1], is_big=b % 23 == 22)
+        if count > 1 and b % 2:
+            self._half(0, b)
+
+    def _half(self, a: int, b: int) -> None:
+        unfinished = [t for t in self._prepared if len(t.offsets) < len(t.topics)]
+        if unfinished:
+            self._write(unfinished[-1 - a % len(unfinished)], is_big=b % 23 == 22)
+
+    def _write(self, prepared: Prepared, *, is_big: bool = False) -> None:
+        index = len(prepared.offsets)
+        value = b"x" * (9_600 if is_big else index)
+        prepared.newest = self.driver.half(
+            prepared.key, index=index, count=len(prepared.topics), topic=prepared.topics[index],
+            options=prepared.options, value=value or None,
+        )  # fmt: skip
+        prepared.offsets.append(prepared.newest)
+
+    def _twin(self, a: int, b: int) -> None:
+        # The broker keeps a batch twice before its producer hears of it: no resolution is written yet.
+        begun = [t for t in self._prepared if t.offsets and not t.is_resolved]
+        if begun:
+            twin = begun[-1 - a % len(begun)]
+            index = b % len(twin.offsets)
+            twin.has_twins = True
+            twin.newest = self.driver.half(
+                twin.key, index=index, count=len(twin.topics), topic=twin.topics[index],
+                options=twin.options,
+            )  # fmt: skip
+
+    def _bad_half(self, a: int, b: int) -> None:
+        other = self._prepared[-1 - b % len(self._prepared)].key if self._prepared else "none"
+        raw: tuple[bytes | None, ...] = (
+            None,
+            b"\xff\xfe",
+            b"1|" + txn_key("g").encode() + b"|shop|orders|0/1|soon|",
+            half_header(txn_key("away", is_home=False)),
+            half_header(txn_key(f"headless{a}"), index=1, count=2),
+            half_header(other, index=4, count=5),
+            b"1|a/b" + txn_key("g").encode() + b"|shop|orders|0/1|5|",
+            b"1|" + b"y" * 140 + b"/0000000a|shop|orders|0/1|5|",
+        )
+        self.driver.half_raw(raw[a % len(raw)])
+
+    def _op(self, a: int, b: int) -> None:
+        begun = [t for t in self._prepared if t.offsets]
+        if not begun:
+            return
+        prepared = begun[-1 - min(a % 13, a % len(begun))]
+        resolution = "CCCCCCCRRRUUAA"[b % 14]
+        offset = prepared.newest
+        if a % 11 == 10 and not prepared.has_twins:
+            offset = prepared.offsets[b % len(prepared.offsets)]
+        elif a % 17 == 16:
+            offset = a % len(self.driver.log.half)  # may be anybody's
+            if prepared.has_twins:
+                return
+        prepared.is_resolved = True
+        self._lines.append(op_line(resolution, prepared.key, offset))
+        if b % 3:
+            self._flush(a)
+
+    def _flush(self, a: int) -> None:
+        if self._lines:
+            self.driver.op_lines(*self._lines, gap=a % 3)
+            self._lines = []
+
+    def _bad_op(self, a: int, b: int) -> None:
+        self._flush(b)
+        if a % 4 == 0:
+            self.driver.log.add_op((None, b"", b"\xff", b"\n")[b % 4], appended_ms=self.driver.now_ms)
+        elif self._prepared:
+            prepared = self._prepared[-1 - b % len(self._prepared)]
+            good = op_line("C", prepared.key, prepared.newest)
+            self._lines.append((good + "|", good.replace("|shop|", "||"), "2" + good[1:])[a % 3])
+
+    def _ghost(self, a: int, b: int) -> None:
+        """A line far beyond half's end; its half records may come later."""
+        number = len(self._prepared)
+        key = txn_key(f"ghost{number}", nonce=f"{number:08x}")
+        self._lines.append(op_line("CRU"[b % 3], key, FAR_AWAY))
+        self._flush(a)
+        self._prepared.append(Prepared(key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)]))
+
+    # --- coordinator --------------------------------------------------------------------------------------------------
+
+    def _read(self, a: int, b: int) -> None:
+        counts = (0, 0, 1, 2, 5, None)
+        self.driver.read(half=counts[a % 6], op=counts[b % 6])
+
+    def _turn(self, a: int, b: int) -> None:
+        if a % 3:
+            self.driver.read()
+        batch = self.driver.advance(
+            lines=(1, 2, 3, MANY)[a % 4], byte_count=(1, 100, MANY)[b % 3]
+        )
+        if not batch.is_empty or b % 5 == 0:
+            self.driver.publish(is_answered=b % 7 != 6)
+
+    def _tick(self, a: int, b: int) -> None:
+        after_ms = (0, 1_000, 61_000, 61_000, 8 * DAY_MS)[a % 5]
+        self.driver.tick(after_ms=after_ms, moves=(1, 100)[b % 2])
+        if not self.driver.ledger.batch.is_empty:
+            self.driver.publish(is_answered=b % 7 != 6)
+
+    def _target(self, a: int, b: int) -> None:
+        self.driver.set_target(
+            TOPICS[a % 2], TARGETS[b % len(TARGETS)], is_told=a % 3 > 0
+        )
+
+    def _give_up(self, _a: int, _b: int) -> None:
+        self.driver.give_up()
+
+    def _drop(self, a: int, _b: int) -> None:
+        self.driver.ledger.drop_content(1 + a % 5)
+
+    def _crash(self, _a: int, b: int) -> None:
+        self.driver.crash(is_new_process=b % 2 == 0)
+
+    def _compact(self, _a: int, _b: int) -> None:
+        self.driver.log.compact_doubt()
+
+    def _finish(self) -> None:
+        """Heal everything and answer for every open transaction: then nothing may wait or be held any more."""
+        self._flush(0)
+        for topic in TOPICS:
+            self.driver.set_target(topic, ACCEPTS, is_told=False)
+        self._work_off()
+        for txn in list(self.driver.ledger.transactions.values()):
+            if txn.state in (TxnState.OPEN, TxnState.PARKED) and txn.seen:
+                self.driver.op("R", txn.key, txn.last_offset)
+        self._work_off()
+        left = self.driver.ledger
+        assert not left.has_more
+        assert left.waits_for_half is None
+        stuck = {TxnState.OPEN, TxnState.WAITING, TxnState.HELD}
+        assert [] == [t.key for t in left.transactions.values() if t.state in stuck]
+        assert 0 == left.content_bytes
+
+    def _work_off(self) -> None:
+        for _ in range(100):
+            before = self.driver.log.stored
+            self.driver.read()
+            self.driver.advance()
+            self.driver.give_up()
+            self.driver.tick()
+            is_idle = self.driver.ledger.batch.is_empty
+            self.driver.publish()
+            if is_idle and before == self.driver.log.stored:
+                return
+        raise AssertionError("no end")
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def _judge(self, facts: list[Fact], appended: Appended) -> None:
+        log, ledger, positions = self.driver.log, self.driver.ledger, appended.positions
+        before = len(self.naive.forwarded)
+        self.naive.happened(facts, half_next=positions.half_next)
+        self._judge_forwarded(appended, self.naive.forwarded[before:])
+        unsettled = self.naive.unsettled(half_next=positions.half_next)
+        expected = {
+            key: (fate.state, fate.answered, fate.decided) for key, fate in unsettled.items()
+        }
+        assert expected == {t.key: _standing(t) for t in ledger.transactions.values()}
+        on_doubt = log.on_doubt()
+        for key, txn in ledger.transactions.items():
+            if key in on_doubt:
+                contents = log.contents_on_doubt(key)
+                assert list(range(txn.seen)) == sorted(contents), key
+            else:
+                assert positions.low_water <= txn.first_offset, key
+        assert {t.key for t in ledger.transactions.values() if t.is_in_doubt} == set(on_doubt)
+        if len(log.appended) > 1:
+            _judge_progress(log.appended[-2], appended)
+        _judge_memory(ledger)
+        if self._is_restart_tried:
+            again = log.rebuild(targets=self.driver.book, refusals=self.driver.refusals)
+            assert _snapshot(ledger) == _snapshot(again)
+
+    def _judge_forwarded(self, appended: Appended, expected: list[str]) -> None:
+        halves = self.naive.halves()
+        messages: list[Any] = [
+            (key, half.header.index, half.header.topic, half.offset)
+            for key in expected
+            for half in halves[key][0]
+        ]
+        found = [(m.txn_key, m.index, m.topic, m.half_offset) for m in appended.messages]
+        assert sorted(messages) == sorted(found)
+        for message in appended.messages:
+            half = self.driver.log.half[message.half_offset].record
+            assert (half.key(), half.value()) == (message.key, message.value)
+        for name in {self.naive._key_hash(key) for key in expected} - {None}:
+            in_order = [m for m in messages if self.naive._key_hash(m[0]) == name]
+            assert in_order == [m for m in found if self.naive._key_hash(m[0]) == name]
+
+
+def _judge_progress(before: Appended, now: Appended) -> None:
+    old, new = before.positions, now.positions
+    assert old.low_water <= new.low_water <= new.half_next
+    assert old.half_next <= new.half_next
+    assert (old.op_offset, old.op_line) <= (new.op_offset, new.op_line)
+    assert (old.replay_offset, old.replay_line) <= (new.replay_offset, new.replay_line)
+    assert (new.replay_offset, new.replay_line) <= (new.op_offset, new.op_line)
+    assert old.doubt_low <= new.doubt_low
+
+
+def _judge_memory(ledger: Ledger) -> None:
+    in_half = [t for t in ledger.transactions.values() if not t.is_in_doubt]
+    in_memory = [t for t in ledger.transactions.values() if t.content is not None]
+    assert sum(_size(t) for t in in_memory) == ledger.content_bytes
+    assert all(not t.is_in_doubt for t in in_memory)
+    assert len(ledger._young) <= 2 * len(in_half) + 1024
+
+
+def _size(txn: Transaction) -> int:
+    content = txn.content
+    assert content is not None
+    return sum(len(c.record) for c in content) if isinstance(content, list) else len(content)
+
+
+def _standing(txn: Transaction) -> tuple[str, int, Any]:
+    more = txn.more
+    if more is None:
+        return txn.state.value, 0, None
+    return txn.state.value, more.answered_count, more.decided_at
+
+
+def _snapshot(ledger: Ledger) -> dict[str, Any]:
+    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.transactions.values()}

@@ -1,0 +1,312 @@
+"""What `txlayer tx` shows: places, ages, states, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console, RenderableType
+
+from tests.support.commands import run_command
+from txlayer.adapters.kafka.coordinator_status import PartitionStatus
+from txlayer.cli import tx, tx_rows
+from txlayer.coordinator.overview import COMMITTING, Standing
+from txlayer.core import codec
+from txlayer.core.history import HistoryFold
+from txlayer.core.messages import (
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    OpMessage,
+    OrderMode,
+    Resolution,
+    Source,
+)
+from txlayer.core.transaction import Transaction, from_summary
+from txlayer.core.transitions import SETTLED, TxnState
+
+KEY = "order-4711/5f3a90c2"
+SUMMARY = DoubtSummary(
+    key=KEY, state="held", reason="topic-missing", producer_group="orders", first_offset=16, last_offset=17, seen=2,
+    count=2, appended_ms=1_000, born_ms=900, key_hash="028c7948712c936a", order=OrderMode.PREPARE, immunity_ms=60_000,
+    decided_at=(9, 4), moved_ms=2_000, topics=("shop", "loyalty"), checked_count=3, answered_count=1,
+)  # fmt: skip
+
+
+def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transaction:
+    """A plain single message in half."""
+    txn = Transaction(KEY, group, "shop", 7, 1_000, "900", (0, 0), None)
+    txn.state = state
+    return txn
+
+
+def drawn(table: RenderableType) -> str:
+    """What a terminal would get."""
+    console = Console(width=200, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("7:16", (7, 16)),
+        ("0:0", (0, 0)),
+        ("7:16|0/2|1700000000000", (7, 16)),
+        ("order-4711", None),
+        ("7:16x", None),
+        ("7:-16", None),
+        ("7:", None),
+        (":16", None),
+        ("٧:١٦", None),
+        ("017f22e2-79b0-7cc3-98c4-dc0c0c07398f", None),
+    ],
+)
+def test_a_place_is_told_from_an_id(text: str, place: tuple[int, int] | None) -> None:
+    assert place == tx.parse_place(text)
+
+
+def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
+    expected = {state.value for state in TxnState if state not in SETTLED} | {COMMITTING}
+
+    assert expected == {state.value for state in tx.ListedState}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--state", "settled"], "parked-committed"),
+        (["list", "--older-than", "an hour"], "error: a length of time"),
+        (["list", "--limit", "0"], "--limit"),
+        (["show", "two words"], "error: transaction id 'two words'"),
+        (["show", "x" * 129], "error: transaction id"),
+        (["show", "order-4711", "--since", "yesterday"], "error: a length of time"),
+        (["stats", "-b", "example.invalid:9092"], "error: plain text to another machine"),
+    ],
+)
+def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_command(tx.app, *arguments, capsys=capsys)
+
+    assert (2, "") == (code, out)
+    assert said in err
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (-5, "0 ms"),
+        (850, "850 ms"),
+        (59_999, "59 s"),
+        (60_000, "1 min"),
+        (200_000, "3 min 20 s"),
+        (18_120_000, "5 h 2 min"),
+        (273_600_000, "3 d 4 h"),
+    ],
+)
+def test_an_age_has_its_two_largest_units(length_ms: int, text: str) -> None:
+    assert text == tx_rows.age_text(length_ms)
+
+
+def test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing() -> None:
+    assert "2023-11-14 22:13:20.007Z" == tx_rows.time_text(1_700_000_000_007)
+    assert "" == tx_rows.time_text(None)
+    assert f"{2**63 - 1} ms" == tx_rows.time_text(2**63 - 1)
+
+
+def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:
+    assert r"a\x1b[31mb\x07\r\n c" == tx_rows.plain("a\x1b[31mb\x07\r\n c")
+    assert "Zoë, 7 €" == tx_rows.plain("Zoë, 7 €")
+    assert r"\u202egnp" == tx_rows.plain("\u202egnp")
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
+    row = tx_rows.standing_json(Standing(3, "open", young()), now_ms=61_000)
+
+    assert ("order-4711", "5f3a90c2") == (row["txn_id"], row["nonce"])
+    assert (3, 7, 7, "half") == tuple(
+        row[n] for n in ("partition", "first_half_offset", "last_half_offset", "stands_in")
+    )
+    assert ("open", None, 60_000) == (row["state"], row["reason"], row["age_ms"])
+    assert "1 min" in drawn(tx_rows.list_table([row]))
+    assert "3:7" in drawn(tx_rows.list_table([row]))
+
+
+def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -> None:
+    txn = from_summary(SUMMARY, doubt_offset=40)
+
+    row = tx_rows.standing_json(Standing(0, txn.state.value, txn), now_ms=2_000)
+
+    assert {
+        "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
+        "reason": "topic-missing", "appended_ms": 1_000, "age_ms": 1_000, "seen_count": 2, "message_count": 2,
+        "topics": ["shop", "loyalty"], "partition": 0, "first_half_offset": 16, "last_half_offset": 17,
+        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "key_hash": "028c7948712c936a",
+        "order": "prepare", "immunity_ms": 60_000,
+    } == row  # fmt: skip
+    text = drawn(tx_rows.list_table([row]))
+    assert all(part in text for part in ("held (topic-missing)", "2/2", "shop, loyalty", "1/3"))
+
+
+def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
+    txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
+
+    row = tx_rows.standing_json(Standing(2, "parked", txn), now_ms=1_000)
+
+    assert (None, []) == (row["first_half_offset"], row["topics"])
+    assert "2:none" in drawn(tx_rows.list_table([row]))
+
+
+def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
+    txn = young(group="\x1b[2J[red]x[/red]")
+    row = tx_rows.standing_json(Standing(0, "open", txn), now_ms=1_000)
+
+    assert "\x1b" not in json.dumps([row])
+    assert r"\x1b[2J[red]x[/red]" in drawn(tx_rows.list_table([row]))
+    assert "\x1b[2J" not in drawn(tx_rows.list_table([row]))
+
+
+# --- stats ------------------------------------------------------------------------------------------------------------
+
+
+def test_stats_say_how_far_each_partition_reaches() -> None:
+    status = PartitionStatus(1, 40, 57, 31, 33, 5, 25, "ns.0b7e")
+    partition = tx_rows.partition_json(status, doubt_count=4)
+    state = {"producer_group": "orders", "state": "open", "count": 12_345, "oldest_age_ms": 3_000}
+    body = {
+        "namespace": "ns",
+        "transaction_count": 12_345,
+        "states": [state],
+        "partitions": [partition],
+    }
+
+    text = drawn(tx_rows.stats_tables(body))
+
+    assert (2, 20, 4) == tuple(
+        partition[n] for n in ("op_lag", "doubt_record_count", "doubt_transaction_count")
+    )
+    assert all(part in text for part in ("ns: 12,345 not settled", "12,345", "3 s", "57"))
+
+
+def test_stats_of_an_empty_namespace_without_stored_offsets() -> None:
+    status = PartitionStatus(0, None, 0, None, 0, None, 0, "")
+    body = {
+        "namespace": "ns",
+        "transaction_count": 0,
+        "states": [],
+        "partitions": [tx_rows.partition_json(status, doubt_count=0)],
+    }
+
+    text = drawn(tx_rows.stats_tables(body))
+
+    assert "nothing is open" in text
+    assert "none" in text
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def folded(*, with_doubt: bool = False) -> HistoryFold:
+    """Two half records, an unknown answer, a commit by a person."""
+    fold = HistoryFold("order-4711")
+    for index, topic in enumerate(("shop", "loyalty")):
+        header = codec.encode_half_header(
+            HalfHeader(
+                KEY,
+                "orders",
+                topic,
+                index,
+                2,
+                900,
+                HalfOptions("028c7948712c936a", OrderMode.PREPARE, 60_000),
+            )
+        )
+        fold.half(partition=0, offset=16 + index, appended_ms=1_000, headers=[("txl", header)])
+    lines = [
+        OpMessage(Resolution.UNKNOWN, KEY, "orders", 17, 900, Source.CHECK, 3),
+        OpMessage(Resolution.COMMIT, KEY, "orders", 99, 900),
+        OpMessage(
+            Resolution.COMMIT, KEY, "orders", 17, 900, Source.OPERATOR, reason="ticket \x1b[7m 12"
+        ),
+    ]
+    fold.op(
+        partition=0,
+        offset=5,
+        appended_ms=3_000,
+        value=codec.encode_ops([codec.encode_op(n) for n in lines]),
+    )
+    if with_doubt:
+        fold.doubt(
+            partition=0, appended_ms=4_000, key=KEY.encode(), value=codec.encode_summary(SUMMARY)
+        )
+    return fold
+
+
+def test_show_tells_who_said_what_and_which_line_counts() -> None:
+    (history,) = folded().histories()
+
+    row = tx_rows.history_json(history, is_applied=False)
+    text = drawn(tx_rows.history_tables(row))
+
+    assert ("committed", False, {"offset": 5, "line": 2}) == (
+        row["state"],
+        row["is_applied"],
+        row["decided_at"],
+    )
+    assert [
+        ("UNKNOWN", "check", True),
+        ("COMMIT", "producer", False),
+        ("COMMIT", "operator", True),
+    ] == [(n["resolution"], n["source"], n["is_counted"]) for n in row["op_lines"]]
+    assert [(16, "shop", 0), (17, "loyalty", 1)] == [
+        (r["offset"], r["topic"], r["index"]) for r in row["half_records"]
+    ]
+    assert "committed (not carried out yet)" in text
+    assert "no: names half offset 99" in text
+    assert "ordering key 028c7948712c936a, by prepare, immunity 1 min" in text
+    assert r"ticket \x1b[7m 12" in text
+    assert "\x1b" not in text
+    assert "\x1b" not in json.dumps(row)
+
+
+def test_show_tells_what_stands_on_doubt() -> None:
+    (history,) = folded(with_doubt=True).histories()
+
+    row = tx_rows.history_json(history, is_applied=True)
+
+    assert ("held", "topic-missing") == (row["state"], row["reason"])
+    assert {
+        "state": "held", "reason": "topic-missing", "moved_ms": 2_000, "seen_count": 2, "topics": ["shop", "loyalty"],
+        "checked_count": 3, "answered_count": 1,
+    } == row["doubt"]  # fmt: skip
+    text = drawn(tx_rows.history_tables(row))
+    assert "held (carried out): topic-missing" in text
+    assert "1 of 3 checks answered" in text
+
+
+def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> None:
+    fold = HistoryFold("order-4711")
+    fold.doubt(
+        partition=0, appended_ms=4_000, key=KEY.encode(), value=codec.encode_summary(SUMMARY)
+    )
+    fold.doubt(partition=0, appended_ms=5_000, key=KEY.encode(), value=None)
+    (history,) = fold.histories()
+
+    row = tx_rows.history_json(history, is_applied=None)
+    text = drawn(tx_rows.history_tables(row))
+
+    assert (None, None, 5_000) == (row["state"], row["doubt"], row["left_doubt_ms"])
+    assert "settled; what decided it is older than what was read" in text
+    assert "until 1970-01-01 00:00:05.000Z" in text
+    assert "no half record read" in text

@@ -1,0 +1,300 @@
+"""`txlayer tx list|show|stats`: what is open, since when, and what became of a transaction."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.coordinator_status import read_status
+from txlayer.adapters.kafka.history import HalfPlace, KafkaHistoryReader
+from txlayer.adapters.ports import HistoryStart
+from txlayer.cli import tx_rows
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import (
+    BootstrapServers,
+    ClientSetting,
+    Insecure,
+    Json,
+    Namespace,
+    client_config,
+)
+from txlayer.config import ClientConfig, CoordinatorConfig, milliseconds, parse_duration
+from txlayer.coordinator.overview import COMMITTING, Overview, Standing
+from txlayer.coordinator.stored import decode_stored
+from txlayer.core.history import TransactionHistory
+from txlayer.core.ids import check_txn_id
+from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True, help="Look at transactions; nothing is changed.")
+
+LIMIT = 100
+"""Transactions that `list` shows: a page of a terminal or two."""
+
+PREPARE_TIME_MS = 10 * 60 * 1000
+"""Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
+
+# Members of an enumeration, so that a wrong state is refused with the list of right ones.
+ListedState = Enum(  # type: ignore[misc]  # made from the table of states, which a class body could only repeat
+    "ListedState",
+    {s.name: s.value for s in TxnState if s not in SETTLED} | {"COMMITTING": COMMITTING},
+)
+
+GroupFilter = Annotated[
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="Only this producer group.", show_default=False),
+]
+StateFilter = Annotated[
+    list[ListedState] | None,
+    typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
+]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than", metavar="1h", help="Only those prepared longer ago.", show_default=False
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID|PARTITION:OFFSET",
+        help="A transaction id, or where one of its half messages stands (as in the header txl-origin).",
+    ),
+]
+Since = Annotated[
+    str, typer.Option("--since", metavar="1h", help="Read half and op from so long ago.")
+]
+IsId = Annotated[
+    bool, typer.Option("--id", help="It is an id, even if it looks like PARTITION:OFFSET.")
+]
+
+
+@app.command("list")
+def list_(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    group: GroupFilter = None,
+    state: StateFilter = None,
+    older_than: OlderThan = None,
+    limit: Limit = LIMIT,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Show the transactions that are not settled, the oldest first.
+
+    They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
+    """
+    config = client_config(
+        CoordinatorConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    older_ms = milliseconds(parse_duration("--older-than", older_than)) if older_than else 0
+    now_ms = _now_ms()
+    states = {s.value for s in state or ()}
+    matching = _Counted(
+        found
+        for found in _standing(config)
+        if (group is None or found.txn.group == group)
+        and (not states or found.state in states)
+        and now_ms - found.txn.appended_ms >= older_ms
+    )
+    # Never all of them at once: of a million only the oldest hundred are wanted.
+    oldest = heapq.nsmallest(limit, matching, key=_by_age)
+    rows = [tx_rows.standing_json(found, now_ms=now_ms) for found in oldest]
+    left_count = matching.count - len(rows)
+    if as_json:
+        typer.echo(json.dumps(rows))
+    elif not rows:
+        kind = " of this kind" if group is not None or states or older_ms else ""
+        typer.echo(f"nothing{kind} is open in {config.namespace}")
+    else:
+        tx_rows.console().print(tx_rows.list_table(rows))
+    if left_count:
+        typer.echo(f"{left_count:,} more, younger than these; --limit shows more", err=as_json)
+
+
+@app.command()
+def stats(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Count what is not settled, by group and state; and say how far half, op and doubt reach."""
+    config = client_config(
+        CoordinatorConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    with KafkaAdmin(config) as admin:
+        status = read_status(admin, config.topics)
+    now_ms = _now_ms()
+    counts: Counter[tuple[str, str]] = Counter()
+    oldest_ms: dict[tuple[str, str], int] = {}
+    doubt_counts: Counter[int] = Counter()
+    for partition, state, txn in _standing(config):
+        kind = (txn.group, state)
+        counts[kind] += 1
+        oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
+        doubt_counts[partition] += txn.is_in_doubt
+    body = {
+        "namespace": config.namespace,
+        "transaction_count": counts.total(),
+        "oldest_age_ms": max((now_ms - at_ms for at_ms in oldest_ms.values()), default=None),
+        "states": [
+            {
+                "producer_group": group,
+                "state": state,
+                "count": count,
+                "oldest_age_ms": max(now_ms - oldest_ms[group, state], 0),
+            }
+            for (group, state), count in sorted(counts.items())
+        ],
+        "partitions": [
+            tx_rows.partition_json(p, doubt_count=doubt_counts[p.partition])
+            for p in status.partitions
+        ],
+    }
+    if as_json:
+        typer.echo(json.dumps(body))
+    else:
+        tx_rows.console().print(tx_rows.stats_tables(body))
+
+
+@app.command()
+def show(
+    what: What,
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    since: Since = "1h",
+    is_id: IsId = False,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the topics say about one transaction: half messages, resolutions, its place on the doubt topic.
+
+    One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
+    """
+    config = client_config(
+        ClientConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    place = None if is_id else parse_place(what)
+    if place is None:
+        start = HistoryStart(_now_ms() - milliseconds(parse_duration("--since", since)))
+        histories = KafkaHistoryReader(config).read(check_txn_id(what), start=start)
+        searched = (
+            f"half and op of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
+            f"the id {what}; --since goes further back"
+        )
+    else:
+        histories, searched = _histories_at(config, *place)
+    if not histories:
+        typer.echo(tx_rows.plain(f"not found: {searched}"), err=True)
+        raise typer.Exit(ExitCode.FINDING)
+    rows = [
+        tx_rows.history_json(h, is_applied=applied)
+        for h, applied in zip(histories, _are_applied(config, histories), strict=True)
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        tx_rows.console().print(tx_rows.history_tables(row))
+
+
+def parse_place(text: str) -> tuple[int, int] | None:
+    """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _histories_at(
+    config: ClientConfig, partition: int, offset: int
+) -> tuple[list[TransactionHistory], str]:
+    """The one transaction whose half message stands there, and what was found when it is none."""
+    reader = KafkaHistoryReader(config)
+    found = reader.half_at(partition, offset)
+    if not isinstance(found, HalfPlace):
+        return [], found
+    start = HistoryStart(found.appended_ms, position=(partition, offset))
+    if found.index:
+        start = HistoryStart(found.appended_ms - PREPARE_TIME_MS)
+    histories = reader.read(found.txn_id, start=start, partitions=[partition])
+    return [h for h in histories if h.nonce == found.nonce], ""
+
+
+def _are_applied(
+    config: ClientConfig, histories: list[TransactionHistory]
+) -> Iterator[bool | None]:
+    """For each: whether the stored offsets are beyond its decision; None without one, or where nothing is stored."""
+    topics = config.topics
+    partitions = {h.partition for h in histories}
+    wanted = [(topic, p) for p in partitions for topic in (topics.half, topics.op)]
+    with KafkaAdmin(config) as admin:
+        stored = admin.stored_offsets(topics.coordinator_group, wanted)
+    for history in histories:
+        half, op = (stored[topic, history.partition] for topic in (topics.half, topics.op))
+        if history.decided_at is None or half is None or op is None:
+            yield None
+            continue
+        try:
+            positions = decode_stored(half, op, partition=history.partition).positions
+        except ConfigError:
+            yield None  # stored by somebody else: nobody knows what it means
+        else:
+            yield history.decided_at < (positions.op_offset, positions.op_line)
+
+
+def _standing(config: CoordinatorConfig) -> Iterator[Standing]:
+    connections = connect_coordinator(config)
+    try:
+        yield from Overview(config, connections).standing()
+    finally:
+        connections.close()
+
+
+class _Counted:
+    """Counts what passes through."""
+
+    def __init__(self, found: Iterable[Standing]) -> None:
+        self._found = found
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Standing]:
+        for found in self._found:
+            self.count += 1
+            yield found
+
+
+def _by_age(found: Standing) -> tuple[int, int, int]:
+    return found.txn.appended_ms, found.partition, found.txn.first_offset
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

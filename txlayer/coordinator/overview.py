@@ -1,0 +1,194 @@
+"""What is not settled in a namespace, for whoever looks in: the coordinator's own fold, without taking part in its work.
+
+Nothing is fenced, stored or written, and no group is joined, so any number may look at any time. Never a second fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.ranges import Range, read_ranges
+from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery
+from txlayer.coordinator.shard import count_partitions, ledger_settings
+from txlayer.coordinator.stored import StoredPositions, decode_stored
+from txlayer.core import codec
+from txlayer.core.ledger import NEVER, Ledger
+from txlayer.core.settling import LedgerSettings
+from txlayer.core.target import Target, accepting_target
+from txlayer.core.transaction import Transaction
+
+COMMITTING = "committing"
+"""Committed in the op log, but not forwarded yet as far as the stored offsets tell."""
+
+SLICE_MAX = 100_000
+"""Records of one partition read at once behind the stored positions: op must not run far ahead of half."""
+
+_ANSWER_S = 10.0
+
+
+class Standing(NamedTuple):
+    """One transaction that is not settled."""
+
+    partition: int
+    state: str  # a TxnState's value, or COMMITTING
+    txn: Transaction  # without content
+
+
+class Overview:
+    """Reads what stands open. Memory: what a coordinator needs for the same transactions, without their content."""
+
+    def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections) -> None:
+        self._config = config
+        self._connections = connections
+
+    def standing(self) -> Iterator[Standing]:
+        """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
+
+        It is a picture of a moving thing: a transaction that a coordinator is just carrying out may show the step before.
+
+        Raises:
+            ConfigError: no offsets are stored.
+            TopicMismatchError: the namespace's topics are not there.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        partition_count = count_partitions(self._connections, self._config.topics)
+        settings = ledger_settings(self._config, partition_count=partition_count)
+        # Before doubt is read: what leaves half meanwhile is found on doubt, and what is found on both counts once.
+        stored = self._stored(range(partition_count))
+        ledgers: dict[int, Ledger] = {p: _ContentlessLedger(p, settings) for p in stored}
+        recovery = Recovery(self._config, self._connections, is_still_ours=_nobody_asks)
+        recovery.replay(ledgers, stored)
+        for partition, ledger in ledgers.items():
+            ledger.end_replay(stored[partition].positions)
+        yield from self._read_on(ledgers, stored)
+        for partition, ledger in ledgers.items():
+            for txn in ledger.transactions.values():
+                yield Standing(partition, txn.state.value, txn)
+
+    def _stored(self, partitions: range) -> dict[int, StoredPositions]:
+        topics = self._config.topics
+        # Without waiting for pending offsets: under load some always are.
+        answer = self._connections.stored_offsets(
+            topics.coordinator_group,
+            [(topic, p) for p in partitions for topic in (topics.half, topics.op)],
+            is_stable=False,
+        )
+        return {
+            p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p)
+            for p in partitions
+        }
+
+    def _read_on(
+        self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]
+    ) -> Iterator[Standing]:
+        """Fold what lies behind the stored positions; those that it commits."""
+        topics = self._config.topics
+        reader = self._connections.make_reader("read_committed")
+        try:
+            # op's ends first: then every line that is read names a half record that is there.
+            op_left = self._left(
+                reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()}
+            )
+            half_left = self._left(
+                reader, topics.half, {p: s.positions.half_next for p, s in stored.items()}
+            )
+            while half_left or op_left:
+                slices: dict[TopicPartition, Range] = {}
+                for p, ledger in ledgers.items():
+                    if p in op_left and (ledger.waits_for_half is None or p not in half_left):
+                        slices[topics.op, p] = _next_slice(op_left, p)
+                    elif p in half_left:
+                        slices[topics.half, p] = _next_slice(half_left, p)
+                self._fold(reader, ledgers, slices)
+                for p, ledger in ledgers.items():
+                    yield from _advance(p, ledger, is_half_read=p not in half_left)
+        finally:
+            reader.close()
+
+    def _left(
+        self, reader: LogReader, topic: str, positions: Mapping[int, int]
+    ) -> dict[int, Range]:
+        ends = {p: reader.watermarks((topic, p), timeout_s=_ANSWER_S)[1] for p in positions}
+        return {p: (start, ends[p]) for p, start in positions.items() if start < ends[p]}
+
+    def _fold(
+        self, reader: LogReader, ledgers: dict[int, Ledger], slices: Mapping[TopicPartition, Range]
+    ) -> None:
+        half_topic = self._config.topics.half
+
+        def take(record: Any) -> None:
+            ledger = ledgers[record.partition()]
+            offset, appended_ms = record.offset(), record.timestamp()[1]
+            if record.topic() == half_topic:
+                header = codec.half_header_of(record.headers())
+                ledger.fold_half(offset, appended_ms, header, record)
+            else:
+                ledger.add_ops(offset, appended_ms, record.value(), record)
+
+        read_ranges(reader, slices, take, is_still_ours=_nobody_asks, patience_s=STABLE_PATIENCE_S)
+
+
+def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[Standing]:
+    while True:
+        batch = ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
+        for txn in batch.forwards:
+            yield Standing(partition, COMMITTING, txn)
+        ledger.forget_batch()
+        if ledger.waits_for_half is None or not is_half_read:
+            return
+        ledger.give_up_waiting_for_half()
+
+
+def _next_slice(left: dict[int, Range], partition: int) -> Range:
+    start, end = left.pop(partition)
+    middle = min(start + SLICE_MAX, end)
+    if middle < end:
+        left[partition] = (middle, end)
+    return start, middle
+
+
+def _nobody_asks() -> None:
+    """No group gave these partitions, so none can take them away."""
+
+
+class _NoContent:
+    """Stands for the content of every half record: who looks in has no use for it."""
+
+    def key(self) -> None:
+        return None
+
+    def headers(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return 0
+
+
+_NO_CONTENT = _NoContent()
+
+
+class _ContentlessLedger(Ledger):
+    """The ledger without content, for targets that all accept: only a coordinator finds out whether they do."""
+
+    def __init__(self, partition: int, settings: LedgerSettings) -> None:
+        super().__init__(partition, settings=settings, targets=_EveryTopicAccepts())
+
+    def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:  # noqa: ARG002 - the content stays away
+        super().fold_half(offset, appended_ms, header, _NO_CONTENT)
+
+
+class _EveryTopicAccepts(Mapping[str, Target]):
+    def __getitem__(self, topic: str) -> Target:
+        return _ACCEPTS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_ACCEPTS = accepting_target(NEVER)

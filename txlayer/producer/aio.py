@@ -1,0 +1,328 @@
+"""`AsyncTransactionalProducer`: the same steps, awaited. Never: a public word that sync.py lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.ports import Barrier
+from txlayer.config import ProducerConfig
+from txlayer.core.history import TransactionHistory
+from txlayer.core.ids import check_group
+from txlayer.core.messages import Message, OrderMode, Resolution
+from txlayer.errors import LifecycleError, TxLayerError
+from txlayer.producer import steps
+from txlayer.producer.engine import SINCE, MakeFlight, open_engine
+from txlayer.producer.flight import Flight
+from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.loop_bound import LoopEngine
+from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.settings import ProducerSettings
+from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
+from txlayer.producer.transaction import OpenTransaction
+
+AsyncLocalTransaction = Callable[[Flight], Resolution | Awaitable[Resolution | None] | None]
+"""Called once the half messages are acknowledged; a plain function or a coroutine function."""
+
+
+class AsyncTransactionalProducer:
+    """`TransactionalProducer` for one event loop: the same words, awaited.
+
+    Any number of tasks of the loop that started it share one; nothing here blocks the loop.
+
+    Args and Raises: those of `TransactionalProducer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        group: str,
+        namespace: str = "txlayer",
+        barrier: Barrier | None = None,
+        serializer: Any = None,
+        connect: ConnectProducer = connect_producer,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._config = ProducerConfig(
+            bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
+        )
+        self._group = check_group(group)
+        self._barrier = barrier
+        self._serializer = serializer
+        self._connect = connect
+        self._ready: LoopEngine | None = None
+        self._opening: asyncio.Future[LoopEngine] | None = None
+        self._is_closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and check the namespace's topics; nothing when that is done already.
+
+        Raises:
+            What `TransactionalProducer.start` raises.
+        """
+        await self._started()
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the word of sync.py
+        """Refuse new transactions, wait for those in flight for `timeout` seconds (`close_timeout`), and end.
+
+        Raises:
+            OutcomeUnknownError: not all ended in time; the producer is closed, check-backs settle the rest.
+        """
+        self._is_closed = True
+        opening, self._opening, self._ready = self._opening, None, None
+        if opening is None:
+            return
+        started = await asyncio.shield(opening)
+        timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
+        try:
+            await started.drive(steps.close(started.engine, timeout_s))
+        finally:
+            atexit.unregister(started.close_at_exit)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        txn_id: str | None = None,
+        *,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = "commit",
+        immunity: timedelta | None = None,
+        block: bool = True,
+    ) -> TransactionBlock:
+        """A transaction as an `async with` block: `send`, `await tx.prepare()`, then do the local work.
+
+        Args and Raises: those of `TransactionalProducer.transaction`, raised on entering.
+        """
+
+        async def enter() -> AsyncTransaction:
+            started = self._ready or await self._started()
+            started.engine.pipeline.check_open()
+            identity = started.engine.identity
+            place = identity.place(ordering_key, order, immunity)
+            key = identity.draw(txn_id, now_ms())
+            return AsyncTransaction(
+                started, barrier=self._barrier, place=place, key=key, may_wait=block
+            )
+
+        return TransactionBlock(enter)
+
+    async def publish(
+        self,
+        messages: Sequence[Message] | Message,
+        *,
+        txn_id: str | None = None,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = "commit",
+        block: bool = True,
+    ) -> TransactionSendResult:
+        """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
+
+        Raises:
+            What `TransactionalProducer.publish` raises.
+        """
+        started = self._ready or await self._started()
+        flight = await self._launch(
+            started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block
+        )
+        return await started.drive(steps.result(started.engine, flight))
+
+    async def submit(
+        self,
+        messages: Sequence[Message] | Message,
+        local_transaction: AsyncLocalTransaction | None = None,
+        *,
+        txn_id: str | None = None,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = "commit",
+        immunity: timedelta | None = None,
+        block: bool = True,
+    ) -> asyncio.Future[TransactionSendResult]:
+        """Send a transaction and go on when its messages are queued; `local_transaction(tx)` runs as a task of the loop.
+
+        Returns and Raises: as in `TransactionalProducer.submit`; the future is the loop's.
+        """
+        started = self._ready or await self._started()
+        make = SubmittedTransaction if local_transaction is None else Flight
+        flight = await self._launch(
+            started, make, messages, txn_id, ordering_key, order, immunity, block=block
+        )
+        if local_transaction is None:
+            rest = started.drive(steps.result(started.engine, flight))
+        else:
+            rest = self._finish(started, flight, local_transaction)
+        task = asyncio.get_running_loop().create_task(rest)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def status(
+        self,
+        txn_id: str,
+        *,
+        since: timedelta = SINCE,
+        ordering_key: bytes | str | None = None,
+    ) -> list[TransactionHistory]:
+        """Ask the topics what became of a transaction: one history per nonce, the oldest first.
+
+        Raises:
+            What `TransactionalProducer.status` raises.
+        """
+        started = self._ready or await self._started()
+        ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
+        return await asyncio.get_running_loop().run_in_executor(None, ask)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _started(self) -> LoopEngine:
+        if self._is_closed:
+            raise LifecycleError("this producer is closed; make a new one", state="closed")
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        try:
+            # Shielded: one task that gives up does not end the start that others wait for.
+            self._ready = await asyncio.shield(self._opening)
+        except TxLayerError:
+            self._opening = None  # it may be tried again
+            raise
+        return self._ready
+
+    async def _open(self) -> LoopEngine:
+        loop = asyncio.get_running_loop()
+        engine = await loop.run_in_executor(
+            None,
+            partial(
+                open_engine,
+                self._config,
+                group=self._group,
+                serializer=self._serializer,
+                connect=self._connect,
+            ),
+        )
+        started = LoopEngine(engine, loop)
+        atexit.register(started.close_at_exit)
+        return started
+
+    async def _launch(
+        self,
+        started: LoopEngine,
+        make: MakeFlight,
+        messages: Sequence[Message] | Message,
+        txn_id: str | None,
+        ordering_key: bytes | str | None,
+        order: str | OrderMode,
+        immunity: timedelta | None = None,
+        *,
+        block: bool,
+    ) -> Flight:
+        identity = started.engine.identity
+        place = identity.place(ordering_key, order, immunity)
+        key = identity.draw(txn_id, now_ms())
+        several = (messages,) if isinstance(messages, Message) else messages
+        return await started.drive(
+            steps.launch(started.engine, make, several, place, key, may_wait=block)
+        )
+
+    async def _finish(
+        self, started: LoopEngine, flight: Flight, local_transaction: AsyncLocalTransaction
+    ) -> TransactionSendResult:
+        engine = started.engine
+        await started.drive(steps.stored(engine, flight))
+        try:
+            said = local_transaction(flight)
+            if inspect.isawaitable(said):
+                said = await said
+            resolution = said_by_local_transaction(said)
+        except BaseException:
+            steps.resolve(engine, flight, Resolution.UNKNOWN)
+            await started.drive(steps.result(engine, flight))
+            raise
+        steps.resolve(engine, flight, resolution)
+        return await started.drive(steps.result(engine, flight))
+
+
+class AsyncTransaction(OpenTransaction):
+    """One transaction of one task; as `Transaction`, but what waits is awaited."""
+
+    __slots__ = ("_started",)
+
+    def __init__(
+        self,
+        started: LoopEngine,
+        *,
+        barrier: Barrier | None,
+        place: Place,
+        key: str,
+        may_wait: bool,
+    ) -> None:
+        super().__init__(started.engine, barrier=barrier, place=place, key=key, may_wait=may_wait)
+        self._started = started
+
+    async def prepare(self) -> None:
+        """Store the messages; returns when all replicas have them. Now do the local transaction.
+
+        Raises:
+            What `Transaction.prepare` raises. Cancelled: a check-back settles what is stored.
+        """
+        await self._started.drive(self._prepare_steps())
+
+    async def join(self, session: Any) -> None:
+        """Prepare, then write the barrier as a part of the session's local transaction.
+
+        Raises:
+            What `Transaction.join` raises.
+        """
+        await self._started.drive(self._join_steps(session))
+
+    async def result(self, timeout: float | None = None) -> TransactionSendResult:  # noqa: ASYNC109 - the word of sync.py
+        """Wait until the resolution is acknowledged.
+
+        Raises:
+            What `Transaction.result` raises.
+        """
+        async with asyncio.timeout(timeout):
+            return await self._started.drive(self._result_steps())
+
+
+class TransactionBlock:
+    """What `async with` enters and leaves; the producer is started on entering, where that is still to be done."""
+
+    def __init__(self, enter: Callable[[], Awaitable[AsyncTransaction]]) -> None:
+        self._enter = enter
+        self._transaction: AsyncTransaction | None = None
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._transaction = await self._enter()
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._transaction is not None
+        self._transaction.leave(exc)
