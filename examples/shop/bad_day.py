@@ -47,7 +47,12 @@ class BadDay:
         self.kills: list[Kill] = []
 
     def go_on(self, *, sold_count: int, visible_count: int) -> None:
-        """Do what is due."""
+        """Do what is due.
+
+        Raises:
+            CoordinatorTroubleError: a coordinator died by itself.
+        """
+        self._coordinators.check_alive()
         while self._to_kill and self._to_kill[0][0] <= sold_count:
             _, number = self._to_kill.pop(0)
             pid = self._coordinators.kill(number)

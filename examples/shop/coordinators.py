@@ -33,6 +33,7 @@ class Coordinators:
         self._bootstrap_servers = bootstrap_servers
         self._log_folder = log_folder
         self._running: list[subprocess.Popen[bytes]] = []
+        self._killed: set[int] = set()
 
     def __enter__(self) -> Self:
         self._running = [self._launch(number) for number in range(COORDINATOR_COUNT)]
@@ -56,10 +57,24 @@ class Coordinators:
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self._sharing_count() < COORDINATOR_COUNT:
-            is_too_late = time.monotonic() > deadline
-            if is_too_late or any(process.poll() is not None for process in self._running):
-                raise CoordinatorTroubleError("the coordinators do not get ready; see their logs")
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise CoordinatorTroubleError(
+                    f"the coordinators are not ready after {READY_TIMEOUT_S:g} s"
+                )
             time.sleep(LOOK_EVERY_S)
+
+    def check_alive(self) -> None:
+        """Nothing when both are running.
+
+        Raises:
+            CoordinatorTroubleError: one has ended that nobody here has killed.
+        """
+        for number, process in enumerate(self._running):
+            if number not in self._killed and process.poll() is not None:
+                raise CoordinatorTroubleError(
+                    f"coordinator {number + 1} ended with code {process.returncode}"
+                )
 
     def have_settled(self) -> bool:
         """True when every decision that was made has been carried out, as their stored offsets say."""
@@ -69,8 +84,10 @@ class Coordinators:
         """SIGKILL, which no process can answer; returns the id of the one that is dead now.
 
         Raises:
-            CoordinatorTroubleError: it was dead already.
+            CoordinatorTroubleError: one was dead already.
         """
+        self.check_alive()
+        self._killed.add(number)
         process = self._running[number]
         process.kill()
         code = process.wait()
@@ -81,6 +98,7 @@ class Coordinators:
     def restart(self, number: int) -> int:
         """Start one again, as a supervisor would; its process id."""
         self._running[number] = self._launch(number)
+        self._killed.discard(number)
         return self._running[number].pid
 
     def stop(self) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 from tests.support.load import plain_producer
 from txlayer.config import SystemTopics
 from txlayer.core import codec, partitions
-from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, Resolution, Source, txn_id_of
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    HalfHeader,
+    HalfOptions,
+    OpMessage,
+    Resolution,
+    Source,
+    txn_id_of,
+)
 
 GROUP = "orders"
 
@@ -44,7 +52,7 @@ class Crafted:
         count: int | None = None,
         value: bytes = b"value",
         group: str = GROUP,
-        options: HalfOptions = HalfOptions(),
+        options: HalfOptions = NO_OPTIONS,
     ) -> Placed:
         """One half record per target; `count` says how many there should be."""
         partition = self._home(key, options)
@@ -72,20 +80,11 @@ class Crafted:
         is_abandon: bool = False,
     ) -> int:
         """The offset of an op record with one line."""
-        line = codec.encode_op(
-            OpMessage(
-                resolution,
-                placed.key,
-                GROUP,
-                placed.offsets[-1] if last_offset is None else last_offset,
-                _now_ms(),
-                source,
-                None,
-                is_abandon,
-                reason,
-            )  # fmt: skip
+        offset = placed.offsets[-1] if last_offset is None else last_offset
+        op = OpMessage(
+            resolution, placed.key, GROUP, offset, _now_ms(), source, None, is_abandon, reason
         )
-        value = codec.encode_ops([line])
+        value = codec.encode_ops([codec.encode_op(op)])
         return self._write(self._topics.op, placed.partition, [{"value": value}])[0]
 
     def _home(self, key: str, options: HalfOptions) -> int:

@@ -18,7 +18,7 @@ from txlayer.adapters.kafka.coordinator_status import PartitionStatus
 from txlayer.coordinator.overview import Standing
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
-from txlayer.core.transitions import TxnState
+from txlayer.core.transitions import SETTLED, TxnState
 
 WIDE = 240
 """Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
@@ -259,7 +259,9 @@ def history_tables(row: Json) -> RenderableType:
 
 def _head(row: Json) -> list[tuple[str, Text]]:
     state = row["state"] or "settled; what decided it is older than what was read"
-    said = {True: " (carried out)", False: " (not carried out yet)", None: ""}[row["is_applied"]]
+    said = ""
+    if row["state"] in _SETTLED and row["is_applied"] is not None:
+        said = " (carried out)" if row["is_applied"] else " (not carried out yet)"
     reason = f": {row['reason']}" if row["reason"] else ""
     seen = len(row["half_records"])
     head = [
@@ -301,6 +303,7 @@ def _options_text(row: Json) -> str:
     return ", ".join(parts)
 
 
+_SETTLED = frozenset(state.value for state in SETTLED)
 _STYLES = {
     TxnState.HELD.value: "yellow",
     TxnState.PARKED.value: "red",

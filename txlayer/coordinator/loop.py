@@ -119,7 +119,7 @@ class Coordinator:
                 except TxLayerError as exc:
                     failure_count += 1
                     self._start_over(exc, failure_count)
-            self._store_all()
+            self._stop_cleanly()
         finally:
             self._give_up_state()
             self._group.close()
@@ -369,13 +369,17 @@ class Coordinator:
             self._shards[p].ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 
-    def _store_all(self) -> None:
-        """At a clean stop: what was folded is stored, so that the successor begins exactly here."""
-        if self._publisher is not None and self._shards:
+    def _stop_cleanly(self) -> None:
+        """What was folded is stored, so that the successor begins exactly here."""
+        publisher = self._publisher
+        if publisher is not None and self._shards:
             batches = [
                 (p, s.ledger.batch) for p, s in self._shards.items() if not s.ledger.batch.is_empty
             ]
-            self._publish(self._publisher, batches)
+            self._publish(publisher, batches)
+            self._add_stats(publisher)
+            publisher.close()
+            self._publisher = None
 
     # --- time and counts ----------------------------------------------------------------------------------------------
 

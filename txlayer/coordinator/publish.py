@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,7 +72,8 @@ class Publisher:
         self._recycle_after_s = config.recycle_after.total_seconds()
         self._writers: list[TransactionalWriter] = []
         self._turn = 0
-        self._is_haunted = [False, False]
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="txlayer-successor")
+        self._successors: list[Future[TransactionalWriter] | None] = [None, None]
         self._doubt_topic = config.topics.doubt
 
     def start(self) -> None:
@@ -123,7 +125,8 @@ class Publisher:
         sent = time.monotonic()
         self._commit(writer)
         slowest = max(sent - started, time.monotonic() - sent)
-        self._is_haunted[self._turn] = slowest > self._recycle_after_s
+        if slowest > self._recycle_after_s:
+            self._replace_aside(self._turn)
         self.stats.slowest_end_ms = max(self.stats.slowest_end_ms, slowest * 1000)
         self.stats.kafka_transaction_count += 1
         self._turn = 1 - self._turn
@@ -131,30 +134,47 @@ class Publisher:
 
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""
-        writers, self._writers = self._writers, []
         # A close after a fatal error may hang (librdkafka #4674): it must not hang the coordinator.
-        threading.Thread(
-            target=close_all, args=(writers,), name="txlayer-close", daemon=True
-        ).start()
+        threading.Thread(target=self.close, name="txlayer-close", daemon=True).start()
 
     def close(self) -> None:
-        """End both writers, with nothing open."""
+        """End both writers."""
+        self._aside.shutdown(wait=True)
+        for turn, successor in enumerate(self._successors):
+            if successor is not None and successor.exception() is None:
+                self._writers[turn] = successor.result()
         close_all(self._writers)
-        self._writers = []
 
     def _new_writer(self, transactional_id: str) -> TransactionalWriter:
         return self._make_writer(transactional_id, batch_bytes_max=self._book.batch_bytes_max)
 
+    def _replace_aside(self, turn: int) -> None:
+        """Make the successor of a writer that may be haunted while the other one works (it takes 3 to 550 ms)."""
+        self._successors[turn] = self._aside.submit(self._successor_of, self._writers[turn])
+
+    def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
+        successor = self._new_writer(old.transactional_id)
+        successor.initialise(
+            timeout_s=self._timeout_s
+        )  # from now on every stale request of the old one is fenced
+        close_all([old])
+        return successor
+
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
-        old = self._writers[turn]
-        if self._is_haunted[turn] or old.batch_bytes_max > self._book.batch_bytes_max:
-            self._writers[turn] = self._new_writer(old.transactional_id)
-            self._writers[turn].initialise(timeout_s=self._timeout_s)
-            close_all([old])
-            self._is_haunted[turn] = False
+        if (
+            self._writers[turn].batch_bytes_max > self._book.batch_bytes_max
+            and self._successors[turn] is None
+        ):
+            self._replace_aside(turn)
+        successor, self._successors[turn] = self._successors[turn], None
+        if successor is not None:
+            self._writers[turn] = successor.result()
             self.stats.replaced_count += 1
-            logger.info("producer.replaced", extra={"transactional_id": old.transactional_id})
+            logger.info(
+                "producer.replaced",
+                extra={"transactional_id": self._writers[turn].transactional_id},
+            )
         return self._writers[turn]
 
     def _commit(self, writer: TransactionalWriter) -> None:

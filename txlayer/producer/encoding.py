@@ -118,7 +118,7 @@ class Encoder:
             and self._serialize is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
-            return (topic, key, value, None, "")  # type: ignore[return-value]  # bytes
+            return (topic, key, value, None, "")
         return None
 
     def records(self, messages: Sequence[Message], place: Place) -> list[HalfRecord] | None:

@@ -1,0 +1,302 @@
+"""`txlayer tx` on a real broker: what is open, since when, and what became of a transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.commands import run_command
+from tests.support.crafted import Crafted, Placed
+from tests.support.logs import header, read_log
+from tests.support.processes import CoordinatorProcess
+from tests.support.records import write
+from tests.support.waiting import wait_until
+from txlayer.cli import tx
+from txlayer.core import partitions
+from txlayer.core.messages import HalfOptions, OrderMode, Resolution, Source
+
+pytestmark = pytest.mark.kafka
+
+COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
+QUICK = {"session_timeout": "1.5s", "doubt_after": "1s", "misplaced_after": "1s"}
+
+Row = dict[str, Any]
+
+
+class Tx:
+    """`txlayer tx` on one namespace."""
+
+    def __init__(self, arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
+        self._where = ("-b", arena.servers, "-n", arena.namespace)
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr)."""
+        return run_command(tx.app, *arguments, *self._where, capsys=self._capsys)
+
+    def json(self, *arguments: str) -> Any:
+        """What it answers with --json."""
+        code, out, err = self.run(*arguments, "--json")
+        assert (0, "") == (code, err)
+        return json.loads(out)
+
+    def states(self) -> dict[str, tuple[str, str | None, str]]:
+        """{id: (state, reason, half or doubt)} of what is not settled."""
+        return {
+            row["txn_id"]: (row["state"], row["reason"], row["stands_in"])
+            for row in self.json("list")
+        }
+
+
+@pytest.fixture
+def arena(broker: Broker) -> Arena:
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def crafted(arena: Arena) -> Crafted:
+    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+
+
+@pytest.fixture
+def looking(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
+    return Tx(arena, capsys)
+
+
+@pytest.fixture
+def coordinator(arena: Arena, tmp_path: Path) -> Iterator[CoordinatorProcess]:
+    log_file = tmp_path / "coordinator.log"
+    with CoordinatorProcess(
+        arena.servers, arena.namespace, log_file=log_file, settings=QUICK
+    ) as started:
+        started.wait_for("partitions.taken_over")
+        yield started
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_namespace_has_nothing_open(looking: Tx) -> None:
+    code, out, err = looking.run("list")
+
+    assert (0, "") == (code, err)
+    assert "nothing is open in ns-" in out
+    assert [] == looking.json("list")
+
+
+def test_before_any_coordinator_ran_what_is_decided_is_seen_as_decided(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    target = arena.targets[0]
+    crafted.half("open-1/00000001", target, arena.targets[1])
+    crafted.op(crafted.half("committed-1/00000001", target), COMMIT)
+    crafted.op(crafted.half("rolled-back-1/00000001", target), ROLLBACK)
+    crafted.op(crafted.half("unknown-1/00000001", target), Resolution.UNKNOWN)
+
+    rows = {row["txn_id"]: row for row in looking.json("list")}
+
+    assert {"open-1": "open", "committed-1": "committing", "unknown-1": "open"} == {
+        txn_id: row["state"] for txn_id, row in rows.items()
+    }
+    assert list(arena.targets) == rows["open-1"]["topics"]
+    assert (2, 2) == (rows["open-1"]["seen_count"], rows["open-1"]["message_count"])
+    assert 1 == rows["unknown-1"]["answered_count"]
+    assert 0 <= rows["open-1"]["age_ms"] < 600_000
+
+
+def test_what_waits_for_its_key_shows_so(arena: Arena, crafted: Crafted, looking: Tx) -> None:
+    options = HalfOptions(partitions.key_hash(b"customer-7"), OrderMode.PREPARE)
+    crafted.half("first/00000001", arena.targets[0], options=options)
+    crafted.op(crafted.half("second/00000001", arena.targets[0], options=options), COMMIT)
+
+    assert {
+        "first": ("open", None, "half"),
+        "second": ("waiting", None, "half"),
+    } == looking.states()
+
+
+def test_list_filters_and_says_how_many_it_leaves_out(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    for number in range(5):
+        crafted.half(f"txn-{number}/00000001", arena.targets[0], group=f"group-{number % 2}")
+
+    code, out, err = looking.run("list", "--limit", "2")
+    assert (0, "") == (code, err)
+    assert "3 more, younger than these; --limit shows more" in out
+    assert out.index("txn-0") < out.index("txn-1")
+    assert "txn-2" not in out
+
+    code, out, err = looking.run("list", "--limit", "1", "--json")
+    assert (0, "4 more, younger than these; --limit shows more\n") == (code, err)
+    assert ["txn-0"] == [row["txn_id"] for row in json.loads(out)]
+
+    assert ["txn-1", "txn-3"] == [r["txn_id"] for r in looking.json("list", "--group", "group-1")]
+    assert 5 == len(looking.json("list", "--state", "open", "--state", "held"))
+    assert [] == looking.json("list", "--state", "held")
+    assert [] == looking.json("list", "--older-than", "1h")
+    assert "nothing of this kind is open" in looking.run("list", "--older-than", "1h")[1]
+
+
+def test_list_reads_from_the_low_water_mark_and_doubt_tells_the_rest(
+    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+) -> None:
+    target = arena.targets[0]
+    missing = unique_name("missing")
+    crafted.half("forgotten/00000001", target)
+    crafted.op(crafted.half("incomplete/00000001", target, count=2), COMMIT)
+    crafted.op(crafted.half("held/00000001", missing), COMMIT)
+    crafted.op(Placed("misplaced/00000001", 0, (1_000,)), COMMIT)
+
+    expected = {
+        "forgotten": ("open", None, "doubt"),
+        "incomplete": ("parked-committed", "incomplete", "doubt"),
+        "held": ("held", "topic-missing", "doubt"),
+        "misplaced": ("parked", "misplaced", "doubt"),
+    }
+    wait_until(lambda: looking.states() == expected, within=30, what="all stand on doubt")
+    wait_until(
+        lambda: all(p.low_water == p.half_end for p in arena.status().partitions),
+        within=10,
+        what="nothing is needed of half any more",
+    )
+    coordinator.terminate()
+    assert 0 == coordinator.wait()
+    crafted.half("young/00000001", target)
+
+    # The young one from half behind the low-water mark, the others from doubt alone.
+    assert expected | {"young": ("open", None, "half")} == looking.states()
+    assert ["held"] == [row["txn_id"] for row in looking.json("list", "--state", "held")]
+
+    create_topic(arena.servers, missing)
+    rows = {s["state"]: s["count"] for s in looking.json("stats")["states"]}
+    assert {"open": 2, "parked-committed": 1, "held": 1, "parked": 1} == rows
+
+
+def test_stats_count_states_and_say_how_far_each_partition_reaches(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    placed = [crafted.half(f"txn-{number}/00000001", arena.targets[0]) for number in range(4)]
+    crafted.op(placed[0], COMMIT)
+
+    body = looking.json("stats")
+    code, out, _ = looking.run("stats")
+
+    assert (arena.namespace, 4) == (body["namespace"], body["transaction_count"])
+    assert [("orders", "committing", 1), ("orders", "open", 3)] == [
+        (s["producer_group"], s["state"], s["count"]) for s in body["states"]
+    ]
+    assert 4 == sum(p["half_end"] - p["low_water"] for p in body["partitions"])
+    assert 1 == sum(p["op_lag"] for p in body["partitions"])
+    assert 0 == sum(p["doubt_record_count"] for p in body["partitions"])
+    assert 0 == code
+    assert "4 not settled" in out
+
+
+def test_without_topics_or_without_stored_offsets_the_command_that_mends_it_is_named(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("-b", broker.bootstrap_servers, "-n", unique_name("ns"))
+
+    for command in (("list",), ("stats",), ("show", "order-4711"), ("show", "0:0")):
+        code, out, err = run_command(tx.app, *command, *where, capsys=capsys)
+        assert (2, "") == (code, out)
+        assert "`txlayer topics apply`" in err
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_show_tells_what_became_of_a_transaction_by_its_id(
+    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+) -> None:
+    target = arena.targets[0]
+    committed = crafted.half("committed/00000001", target, arena.targets[1], value=b"a secret")
+    crafted.op(committed, COMMIT)
+    crafted.op(committed, ROLLBACK, source=Source.OPERATOR, reason="too late")
+    rolled_back = crafted.half("rolled-back/00000001", target)
+    crafted.op(rolled_back, ROLLBACK, source=Source.OPERATOR, reason="ticket 12")
+    crafted.op(crafted.half("incomplete/00000001", target, count=2), COMMIT)
+    arena.wait_until_applied(within=30)
+    wait_until(lambda: "incomplete" in looking.states(), within=10, what="it is parked")
+
+    (row,) = looking.json("show", "committed")
+    assert ("committed", True, None) == (row["state"], row["is_applied"], row["reason"])
+    assert [(o, t) for o, t in zip(committed.offsets, arena.targets, strict=True)] == [
+        (r["offset"], r["topic"]) for r in row["half_records"]
+    ]
+    assert [("COMMIT", "producer", None), ("ROLLBACK", "operator", "too late")] == [
+        (n["resolution"], n["source"], n["reason"]) for n in row["op_lines"]
+    ]
+    (row,) = looking.json("show", "rolled-back")
+    assert ("rolled-back", True, "ticket 12") == (row["state"], row["is_applied"], row["reason"])
+    (row,) = looking.json("show", "incomplete")
+    assert ("parked-committed", "incomplete") == (row["state"], row["reason"])
+    assert 1 == row["doubt"]["seen_count"]
+    code, out, _ = looking.run("show", "committed")
+    assert 0 == code
+    assert "committed (carried out)" in out
+    assert "secret" not in out
+
+
+def test_show_finds_a_transaction_by_the_origin_that_its_messages_carry(
+    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+) -> None:
+    placed = crafted.half("order-1/00000001", *arena.targets)
+    crafted.op(placed, COMMIT)
+    arena.wait_until_applied(within=30)
+    (record,) = read_log(arena.servers, [arena.targets[1]])[arena.targets[1]]
+    origin = (header(record.headers, "txl-origin") or b"").decode()
+
+    (row,) = looking.json("show", origin)
+    assert ("order-1", "committed", 2) == (row["txn_id"], row["state"], len(row["half_records"]))
+    assert [row] == looking.json("show", f"{placed.partition}:{placed.offsets[0]}")
+
+
+def test_two_attempts_with_one_id_are_two_transactions(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    first = crafted.half("order-1/00000001", arena.targets[0])
+    second = crafted.half("order-1/00000002", arena.targets[0])
+    crafted.op(second, COMMIT)
+
+    assert [("00000001", "open"), ("00000002", "committed")] == [
+        (row["nonce"], row["state"]) for row in looking.json("show", "order-1")
+    ]
+    (row,) = looking.json("show", f"{first.partition}:{first.offsets[0]}")
+    assert ("00000001", "open", None) == (row["nonce"], row["state"], row["is_applied"])
+
+
+def test_what_is_not_found_is_said_with_what_was_searched(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    placed = crafted.half("1:0/00000001", arena.targets[0])
+    partition = placed.partition
+    name = f"{arena.topics.half}-{partition}"
+
+    for arguments, said in [
+        (["nobody", "--since", "5m"], "half and op of the last 5m, and doubt, of the namespace"),
+        ([f"{partition}:77"], f"{name} holds the offsets from 0 to before 1, not 77"),
+        (["99:0"], f"{arena.topics.half} has the partitions 0 to 3, not 99"),
+    ]:
+        code, out, err = looking.run("show", *arguments)
+        assert (1, "") == (code, out)
+        assert err.startswith("not found: ")
+        assert said in err
+    assert "1:0" == looking.json("show", "1:0", "--id")[0]["txn_id"]
+
+
+def test_a_place_that_holds_garbage_is_said_to_hold_garbage(arena: Arena, looking: Tx) -> None:
+    write(arena.servers, arena.topics.half, b"garbage")
+
+    code, _, err = looking.run("show", "0:0")
+
+    assert 1 == code
+    assert f"{arena.topics.half}-0@0 is no half message: it has no header txl" in err
