@@ -55,7 +55,10 @@ def one_kill(kafka: Any, namespace: str) -> float:
         killed_at = time.time()
         load.run_for(AFTER_S)
         gaps = load.gaps_after(killed_at)
-        print(f"members after: {members(servers, namespace)}, silences: {[round(g, 2) for g in gaps]}", flush=True)
+        print(
+            f"members after: {members(servers, namespace)}, silences: {[round(g, 2) for g in gaps]}",
+            flush=True,
+        )
         load.close()
     print(f"kill -9: longest silence of a partition {max(gaps):.2f} s", flush=True)
     return max(gaps)
@@ -103,10 +106,11 @@ class Load:
         """Per half partition, the longest silence that began at or after shortly before `at`."""
         gaps = []
         for seen in self._seen:
-            times = [*(t for t in seen if t >= at - 0.5), time.time()]  # silence to the very end counts too
-            gaps.append(
-                max((b - a for a, b in pairwise(times)), default=AFTER_S)
-            )
+            times = [
+                *(t for t in seen if t >= at - 0.5),
+                time.time(),
+            ]  # silence to the very end counts too
+            gaps.append(max((b - a for a, b in pairwise(times)), default=AFTER_S))
         return gaps
 
     def close(self) -> None:

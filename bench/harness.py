@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig, SystemTopics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,12 +75,13 @@ def make_namespace(
     ]
     for future in admin.create_topics(new).values():
         future.result(20)
-    begin = [
-        TopicPartition(t, p, 0) for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)
-    ]
-    request = ConsumerGroupTopicPartitions(topics.coordinator_group, begin)
-    for future in admin.alter_consumer_group_offsets([request]).values():
-        future.result(20)
+    begin = {
+        (t, p): StoredOffset(0, "")
+        for t in (topics.half, topics.op)
+        for p in range(PARTITION_COUNT)
+    }
+    with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=namespace)) as kafka:
+        kafka.store_offsets(topics.coordinator_group, begin)
     return topics
 
 

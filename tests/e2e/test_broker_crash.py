@@ -70,7 +70,10 @@ def wait_for_progress(witness: Witness, coordinator: CoordinatorProcess) -> None
         assert coordinator.is_running, coordinator.output()[-3000:]
         return witness.count > seen + 50
 
-    wait_until(is_moving, within=60, what="progress")
+    try:
+        wait_until(is_moving, within=60, what="progress")
+    except AssertionError as exc:
+        raise AssertionError(f"{exc}: {coordinator.stacks()}") from exc
 
 
 def rest(arena: Arena, coordinator: CoordinatorProcess) -> None:

@@ -35,7 +35,11 @@ class FakeRecord:
     __slots__ = ("_headers", "_key", "_value")
 
     def __init__(
-        self, *, key: bytes | None = None, value: bytes | None = b"v", headers: Headers | None = None
+        self,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = b"v",
+        headers: Headers | None = None,
     ) -> None:
         self._key, self._value, self._headers = key, value, list(headers or ())
 
@@ -68,9 +72,7 @@ def ordering_key(name: str) -> bytes:
 def _name_in_partition(name: str, *, is_home: bool) -> str:
     for number in range(100):
         found = name if number == 0 else f"{name}-{number}"
-        partition = half_partition(
-            ordering_key=None, txn_id=found, partition_count=PARTITION_COUNT
-        )
+        partition = half_partition(ordering_key=None, txn_id=found, partition_count=PARTITION_COUNT)
         if (partition == PARTITION) is is_home:
             return found
     raise AssertionError(name)
@@ -95,9 +97,7 @@ def half_header(
     options: HalfOptions = NO_OPTIONS,
 ) -> bytes:
     """The value of the header `txl`."""
-    return codec.encode_half_header(
-        HalfHeader(key, group, topic, index, count, born_ms, options)
-    )
+    return codec.encode_half_header(HalfHeader(key, group, topic, index, count, born_ms, options))
 
 
 def half_record(

@@ -134,9 +134,7 @@ class NaivePartition:
             return
         self._said(op, fate, position, is_complete=len(there) == _count(mine))
 
-    def _said(
-        self, op: OpMessage, fate: Fate, position: OpPosition, *, is_complete: bool
-    ) -> None:
+    def _said(self, op: OpMessage, fate: Fate, position: OpPosition, *, is_complete: bool) -> None:
         is_decided = fate.state not in ("open", "parked")
         if op.is_abandon or (op.resolution is Resolution.ROLLBACK and not is_decided):
             fate.state = "rolled back"
@@ -171,7 +169,7 @@ class NaivePartition:
             [
                 key
                 for key, fate in self.fates.items()
-                if fate.state == "held" and self._refusal(key) not in ("hold",)
+                if fate.state == "held" and self._refusal(key) != "hold"
             ]
         )
         for key in expired:
@@ -289,5 +287,4 @@ def _may_name(fate: Fate, mine: Sequence[Half], twins: Sequence[int], offset: in
         return offset in offsets or offset in twins
     early = [o for o in offsets if o < fate.kept_at]
     late = [o for o in offsets if o >= fate.kept_at]
-    names = {*early[:1], *early[-1:], *late}
-    return offset in names or not [o for o in offsets if o <= offset]
+    return offset in {*early[:1], *early[-1:], *late}

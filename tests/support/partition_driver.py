@@ -25,7 +25,6 @@ from tests.support.partition_log import (
 )
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
-from txlayer.core.ledger import Ledger
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
 from txlayer.core.settling import FORWARD_OVERHEAD_BYTES, LedgerSettings
 from txlayer.core.target import Target, accepting_target
@@ -116,9 +115,7 @@ class PartitionDriver:
         value: bytes | None = b"v",
     ) -> int:
         """Write a half record; its offset."""
-        raw = half_header(
-            key, group=group, topic=topic, index=index, count=count, options=options
-        )
+        raw = half_header(key, group=group, topic=topic, index=index, count=count, options=options)
         return self.half_raw(raw, value=value)
 
     def half_raw(self, raw: bytes | None, *, value: bytes | None = b"v") -> int:
@@ -142,9 +139,7 @@ class PartitionDriver:
             fold_half(self.ledger, entry)
             self._half_read = entry.offset + 1
         for entry in self._next(self.log.op, self._op_read, op):
-            self.ledger.add_ops(
-                entry.offset, entry.appended_ms, entry.record.value(), entry.record
-            )
+            self.ledger.add_ops(entry.offset, entry.appended_ms, entry.record.value(), entry.record)
             self._op_read = entry.offset + 1
 
     @staticmethod
@@ -174,8 +169,7 @@ class PartitionDriver:
         expired = tuple(
             report.key
             for report in self.ledger.batch.reports[before:]
-            if (report.kind, report.detail)
-            == (ReportKind.PARKED, ParkReason.HELD_TOO_LONG.value)
+            if (report.kind, report.detail) == (ReportKind.PARKED, ParkReason.HELD_TOO_LONG.value)
         )
         self._facts.append(Tick(expired, dict(self.book), dict(self.refusals)))
 

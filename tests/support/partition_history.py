@@ -62,7 +62,7 @@ class Prepared:
     offsets: list[int] = field(default_factory=list)
     newest: int = -1
     is_resolved: bool = False
-    has_twins: bool = False
+    is_plain: bool = True  # neither kept twice by the broker nor a ghost: its lines may name any place
 
 
 class History:
@@ -114,7 +114,7 @@ class History:
         if begun:
             twin = begun[-1 - a % len(begun)]
             index = b % len(twin.offsets)
-            twin.has_twins = True
+            twin.is_plain = False
             twin.newest = self.driver.half(
                 twin.key, index=index, count=len(twin.topics), topic=twin.topics[index],
                 options=twin.options,
@@ -141,12 +141,10 @@ class History:
         prepared = begun[-1 - min(a % 13, a % len(begun))]
         resolution = "CCCCCCCRRRUUAA"[b % 14]
         offset = prepared.newest
-        if a % 11 == 10 and not prepared.has_twins:
+        if a % 11 == 10 and prepared.is_plain:
             offset = prepared.offsets[b % len(prepared.offsets)]
-        elif a % 17 == 16:
+        elif a % 17 == 16 and prepared.is_plain:
             offset = a % len(self.driver.log.half)  # may be anybody's
-            if prepared.has_twins:
-                return
         prepared.is_resolved = True
         self._lines.append(op_line(resolution, prepared.key, offset))
         if b % 3:
@@ -160,7 +158,9 @@ class History:
     def _bad_op(self, a: int, b: int) -> None:
         self._flush(b)
         if a % 4 == 0:
-            self.driver.log.add_op((None, b"", b"\xff", b"\n")[b % 4], appended_ms=self.driver.now_ms)
+            self.driver.log.add_op(
+                (None, b"", b"\xff", b"\n")[b % 4], appended_ms=self.driver.now_ms
+            )
         elif self._prepared:
             prepared = self._prepared[-1 - b % len(self._prepared)]
             good = op_line("C", prepared.key, prepared.newest)
@@ -172,7 +172,9 @@ class History:
         key = txn_key(f"ghost{number}", nonce=f"{number:08x}")
         self._lines.append(op_line("CRU"[b % 3], key, FAR_AWAY))
         self._flush(a)
-        self._prepared.append(Prepared(key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)]))
+        self._prepared.append(
+            Prepared(key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False)
+        )
 
     # --- coordinator --------------------------------------------------------------------------------------------------
 
@@ -183,9 +185,7 @@ class History:
     def _turn(self, a: int, b: int) -> None:
         if a % 3:
             self.driver.read()
-        batch = self.driver.advance(
-            lines=(1, 2, 3, MANY)[a % 4], byte_count=(1, 100, MANY)[b % 3]
-        )
+        batch = self.driver.advance(lines=(1, 2, 3, MANY)[a % 4], byte_count=(1, 100, MANY)[b % 3])
         if not batch.is_empty or b % 5 == 0:
             self.driver.publish(is_answered=b % 7 != 6)
 
@@ -196,9 +196,7 @@ class History:
             self.driver.publish(is_answered=b % 7 != 6)
 
     def _target(self, a: int, b: int) -> None:
-        self.driver.set_target(
-            TOPICS[a % 2], TARGETS[b % len(TARGETS)], is_told=a % 3 > 0
-        )
+        self.driver.set_target(TOPICS[a % 2], TARGETS[b % len(TARGETS)], is_told=a % 3 > 0)
 
     def _give_up(self, _a: int, _b: int) -> None:
         self.driver.give_up()

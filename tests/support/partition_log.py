@@ -97,7 +97,10 @@ class PartitionLog:
             summary = FakeRecord(value=codec.encode_summary(keep.txn.summary()))
             self._add_doubt(keep.txn.key.encode(), summary, now_ms)
         for txn in batch.ends:
-            for key in (*(codec.content_key(txn.key, i) for i in range(txn.seen)), txn.key.encode()):
+            for key in (
+                *(codec.content_key(txn.key, i) for i in range(txn.seen)),
+                txn.key.encode(),
+            ):
                 self._add_doubt(key, FakeRecord(value=None), now_ms)
         for aside in batch.asides:
             topic, partition, offset = aside.origin
@@ -187,7 +190,9 @@ class PartitionLog:
         for entry in self.doubt:
             if start <= entry.offset < start + count and entry.record.value() is not None:
                 held = _from_doubt(entry.record)
-                origin = codec.decode_origin(dict(entry.record.headers())[codec.ORIGIN_HEADER] or b"")
+                origin = codec.decode_origin(
+                    dict(entry.record.headers())[codec.ORIGIN_HEADER] or b""
+                )
                 content = _content(held, offset=origin[1] if isinstance(origin, tuple) else -1)
                 if content is not None and content[0] == txn.key:
                     found.append(content[1])

@@ -31,6 +31,7 @@ class CoordinatorProcess:
     ) -> None:
         """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`."""
         environ = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
+        environ["PYTHONFAULTHANDLER"] = "1"
         environ.update({f"TXLAYER_{n.upper()}": v for n, v in (settings or {}).items()})
         self._log_file = log_file
         command = [
@@ -68,6 +69,12 @@ class CoordinatorProcess:
         if self.is_running:
             self._process.kill()
         self._process.wait(END_PATIENCE_S)
+
+    def stacks(self) -> str:
+        """End it with SIGABRT, and where every thread of it stood: for tests that see it hang."""
+        self._process.send_signal(signal.SIGABRT)
+        self._process.wait(END_PATIENCE_S)
+        return self.output()[-6000:]
 
     def freeze(self) -> None:
         """SIGSTOP: it stays a member until its session ends, and wakes up with everything that it knew."""

@@ -40,9 +40,16 @@ class Standing(NamedTuple):
 class Overview:
     """Reads what stands open. Memory: what a coordinator needs for the same transactions, without their content."""
 
-    def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections) -> None:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections,
+        *,
+        slice_max: int = SLICE_MAX,
+    ) -> None:
         self._config = config
         self._connections = connections
+        self._slice_max = slice_max
 
     def standing(self) -> Iterator[Standing]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
@@ -99,14 +106,21 @@ class Overview:
                 slices: dict[TopicPartition, Range] = {}
                 for p, ledger in ledgers.items():
                     if p in op_left and (ledger.waits_for_half is None or p not in half_left):
-                        slices[topics.op, p] = _next_slice(op_left, p)
+                        slices[topics.op, p] = self._next_slice(op_left, p)
                     elif p in half_left:
-                        slices[topics.half, p] = _next_slice(half_left, p)
+                        slices[topics.half, p] = self._next_slice(half_left, p)
                 self._fold(reader, ledgers, slices)
                 for p, ledger in ledgers.items():
                     yield from _advance(p, ledger, is_half_read=p not in half_left)
         finally:
             reader.close()
+
+    def _next_slice(self, left: dict[int, Range], partition: int) -> Range:
+        start, end = left.pop(partition)
+        middle = min(start + self._slice_max, end)
+        if middle < end:
+            left[partition] = (middle, end)
+        return start, middle
 
     def _left(
         self, reader: LogReader, topic: str, positions: Mapping[int, int]
@@ -140,14 +154,6 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
         if ledger.waits_for_half is None or not is_half_read:
             return
         ledger.give_up_waiting_for_half()
-
-
-def _next_slice(left: dict[int, Range], partition: int) -> Range:
-    start, end = left.pop(partition)
-    middle = min(start + SLICE_MAX, end)
-    if middle < end:
-        left[partition] = (middle, end)
-    return start, middle
 
 
 def _nobody_asks() -> None:

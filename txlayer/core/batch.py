@@ -76,6 +76,7 @@ class Batch:
     reports: list[Report] = field(default_factory=list)
     line_count: int = 0
     byte_count: int = 0
+    release_count: int = 0  # transactions on doubt that were tried though no line named them
 
     @property
     def is_empty(self) -> bool:

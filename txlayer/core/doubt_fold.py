@@ -32,14 +32,16 @@ class DoubtFold:
 
     def _fold_summary(self, offset: int, key: str, value: bytes) -> None:
         summary = codec.decode_summary(key, value)
+        before = self.transactions.get(key)
+        stood_at = before.extra().doubt_offset if before is not None else offset
+        doubt_offset = self._content_at.pop(key, stood_at)
         if not isinstance(summary, DoubtSummary):
             self.unreadable_count += 1
             return
-        before = self.transactions.pop(key, None)
-        stood_at = before.extra().doubt_offset if before is not None else offset
-        self.transactions[key] = from_summary(
-            summary, doubt_offset=self._content_at.pop(key, stood_at)
-        )
+        try:
+            self.transactions[key] = from_summary(summary, doubt_offset=doubt_offset)
+        except ValueError:  # a state or reason that a later version knows
+            self.unreadable_count += 1
 
     def in_offset_order(self) -> list[Transaction]:
         """What stands on doubt now."""

@@ -6,8 +6,9 @@ Never here: what may happen to a transaction (transitions.py says it).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 
+from txlayer.core.target import UNKNOWN_TARGET, Target
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import SETTLED, TxnState
 
@@ -22,27 +23,27 @@ class DoubtShelf:
         self.next_offset = 0  # where the next doubt record of this partition will stand, at least
         self.held: dict[str, Transaction] = {}
         self._by_offset: deque[tuple[int, Transaction]] = deque()
-        self._count = 0
+        self.count = 0  # transactions that stand on doubt
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
         """`txn` stands at `doubt_offset` now (for the first time, or written again)."""
         more = txn.extra()
         if not txn.is_in_doubt:
-            self._count += 1
+            self.count += 1
         more.doubt_offset = doubt_offset
         self._by_offset.append((doubt_offset, txn))
         self.next_offset = max(self.next_offset, doubt_offset + 1)
 
     def put_restored(self, txn: Transaction) -> None:
         """A transaction found on doubt at a restart, in offset order."""
-        self._count += 1
+        self.count += 1
         self._by_offset.append((txn.extra().doubt_offset, txn))
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
     def settled(self, txn: Transaction) -> None:
         """`txn` is over; its doubt records end."""
-        self._count -= 1
+        self.count -= 1
         self.held.pop(txn.key, None)
 
     @property
@@ -55,7 +56,7 @@ class DoubtShelf:
 
     def to_write_again(self, count_max: int) -> list[Transaction]:
         """The oldest ones, when they keep far more records readable than there are living ones."""
-        if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self._count):
+        if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
         found: list[Transaction] = []
         for offset, txn in self._by_offset:
@@ -65,23 +66,28 @@ class DoubtShelf:
                 found.append(txn)
         return found
 
-    def held_for(self, topics: Iterable[str]) -> Iterator[Transaction]:
+    def held_for(self, topics: Iterable[str]) -> list[Transaction]:
         """Held transactions that wait for one of `topics`, in the order of their decisions."""
         wanted = set(topics)
-        held = [
-            t
-            for t in self.held.values()
-            if t.state is TxnState.HELD and wanted.intersection(t.topics)
-        ]
-        return iter(sorted(held, key=lambda t: t.extra().decided_at or (0, 0)))
+        return _by_decision(t for t in self.held.values() if not wanted.isdisjoint(t.topics))
+
+    def held_in_vain(self, targets: Mapping[str, Target]) -> list[Transaction]:
+        """Held transactions none of whose topics refuses for now, in the order of their decisions."""
+        refusing = {
+            topic
+            for topic in {topic for txn in self.held.values() for topic in txn.topics}
+            if (target := targets.get(topic, UNKNOWN_TARGET)).refusal is not None
+            and not target.is_for_good
+        }
+        return _by_decision(t for t in self.held.values() if refusing.isdisjoint(t.topics))
 
     def held_too_long(self, *, now_ms: int, age_max_ms: int) -> list[Transaction]:
         """Held transactions older than `age_max_ms`."""
-        return [
-            t
-            for t in self.held.values()
-            if t.state is TxnState.HELD and now_ms - t.extra().moved_ms >= age_max_ms
-        ]
+        return [t for t in self.held.values() if now_ms - t.extra().moved_ms >= age_max_ms]
+
+
+def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
+    return sorted(transactions, key=lambda t: t.extra().decided_at or (0, 0))
 
 
 def _stands_at(offset: int, txn: Transaction) -> bool:

@@ -3,33 +3,41 @@
 With `order="prepare"` a transaction waits for every unsettled one of its ordering key that is earlier in half. With
 `order="commit"` it waits for those of its key that were decided earlier and are held, or wait in that order themselves.
 A commit-ordered one never waits for a prepare-ordered one that waits, so no two can wait for each other. Parked ones
-hold nobody.
+hold nobody. Of those that may go the first decided one goes first.
+
+One key may have a hundred thousand transactions: nothing here looks through all of them to let one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 
 from txlayer.core.transaction import OpPosition, Transaction
 from txlayer.core.transitions import TxnState
 
 _IN_ORDER = frozenset({TxnState.OPEN, TxnState.WAITING, TxnState.HELD})
 _FIRST: OpPosition = (-1, 0)
+_GAPS_MAX = 1024
+
+_Index = dict[str, dict[str, Transaction]]
 
 
 class ForwardOrder:
     """The unsettled, unparked transactions of each ordering key, in the order of their half records."""
 
     def __init__(self, transactions: Iterable[Transaction] = ()) -> None:
-        self._keys: dict[str, dict[str, Transaction]] = {}
-        self._stuck: dict[str, dict[str, Transaction]] = {}
-        for txn in sorted(
-            (t for t in transactions if t.key_hash is not None), key=lambda t: t.first_offset
-        ):
-            if txn.state in _IN_ORDER:
-                self.add(txn)
-                if txn.state is not TxnState.OPEN:
-                    self.stuck(txn)
+        self._keys: _Index = {}
+        self._stuck: _Index = {}  # who stops commit-ordered ones, in the order of the decisions
+        self._on_doubt: set[str] = set()
+        self._on_doubt_counts: dict[str, int] = {}
+        found = [t for t in transactions if t.key_hash is not None and t.state in _IN_ORDER]
+        for txn in sorted(found, key=lambda t: t.first_offset):
+            self.add(txn)
+            if txn.is_in_doubt:
+                self.goes_to_doubt(txn)
+        for txn in sorted(found, key=_decided_at):
+            if txn.state is not TxnState.OPEN:
+                self.stuck(txn)
 
     def add(self, txn: Transaction) -> None:
         """A new transaction; half records come in offset order, so the newest is the last."""
@@ -38,58 +46,102 @@ class ForwardOrder:
 
     def put_back(self, txn: Transaction) -> None:
         """A parked transaction that was committed takes its old place again."""
-        if txn.key_hash is None:
-            return
-        others = self._keys.get(txn.key_hash, {})
-        others[txn.key] = txn
-        self._keys[txn.key_hash] = dict(
-            sorted(others.items(), key=lambda item: item[1].first_offset)
-        )
+        if txn.key_hash is not None:
+            others = self._keys.setdefault(txn.key_hash, {})
+            others[txn.key] = txn
+            _sort(others, by=lambda t: t.first_offset)
+
+    def goes_to_doubt(self, txn: Transaction) -> bool:
+        """It stands on the doubt topic, or will with the next batch; True when it is the first of its key there."""
+        key_hash = txn.key_hash
+        if (
+            key_hash is None
+            or txn.key in self._on_doubt
+            or txn.key not in self._keys.get(key_hash, ())
+        ):
+            return False
+        self._on_doubt.add(txn.key)
+        self._on_doubt_counts[key_hash] = count = self._on_doubt_counts.get(key_hash, 0) + 1
+        return count == 1
 
     def stuck(self, txn: Transaction) -> None:
         """It is decided and cannot go yet: later ones of its key may have to wait."""
-        if txn.key_hash is not None:
-            self._stuck.setdefault(txn.key_hash, {})[txn.key] = txn
+        if txn.key_hash is None:
+            return
+        if txn.state is TxnState.WAITING and txn.waits_for_undecided:
+            _drop(self._stuck, txn)  # nobody waits for it, as long as it waits itself
+            return
+        others = self._stuck.setdefault(txn.key_hash, {})
+        last = next(reversed(others.values()), txn)
+        others[txn.key] = txn
+        if _decided_at(last) > _decided_at(txn):
+            _sort(others, by=_decided_at)
 
     def remove(self, txn: Transaction) -> None:
-        """Settled or parked: nobody waits for it any more. Try `waiting(key_hash)` next."""
-        if txn.key_hash is not None:
-            for index in (self._keys, self._stuck):
-                others = index.get(txn.key_hash)
-                if others is not None:
-                    others.pop(txn.key, None)
-                    if not others:
-                        del index[txn.key_hash]
+        """Settled or parked: nobody waits for it any more. Try `next_free(key_hash)`."""
+        if txn.key_hash is None:
+            return
+        _drop(self._keys, txn)
+        _drop(self._stuck, txn)
+        if txn.key in self._on_doubt:
+            self._on_doubt.discard(txn.key)
+            self._on_doubt_counts[txn.key_hash] -= 1
+            if not self._on_doubt_counts[txn.key_hash]:
+                del self._on_doubt_counts[txn.key_hash]
 
     def is_free(self, txn: Transaction) -> bool:
         """True when nobody of its key goes first."""
         if txn.key_hash is None:
             return True
         if txn.waits_for_undecided:
-            first = next(iter(self._keys.get(txn.key_hash, {})), txn.key)
-            return first == txn.key
-        mine = _decided_at(txn)
-        return not any(
-            other is not txn
-            and _decided_at(other) < mine
-            and (other.state is TxnState.HELD or not other.waits_for_undecided)
-            for other in self._stuck.get(txn.key_hash, {}).values()
-        )
+            return txn is self._first(self._keys, txn.key_hash)
+        first = self._first(self._stuck, txn.key_hash)
+        return first is None or first is txn or _decided_at(first) > _decided_at(txn)
 
-    def waits_for_doubt(self, txn: Transaction, keeps: Container[str]) -> bool:
-        """True when one of its key stands on the doubt topic, or goes there now."""
-        others = self._keys.get(txn.key_hash, {}) if txn.key_hash is not None else {}
-        return any(
-            other is not txn and (other.is_in_doubt or key in keeps)
-            for key, other in others.items()
-        )
+    def next_free(self, key_hash: str) -> Transaction | None:
+        """Who of a key waits and may go now; of several the one that was decided first."""
+        # At most two: the first in half, and the first of those that stop commit-ordered ones.
+        free = [
+            txn
+            for txn in (self._first(self._keys, key_hash), self._first(self._stuck, key_hash))
+            if txn is not None and txn.state is TxnState.WAITING and self.is_free(txn)
+        ]
+        return min(free, key=_decided_at, default=None)
+
+    def is_on_doubt(self, key_hash: str | None) -> bool:
+        """True when one of a key stands on the doubt topic, or goes there now: then all that wait stand there too."""
+        return key_hash in self._on_doubt_counts
+
+    def count(self, key_hash: str | None) -> int:
+        """How many of a key are in order."""
+        return 0 if key_hash is None else len(self._keys.get(key_hash, ()))
 
     def waiting(self, key_hash: str | None) -> list[Transaction]:
-        """Those of a key that are decided and wait, in the order of their decisions."""
-        if key_hash is None:
-            return []
-        stuck = self._stuck.get(key_hash, {}).values()
-        return sorted((t for t in stuck if t.state is TxnState.WAITING), key=_decided_at)
+        """Those of a key that are decided and wait, in the order of their half records."""
+        others = self._keys.get(key_hash, {}) if key_hash is not None else {}
+        return [txn for txn in others.values() if txn.state is TxnState.WAITING]
+
+    @staticmethod
+    def _first(index: _Index, key_hash: str) -> Transaction | None:
+        return next(iter(index.get(key_hash, {}).values()), None)
+
+
+def _drop(index: _Index, txn: Transaction) -> None:
+    key_hash = txn.key_hash or ""
+    others = index.get(key_hash)
+    if others is None or others.pop(txn.key, None) is None:
+        return
+    if not others:
+        del index[key_hash]
+    elif len(others) % _GAPS_MAX == 0:
+        # Where many first entries are gone, a dict is slow to look into from its front: a fresh one is not.
+        index[key_hash] = dict(others)
+
+
+def _sort(others: dict[str, Transaction], *, by: Callable[[Transaction], OpPosition | int]) -> None:
+    in_order = sorted(others.items(), key=lambda item: by(item[1]))
+    others.clear()
+    others.update(in_order)
 
 
 def _decided_at(txn: Transaction) -> OpPosition:

@@ -27,11 +27,17 @@ from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 RECENT_COUNT_MAX = 50_000
 """Settled transactions remembered per partition, twice: to tell a contrary op line from one that never had a half."""
 
+SETTLED_IN_HALF_MAX = 1024
+"""Settled transactions that stay in memory behind an open one, beside as many as there are open ones."""
+
 NEVER = 1 << 62
 """Beyond every offset."""
 
-_COMMIT, _OPEN, _COMMITTED = Resolution.COMMIT.value, TxnState.OPEN, TxnState.COMMITTED
-_SOURCES = frozenset(s.value for s in Source)
+_OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
+_PLAIN, _PRODUCER = f"{codec.VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
+KEY_PLACE = len(_PLAIN)
+"""Where the transaction's key stands in an op line."""
+
 _KINDS = {
     Resolution.COMMIT: Kind.COMMIT,
     Resolution.ROLLBACK: Kind.ROLLBACK,
@@ -48,7 +54,7 @@ class Ledger(HalfFold):
         """One op record; its lines are applied by `advance`, in their turn."""
         lines = codec.split_ops(value)
         if isinstance(lines, Undecodable):
-            self._keep_aside(self.settings.op_topic, offset, lines, record=record)
+            self._unreadable_ops[offset] = (lines, record)
             lines = []
         self._ops.append((offset, appended_ms, lines))
         self.ahead_line_count += len(lines)
@@ -67,6 +73,11 @@ class Ledger(HalfFold):
             self.targets,
             self.refusals,
         )
+        if batch.is_empty:
+            batch.line_count = (
+                0  # lines from which nothing followed are no part of what may be refused
+            )
+        self._go_on()
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         half_next = NEVER if self.is_replaying else self.half_next
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
@@ -79,23 +90,13 @@ class Ledger(HalfFold):
                 if line_count >= line_count_max or quick_bytes + batch.byte_count >= byte_count_max:
                     return self._pause((op_offset, number), line_count, quick_bytes)
                 line = lines[number]
-                try:
-                    version, letter, key, _, last, _, source, _, _ = line.split("|")
-                    last_offset = int(last)
-                except ValueError:
-                    letter, last_offset = "", -1
-                if last_offset >= half_next:
-                    self.waits_for_half = last_offset
-                    return self._pause((op_offset, number), line_count, quick_bytes)
-                line_count += 1
+                key = line[KEY_PLACE : line.find("|", KEY_PLACE)]
                 if (
-                    letter == _COMMIT
-                    and (txn := transactions.get(key)) is not None
+                    (txn := transactions.get(key)) is not None
                     and txn.more is None
-                    and txn.last_offset == last_offset
                     and txn.state is _OPEN
-                    and version == codec.VERSION
-                    and source in _SOURCES
+                    and line
+                    == f"{_PLAIN}{key}|{txn.group}|{txn.last_offset}|{txn.born}|{_PRODUCER}||"
                     and (size := len(txn.content or b""))
                     <= targets.get(txn.topic, UNKNOWN_TARGET).quick_bytes_max
                     and key not in refusals
@@ -106,8 +107,15 @@ class Ledger(HalfFold):
                     quick_bytes += size
                     forwards.append(txn)
                 else:
-                    self._apply(line, (op_offset, number))
+                    op = codec.decode_op(line)
+                    if isinstance(op, OpMessage) and op.last_offset >= half_next:
+                        self.waits_for_half = op.last_offset
+                        return self._pause((op_offset, number), line_count, quick_bytes)
+                    self._apply(op, line, (op_offset, number))
+                line_count += 1
             ops.popleft()
+            if not lines:
+                self._keep_unreadable_aside(op_offset)
             start = 0
             self.newest_ms = max(self.newest_ms, appended_ms)
             self.ahead_line_count -= len(lines)
@@ -123,15 +131,18 @@ class Ledger(HalfFold):
             self._recent_before, self._recent = self._recent, {}
         return self.batch
 
-    def _apply(self, line: str, position: OpPosition) -> None:
-        op = codec.decode_op(line)
+    def _keep_unreadable_aside(self, offset: int) -> None:
+        why, record = self._unreadable_ops.pop(offset)
+        self._keep_aside(self.settings.op_topic, offset, why, record=record)
+
+    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
         if isinstance(op, Undecodable):
             self._keep_aside(self.settings.op_topic, position[0], op, line=line, number=position[1])
             return
         kind = Kind.ABANDON if op.is_abandon else _KINDS[op.resolution]
         txn = self.transactions.get(op.key)
         if txn is None:
-            state = self._recent.get(op.key) or self._recent_before.get(op.key)
+            state = self._recent_state(op.key)
             if state is None:
                 self._report(ReportKind.UNMATCHED, op.key, f"{kind.value} by {op.source.value}")
             else:
@@ -147,9 +158,11 @@ class Ledger(HalfFold):
             txn.state, effect = transition(before, kind, txn_id=txn.key)
             if effect is Effect.TRY:
                 self._decided(txn, before, position)
-                self._try(txn, is_complete=txn.is_complete_at(op.last_offset))
+                is_complete = before is TxnState.HELD or txn.is_complete_at(op.last_offset)
+                self._try(txn, is_complete=is_complete)
             elif effect is Effect.FORGET:
                 self._settle(txn)
+                txn.content = None
             elif effect is Effect.COUNT:
                 txn.extra().answered_count += 1
                 if txn.is_in_doubt:
@@ -166,8 +179,10 @@ class Ledger(HalfFold):
 
     @property
     def has_more(self) -> bool:
-        """True when op lines were read that could be applied now."""
-        return bool(self._ops) and self.waits_for_half is None
+        """True when something is left that need not wait: op lines, or what was too much for one batch."""
+        return bool(
+            (self._ops and self.waits_for_half is None) or self._mended or self._keys_to_go_on_with
+        )
 
     def forget_batch(self) -> None:
         """Nothing follows from a replay."""
@@ -187,34 +202,36 @@ class Ledger(HalfFold):
         Call it only when half and op have been read to the ends taken at assignment.
         """
         born_before_ms = now_ms - self.settings.doubt_after_ms
-        moved = 0
+        left = move_count_max
         for txn in self._young_ones():
-            if txn.appended_ms > born_before_ms or moved >= move_count_max:
+            if txn.appended_ms > born_before_ms or not left:
                 break
             if txn.key not in self.batch.keeps:
                 txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
                 self._keep(txn)
                 self._report(ReportKind.MOVED, txn.key, "")
-                moved += 1
-        for txn in self.shelf.held_too_long(
-            now_ms=now_ms, age_max_ms=self.settings.held_age_max_ms
-        ):
+                left -= 1
+        # What accepts is asked here once more: who heard of it when a topic was mended may be gone.
+        if not self._mended:
+            self._mended.extend(self.shelf.held_in_vain(self.targets))
+        self._go_on()
+        held_max_ms = self.settings.held_age_max_ms
+        for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[:left]:
             txn.state, _ = transition(txn.state, Kind.EXPIRED, txn_id=txn.key)
             txn.extra().reason = ParkReason.HELD_TOO_LONG
             self.shelf.held.pop(txn.key)
             self._leave_order(txn)
             self._keep(txn)
             self._report(ReportKind.PARKED, txn.key, ParkReason.HELD_TOO_LONG.value)
-        for txn in self.shelf.to_write_again(move_count_max - moved):
+            left -= 1
+        for txn in self.shelf.to_write_again(left):
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
         self._try_those_behind()
 
     def mended(self, topics: Iterable[str]) -> None:
         """`topics` may accept again: what is held for them is tried, in the order of the decisions."""
-        for txn in self.shelf.held_for(topics):
-            txn.state, _ = transition(txn.state, Kind.MENDED, txn_id=txn.key)
-            self._try(txn)
-        self._try_those_behind()
+        self._mended.extend(self.shelf.held_for(topics))
+        self._go_on()
 
     def give_up_waiting_for_half(self) -> None:
         """The next op line names a place beyond half's end and nothing came there: it is misplaced."""
@@ -227,7 +244,7 @@ class Ledger(HalfFold):
         if (
             not isinstance(op, Undecodable)
             and key not in self.transactions
-            and key not in self._recent
+            and self._recent_state(key) is None
         ):
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), self.op_next, []
@@ -250,6 +267,12 @@ class Ledger(HalfFold):
             if oldest is None
             else (oldest.first_offset, oldest.replay_from)
         )
+        while self._twins and self._twins[0][0] < low_water:
+            self._twins.popleft()
+        for _, first_offset, replay_from in self._twins:
+            # A replay that meets the second copy of a half record must meet the first one too, or take it for new.
+            if first_offset < low_water:
+                low_water, replay = first_offset, replay_from
         return Positions(low_water, self.half_next, *self.op_next, *replay, self.shelf.low)
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
@@ -257,12 +280,11 @@ class Ledger(HalfFold):
         for key, doubt_offset in doubt_offsets.items():
             keep = self.batch.keeps.get(key)
             if keep is not None and keep.is_whole:
-                if keep.txn.content is not None:
-                    self.content_bytes -= size_of(keep.txn)
-                    keep.txn.content = None
-                keep.txn.born = ""
-                keep.txn.extra().joined = None
+                self.content_bytes -= size_of(keep.txn)
+                keep.txn.forget_content()
                 self.shelf.put(keep.txn, doubt_offset)
+        for txn in self.batch.forwards:
+            txn.content = None  # whoever still knows the transaction needs not hold its content
         self.batch = Batch()
 
     def drop_content(self, byte_count: int) -> None:
@@ -286,6 +308,8 @@ class Ledger(HalfFold):
         for txn in kept:
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)
+            self.unknown_topics.update(topic for topic in txn.topics if topic not in self.targets)
+            self.newest_ms = max(self.newest_ms, txn.extra().moved_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
@@ -294,16 +318,34 @@ class Ledger(HalfFold):
         self.half_next = positions.half_next
         self.op_next = (positions.op_offset, positions.op_line)
         self.batch = Batch()
-        self._keys_to_try.clear()
+        self._forget_what_doubt_does_not_hold()
         self.order = ForwardOrder(self.transactions.values())
+        self._keys_to_try.clear()
+        # Of those that a batch did not take any more the first may be free.
+        self._keys_to_go_on_with = dict.fromkeys(
+            txn.key_hash
+            for txn in self.transactions.values()
+            if txn.state is TxnState.WAITING and txn.is_in_doubt and txn.key_hash is not None
+        )
         self.is_replaying = False
+
+    def _forget_what_doubt_does_not_hold(self) -> None:
+        # A line that was refused because doubt remembers less than half may have acted in the replay. What could not be
+        # forwarded then stands on doubt, or was settled since.
+        parked = [t for t in self.transactions.values() if t.state is TxnState.PARKED_COMMITTED]
+        for txn in parked:
+            if not txn.is_in_doubt:
+                del self.transactions[txn.key]
+                self.content_bytes -= size_of(txn)
+                txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
 
     def _young_ones(self) -> Iterator[Transaction]:
         """The unsettled ones in half, oldest first."""
         young = self._young
         while young and (young[0].state in SETTLED or young[0].is_in_doubt):
             young.popleft()
-        if len(young) > 2 * len(self.transactions) + 1024:
+        in_half_count = len(self.transactions) - self.shelf.count
+        if len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all that settled behind it in memory.
             self._young = young = deque(
                 t for t in young if t.state not in SETTLED and not t.is_in_doubt

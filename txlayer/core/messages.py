@@ -160,7 +160,7 @@ class DoubtSummary(NamedTuple):
     order: OrderMode
     immunity_ms: int | None
     decided_at: tuple[int, int] | None  # op position (offset, line) of the decision
-    moved_ms: int  # when it came here
+    moved_ms: int  # when it came here, or was decided here
     topics: tuple[str, ...] = ()  # its real topics, each once
     checked_count: int = 0
     answered_count: int = 0

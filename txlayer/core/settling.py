@@ -21,6 +21,13 @@ from txlayer.core.transitions import Effect, Kind, TxnState, transition
 FORWARD_OVERHEAD_BYTES = 512
 """Allowance for our two headers and the record's own fields when a message is held against its topic's limit."""
 
+RELEASE_COUNT_MAX = 2_000
+"""Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
+free a hundred thousand, and a Kafka transaction has an end."""
+
+KEY_IN_HALF_MAX = 5_000
+"""With more transactions of one ordering key those that wait go to doubt at once: from there they can go in pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -68,23 +75,38 @@ class Settling:
         self._young: deque[Transaction] = (
             deque()
         )  # in half, by offset; settled and moved ones are dropped lazily
+        self._twins: deque[tuple[int, int, OpPosition]] = (
+            deque()
+        )  # offset of a second copy, and where its transaction began
         self._ops: deque[tuple[int, int, list[str]]] = (
             deque()
         )  # op records read ahead: offset, append time, lines
+        self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
         self._recent: dict[str, TxnState] = {}
         self._recent_before: dict[str, TxnState] = {}
-        self._keys_to_try: deque[str | None] = deque()
+        self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
+        self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
+        self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
+
+    def _recent_state(self, key: str) -> TxnState | None:
+        """How a transaction was settled, as far as it is remembered."""
+        return self._recent.get(key) or self._recent_before.get(key)
 
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
         more = txn.extra()
-        if before is not TxnState.HELD:  # a held one keeps its place among the decisions
+        if (
+            before is not TxnState.HELD
+        ):  # a held one keeps its place among the decisions, and its age
             more.decided_at = position
+            if txn.is_in_doubt:
+                more.moved_ms = self.newest_ms
         if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
             self.order.put_back(txn)
+            self._take_along(txn)
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Find out what a decided transaction may do now, and let it."""
-        self.shelf.held.pop(txn.key, None)
+        was_held = self.shelf.held.pop(txn.key, None) is not None
         kind, reason = self._fate(txn, is_complete=is_complete)
         txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
         if effect is Effect.FORWARD:
@@ -93,9 +115,9 @@ class Settling:
             self._settle(txn)
             return
         if txn.state is TxnState.WAITING:
-            self.order.stuck(txn)
-            if txn.is_in_doubt or self.order.waits_for_doubt(txn, self.batch.keeps):
-                self._keep(txn)
+            self._wait(txn)
+            if was_held:  # it holds nobody any more; who waits for nobody else goes first
+                self._try_next(txn.key_hash)
             return
         txn.extra().reason = reason
         if txn.state is TxnState.HELD:
@@ -106,6 +128,12 @@ class Settling:
             self._leave_order(txn)
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
         self._keep(txn)
+
+    def _wait(self, txn: Transaction) -> None:
+        self.order.stuck(txn)
+        is_hot = self.order.count(txn.key_hash) > KEY_IN_HALF_MAX
+        if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
+            self._keep(txn)
 
     def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[Kind, ParkReason | None]:
         if not is_complete:
@@ -150,25 +178,57 @@ class Settling:
         self._leave_order(txn)
 
     def _leave_order(self, txn: Transaction) -> None:
-        if txn.key_hash is not None:
-            self.order.remove(txn)
-            self._keys_to_try.append(txn.key_hash)
+        self.order.remove(txn)
+        self._try_next(txn.key_hash)
+
+    def _try_next(self, key_hash: str | None) -> None:
+        if key_hash is not None:
+            self._keys_to_try[key_hash] = None
 
     def _try_those_behind(self) -> None:
+        """Let go who may go now; of those on doubt as many as one batch takes."""
         while self._keys_to_try:
-            for txn in self.order.waiting(self._keys_to_try.popleft()):
-                if txn.state is TxnState.WAITING and self.order.is_free(txn):
-                    self._try(txn)
+            key_hash = next(iter(self._keys_to_try))
+            free = self.order.next_free(key_hash)
+            if free is None:
+                del self._keys_to_try[key_hash]
+            elif free.is_in_doubt and self.batch.release_count >= RELEASE_COUNT_MAX:
+                del self._keys_to_try[key_hash]
+                self._keys_to_go_on_with[key_hash] = None
+            else:
+                self.batch.release_count += free.is_in_doubt
+                self._try(free)
+
+    def _go_on(self) -> None:
+        """Try more of those on doubt that were too many for the batches before."""
+        while self._mended and self.batch.release_count < RELEASE_COUNT_MAX:
+            txn = self._mended.popleft()
+            if txn.state is TxnState.HELD:
+                self.batch.release_count += 1
+                txn.state, _ = transition(txn.state, Kind.MENDED, txn_id=txn.key)
+                self._try(txn)
+        self._try_those_behind()
+        while self._keys_to_go_on_with and self.batch.release_count < RELEASE_COUNT_MAX:
+            key_hash = next(iter(self._keys_to_go_on_with))
+            del self._keys_to_go_on_with[key_hash]
+            self._try_next(key_hash)
+            self._try_those_behind()
 
     def _keep(self, txn: Transaction) -> None:
         """It goes to the doubt topic, or its summary there is written again; who waits for it goes along."""
+        if self.is_replaying:
+            return  # it was kept then
         before = self.batch.keeps.get(txn.key)
-        is_new = before is None and not txn.is_in_doubt
-        self.batch.keeps[txn.key] = Keep(
-            txn, is_whole=is_new or (before is not None and before.is_whole)
-        )
-        if is_new and not self.is_replaying:
+        if txn.is_in_doubt or before is not None:
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=before is not None and before.is_whole)
+        else:
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
             txn.extra().moved_ms = self.newest_ms
+            self._take_along(txn)
+
+    def _take_along(self, txn: Transaction) -> None:
+        # Who waits for one on doubt must stand there too: a replay of half and op cannot know what it waits for.
+        if self.order.goes_to_doubt(txn):
             for other in self.order.waiting(txn.key_hash):
                 if not other.is_in_doubt and other.key not in self.batch.keeps:
                     self._keep(other)

@@ -30,8 +30,8 @@ class More:
     """What only some transactions have: several messages, an ordering key, options, a place on the doubt topic."""
 
     __slots__ = (
-        "answered_count", "checked_count", "decided_at", "doubt_offset", "joined", "moved_ms", "offsets", "options", "reason",
-        "topics", "twins",
+        "answered_count", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets", "options",
+        "reason", "topics", "twins",
     )  # fmt: skip
 
     def __init__(self, options: HalfOptions) -> None:
@@ -49,7 +49,8 @@ class More:
         self.joined: list[Content] | None = (
             None  # came after the move; on doubt with the next batch
         )
-        self.moved_ms = 0
+        self.lag_ms = 0  # from birth to append, where `Transaction.born` is forgotten
+        self.moved_ms = 0  # when it came to doubt, or was decided there
         self.reason: ParkReason | None = None
         self.decided_at: OpPosition | None = None
         self.checked_count = 0
@@ -77,7 +78,7 @@ class Transaction:
         self.count = 1
         self.seen = 1
         self.appended_ms = appended_ms
-        self.born = born  # digits; "" when the content, which has it too, is on doubt
+        self.born = born  # digits; "" when it is on doubt: then `More.lag_ms` is smaller
         self.replay_from = replay_from
         self.content = content
         self.more: More | None = None
@@ -118,15 +119,11 @@ class Transaction:
     def has_half_at(self, offset: int) -> bool:
         """True when a line that names `offset` speaks of this transaction."""
         more = self.more
-        if more is None:
-            return offset == self.last_offset
-        if more.doubt_offset != NOT_IN_DOUBT or self.seen == 0:
-            # What doubt holds has forgotten the offsets between; one rule before and after a restart.
-            return self.seen == 0 or self.first_offset <= offset <= self.last_offset
         return (
             offset == self.last_offset
-            or (more.offsets is not None and offset in more.offsets)
-            or (more.twins is not None and offset in more.twins)
+            or self.seen == 0  # kept on an op line's word alone: there is no offset to hold it to
+            or (more is not None and more.offsets is not None and offset in more.offsets)
+            or (more is not None and more.twins is not None and offset in more.twins)
         )
 
     def is_complete_at(self, offset: int) -> bool:
@@ -135,6 +132,17 @@ class Transaction:
         As of that offset, not as of now: what an op line does must not depend on how far half was read.
         """
         return self.seen == self.count > 0 and offset >= self.last_offset
+
+    def forget_content(self) -> None:
+        """The doubt topic holds it, whole: keep what its summary keeps, no more and no less."""
+        more = self.extra()
+        more.joined = more.twins = None
+        if more.offsets is not None:
+            more.offsets = [self.first_offset, self.last_offset]
+        if self.born:
+            more.lag_ms = self.appended_ms - int(self.born)
+            self.born = ""
+        self.content = None
 
     def summary(self) -> DoubtSummary:
         """What the doubt topic says of it."""
@@ -149,7 +157,7 @@ class Transaction:
             seen=self.seen,
             count=self.count,
             appended_ms=self.appended_ms,
-            born_ms=int(self.born or 0),
+            born_ms=int(self.born) if self.born else self.appended_ms - more.lag_ms,
             key_hash=more.options.key_hash,
             order=more.options.order,
             immunity_ms=more.options.immunity_ms,
@@ -169,13 +177,19 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
         None,
     )  # fmt: skip
     txn.state = TxnState(summary.state)
-    txn.last_offset = summary.last_offset
     txn.seen = summary.seen
     txn.count = summary.count
     more = txn.extra()
-    more.options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
+    options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
+    if options != NO_OPTIONS:  # else the one that all share: there may be a million of them
+        more.options = options
+    if summary.last_offset != summary.first_offset:
+        txn.last_offset = summary.last_offset
+    if summary.count != 1:
+        more.offsets = [txn.first_offset, txn.last_offset]
     more.topics = topics if len(topics) > 1 else None
     more.doubt_offset = doubt_offset
+    more.lag_ms = summary.appended_ms - summary.born_ms
     more.moved_ms = summary.moved_ms
     more.reason = ParkReason(summary.reason) if summary.reason else None
     more.decided_at = summary.decided_at

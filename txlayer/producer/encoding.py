@@ -79,6 +79,10 @@ class Encoder:
             check_topic(topic, self._config)
         return unknown
 
+    def is_known(self, topic: str) -> bool:
+        """True when messages for the topic can be checked."""
+        return topic in self._known
+
     def learn(self, topic: str, limits: TopicLimits | None) -> None:
         """What the broker says of a topic.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -54,6 +55,7 @@ class Engine:
         self.identity = identity
         self.pipeline = pipeline
         self.config = config
+        self._asking = threading.Lock()
 
     def launch_now(
         self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
@@ -129,7 +131,10 @@ class Engine:
             ForbiddenTopicError: there is no such topic. Nothing was sent.
             BrokerUnavailableError, NotAuthorisedError: nobody said. Nothing was sent.
         """
-        self.encoder.learn(topic, self.connections.topic_limits(topic))
+        with self._asking:
+            # A thousand tasks begin with the same topic: one asks, the others find the answer here.
+            if not self.encoder.is_known(topic):
+                self.encoder.learn(topic, self.connections.topic_limits(topic))
 
     def status(
         self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None

@@ -214,8 +214,9 @@ def test_without_topics_or_without_stored_offsets_the_command_that_mends_it_is_n
 # --- show -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("coordinator")
 def test_show_tells_what_became_of_a_transaction_by_its_id(
-    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+    arena: Arena, crafted: Crafted, looking: Tx
 ) -> None:
     target = arena.targets[0]
     committed = crafted.half("committed/00000001", target, arena.targets[1], value=b"a secret")
@@ -246,8 +247,9 @@ def test_show_tells_what_became_of_a_transaction_by_its_id(
     assert "secret" not in out
 
 
+@pytest.mark.usefixtures("coordinator")
 def test_show_finds_a_transaction_by_the_origin_that_its_messages_carry(
-    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+    arena: Arena, crafted: Crafted, looking: Tx
 ) -> None:
     placed = crafted.half("order-1/00000001", *arena.targets)
     crafted.op(placed, COMMIT)

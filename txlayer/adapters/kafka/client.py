@@ -152,6 +152,14 @@ def client_partitions(offsets: Mapping[TopicPartition, int]) -> list[ClientParti
     ]
 
 
+def assign(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> None:
+    """Read these partitions from these offsets, also those that were paused under an earlier assignment."""
+    partitions = client_partitions(positions)
+    consumer.assign(partitions)
+    # librdkafka keeps a pause with the partition, not with the assignment: it would never be read again.
+    consumer.resume(partitions)
+
+
 def wait_for_broker(client: Producer | Consumer, *, config: ClientConfig, timeout_s: float) -> None:
     """Connect now rather than at the first call that would hide the reason.
 
@@ -183,7 +191,7 @@ class PlainReader:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""
-        self._consumer.assign(client_partitions(positions))
+        assign(self._consumer, positions)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
         """Records as they come; `poll`, then `consume(n, 0)`, because `consume(n, t)` would wait for all n."""

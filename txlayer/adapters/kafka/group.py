@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.kafka.client import client_partitions, group_consumer
+from txlayer.adapters.kafka.client import assign, group_consumer
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import ClientConfig
@@ -84,7 +84,7 @@ class KafkaGroupReader:
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
-        self._consumer.assign(client_partitions(positions))
+        assign(self._consumer, positions)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop reading these; what was fetched ahead is given up."""

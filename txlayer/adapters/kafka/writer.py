@@ -26,6 +26,7 @@ from txlayer.config import ClientConfig
 from txlayer.errors import (
     ForbiddenTopicError,
     MemberFencedError,
+    ProducerFencedError,
     RefusedRecordError,
     RetriableError,
     TxLayerError,
@@ -169,6 +170,10 @@ class KafkaTransactionalWriter:
         detail = f"{error.name()}: {error.str()}"
         if error.code() in STALE_MEMBER_CODES:
             return MemberFencedError(detail)
+        if error.code() == KafkaError._FATAL:
+            # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
+            # what follows is the same: close, and let the group say who owns the partitions before going on.
+            return ProducerFencedError(detail, transactional_id=self.transactional_id)
         if not error.fatal():
             if error.code() in REFUSED_RECORD_CODES:
                 return RefusedRecordError(detail, reason=error.name())

@@ -27,6 +27,8 @@ WARM_UP_NAME = "txlayer.warm-up"
 LOG_BYTES_MAX = 10 * 1024 * 1024
 """A log file larger than this is put aside (once) when the broker starts again."""
 _LOG_TAIL_BYTES = 64 * 1024
+_EXEC_LOOKS_MAX = 20
+_ENDED_STATES = (b"Z", b"X")
 _ATTEMPT_S = 0.25
 """A client that met no coordinator looks again after a second; a new client looks at once."""
 
@@ -270,22 +272,24 @@ def _serves_kafka_transactions(bootstrap_servers: str) -> bool:
 
 
 def _command_line(pid: int) -> str:
-    """The words of a process, joined by spaces; empty when there is none or it is a zombie."""
-    if Path("/proc/self").exists():
+    """The words of a process, joined by spaces; empty when there is none or it has ended (a zombie)."""
+    if not Path("/proc/self").exists():
+        # Systems without /proc.
+        answer = subprocess.run(  # noqa: S603 - a number is the only argument
+            ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return answer.stdout
+    # For a moment of its exec a living process has no words: a shell that becomes Java, or Java that starts itself anew.
+    for _ in range(_EXEC_LOOKS_MAX):
         try:
-            return (
-                Path(f"/proc/{pid}/cmdline")
-                .read_bytes()
-                .decode("utf-8", "replace")
-                .replace("\0", " ")
-            )
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return ""
-    # Systems without /proc.
-    answer = subprocess.run(  # noqa: S603 - a number is the only argument
-        ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return answer.stdout
+        if words or state in _ENDED_STATES:
+            return words.decode("utf-8", "replace").replace("\0", " ")
+        time.sleep(POLL_S / 10)
+    return ""
