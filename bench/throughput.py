@@ -30,7 +30,7 @@ IN_FLIGHT = 5_000
 CODE = "bench/bare.py"
 
 
-def measure(
+def measure(  # one phase from start to end, read top to bottom
     kind: str, kafka: Any, namespace: str, count: int, width: int = IN_FLIGHT
 ) -> dict[str, float]:
     """One phase: its rate and the CPU per transaction of each role, in microseconds."""

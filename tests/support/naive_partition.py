@@ -169,7 +169,7 @@ class NaivePartition:
             [
                 key
                 for key, fate in self.fates.items()
-                if fate.state == "held" and self._refusal(key) != "hold"
+                if fate.state == "held" and not self._refuses_for_now(key)
             ]
         )
         for key in expired:
@@ -242,13 +242,17 @@ class NaivePartition:
         targets = [self._now.targets.get(topic, MISSING) for topic in self._topics(key)]
         if any(target.is_for_good for target in targets):
             return "forbidden-topic"
-        if any(target.refusal is not None for target in targets):
+        if self._refuses_for_now(key):
             return "hold"
         for half in mine:
             limit = self._now.targets[half.header.topic].message_bytes_max
             if half.size + FORWARD_ALLOWANCE_BYTES > limit:
                 return "too-large"
         return ""
+
+    def _refuses_for_now(self, key: str) -> bool:
+        targets = [self._now.targets.get(topic, MISSING) for topic in self._topics(key)]
+        return any(t.refusal is not None and not t.is_for_good for t in targets)
 
     def _topics(self, key: str) -> list[str]:
         mine, _ = self.halves().get(key, ([], []))

@@ -184,7 +184,8 @@ class PartitionDriver:
 
     def give_up(self) -> None:
         """The op line that waits for its half record has waited long enough."""
-        if self.ledger.waits_for_half is not None and self._half_read == len(self.log.half):
+        waits_for, half_end = self.ledger.waits_for_half, len(self.log.half)
+        if waits_for is not None and waits_for >= half_end == self._half_read:
             self._facts.append(GaveUp(self.ledger.op_next, self._half_read))
             self.ledger.give_up_waiting_for_half()
 

@@ -177,12 +177,15 @@ class PartitionLog:
                 ledger.filled(txn, [*found, *joined])
 
     def _fetch_half(self, txn: Transaction) -> list[Content]:
-        found: dict[int, Content] = {}
+        found: list[Content] = []
         for entry in self.half[txn.first_offset : txn.last_offset + 1]:
-            content = _content(entry.record, offset=entry.offset)
-            if content is not None and content[0] == txn.key:
-                found.setdefault(content[1].index, content[1])
-        return [found[index] for index in sorted(found)]
+            header = _header(entry.record)
+            # Second copies and records with another count stand there too; they are no part of it.
+            if header is not None and (header.key, header.index, header.count) == (
+                txn.key, len(found), txn.count,
+            ):  # fmt: skip
+                found.append(_content(header, entry.record, offset=entry.offset))
+        return found
 
     def _fetch_doubt(self, txn: Transaction, count: int) -> list[Content]:
         start = txn.extra().doubt_offset
@@ -193,9 +196,10 @@ class PartitionLog:
                 origin = codec.decode_origin(
                     dict(entry.record.headers())[codec.ORIGIN_HEADER] or b""
                 )
-                content = _content(held, offset=origin[1] if isinstance(origin, tuple) else -1)
-                if content is not None and content[0] == txn.key:
-                    found.append(content[1])
+                header = _header(held)
+                assert header is not None
+                assert isinstance(origin, tuple)
+                found.append(_content(header, held, offset=origin[1]))
         return found
 
     # --- restart ------------------------------------------------------------------------------------------------------
@@ -256,11 +260,13 @@ def _from_doubt(record: FakeRecord) -> FakeRecord:
     return FakeRecord(key=key, value=value, headers=headers)
 
 
-def _content(record: FakeRecord, *, offset: int) -> tuple[str, Content] | None:
+def _header(record: FakeRecord) -> HalfHeader | None:
     raw = codec.half_header_of(record.headers())
-    header = codec.decode_half_header(raw) if raw is not None else None
-    if not isinstance(header, HalfHeader):
-        return None
-    return header.key, Content(
+    header = None if raw is None else codec.decode_half_header(raw)
+    return header if isinstance(header, HalfHeader) else None
+
+
+def _content(header: HalfHeader, record: FakeRecord, *, offset: int) -> Content:
+    return Content(
         header.index, header.topic, offset, header.options, str(header.born_ms), record
     )

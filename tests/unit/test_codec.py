@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.protocol_page import page, vectors
-from tests.support.records import (
+from tests.support.codec_strategies import (
     HEADERS,
     KEY,
     SUMMARIES,
@@ -17,6 +16,7 @@ from tests.support.records import (
     half_headers,
     ops,
 )
+from tests.support.protocol_page import page, vectors
 from txlayer.core import codec
 from txlayer.core.messages import (
     DoubtSummary,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.records import (
+from tests.support.codec_strategies import (
     ANY_BYTES,
     HEADERS,
     KEY,

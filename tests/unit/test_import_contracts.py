@@ -19,7 +19,7 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'spark'}"},
+        env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
         check=False,
@@ -32,7 +32,6 @@ def copy(tmp_path: Path) -> Path:
     """A copy of the packages that a test may break."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "txlayer", tmp_path / "txlayer", ignore=CACHES)
-    shutil.copytree(ROOT / "spark", tmp_path / "spark", ignore=CACHES)
     return tmp_path
 
 

@@ -151,6 +151,8 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
         for txn in batch.forwards:
             yield Standing(partition, COMMITTING, txn)
         ledger.forget_batch()
+        if ledger.has_more:
+            continue
         if ledger.waits_for_half is None or not is_half_read:
             return
         ledger.give_up_waiting_for_half()

@@ -23,7 +23,7 @@ from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, KeptAside
-from txlayer.core.messages import Headers
+from txlayer.core.messages import user_headers
 from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
 
@@ -369,11 +369,6 @@ class _FirstError:
     def __call__(self, error: Any, record: Any) -> None:
         if error is not None and self.error is None:
             self.error, self.topic = error, record.topic()
-
-
-def user_headers(headers: Headers | None) -> list[tuple[str, Any]]:
-    """The user's own headers: those that do not begin with `txl`."""
-    return [header for header in headers or () if not header[0].startswith("txl")]
 
 
 def contents_of(txn: Transaction) -> list[Content]:

@@ -178,9 +178,9 @@ class Recovery:
         starts = self._connections.start_offsets(partitions)
         # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
         ends = self._connections.end_offsets(partitions, is_committed=False)
-        for partition in stored:
+        for partition, (positions, _) in stored.items():
             high = ends[topic, partition]
-            low = max(starts[topic, partition], stored[partition].positions.doubt_low)
+            low = max(starts[topic, partition], positions.doubt_low)
             folds[partition] = (DoubtFold(), high)
             ranges[topic, partition] = (low, high)
 

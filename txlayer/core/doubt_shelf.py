@@ -44,7 +44,6 @@ class DoubtShelf:
     def settled(self, txn: Transaction) -> None:
         """`txn` is over; its doubt records end."""
         self.count -= 1
-        self.held.pop(txn.key, None)
 
     @property
     def low(self) -> int:

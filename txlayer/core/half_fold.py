@@ -81,7 +81,8 @@ class HalfFold(Settling):
         if txn is None:
             self._begin(header, offset, appended_ms, record)
         elif self.is_replaying and txn.is_in_doubt:
-            if offset > txn.last_offset:
+            is_twin = header.index < txn.seen and offset > txn.last_offset
+            if is_twin and txn.first_offset >= self._replay_low:
                 self._twins.append((offset, txn.first_offset, self.op_next))
         else:
             txn.state, effect = transition(txn.state, Kind.HALF, txn_id=txn.key)

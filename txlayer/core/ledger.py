@@ -302,7 +302,7 @@ class Ledger(HalfFold):
     ) -> None:
         """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`."""
         self.is_replaying = True
-        self.half_next = positions.low_water
+        self.half_next = self._replay_low = positions.low_water
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
         for txn in kept:

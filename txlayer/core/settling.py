@@ -71,6 +71,7 @@ class Settling:
         )
         self.ahead_line_count = 0
         self.is_replaying = False
+        self._replay_low = 0  # where the replay of half began
         self.shelf = DoubtShelf()
         self._young: deque[Transaction] = (
             deque()
@@ -172,6 +173,7 @@ class Settling:
         if txn.content is not None:
             self.content_bytes -= size_of(txn)
         self.batch.keeps.pop(txn.key, None)
+        self.shelf.held.pop(txn.key, None)
         if txn.is_in_doubt:
             self.shelf.settled(txn)
             self.batch.ends.append(txn)

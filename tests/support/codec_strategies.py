@@ -1,0 +1,112 @@
+"""What hypothesis draws for the records of ours: values of every field, and bytes that are nearly records."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from txlayer.core.messages import (
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    OpMessage,
+    OrderMode,
+    ParkReason,
+    Resolution,
+    Source,
+)
+from txlayer.core.transitions import TxnState
+
+_ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")
+_NAME_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+WHOLE = st.integers(0, 2**63 - 1)
+NUMBER = st.integers(0, 2**31 - 1)
+TOPIC = st.text(_NAME_LETTERS, min_size=1, max_size=249)
+GROUP = st.text(_NAME_LETTERS, min_size=1, max_size=200)
+NONCE = st.integers(0, 2**32 - 1).map(lambda n: f"{n:08x}")
+KEY = st.builds(lambda i, n: f"{i}/{n}", st.text(_ID_LETTERS, min_size=1, max_size=128), NONCE)
+KEY_HASH = st.integers(0, 2**64 - 1).map(lambda n: f"{n:016x}")
+HEADERS = st.lists(
+    st.tuples(
+        st.text(max_size=8).filter(lambda name: not name.startswith("txl")),
+        st.none() | st.binary(max_size=8),
+    ),
+    max_size=4,
+)
+ANY_BYTES = st.binary(max_size=200) | st.lists(
+    st.sampled_from(
+        [
+            b"1",
+            b"|",
+            b"/",
+            b"a/12345678",
+            b"0/1",
+            b"C",
+            b"producer",
+            b"\n",
+            b"\xff",
+            b"-1",
+            b"k",
+            b"",
+        ]
+    ),
+    max_size=24,
+).map(b"".join)
+
+OPTIONS = st.builds(
+    HalfOptions,
+    key_hash=st.none() | KEY_HASH,
+    order=st.sampled_from(OrderMode),
+    immunity_ms=st.none() | WHOLE,
+    partition=st.none() | NUMBER,
+    timestamp_ms=st.none() | WHOLE,
+    key_murmur=st.none() | NUMBER,
+)
+
+SUMMARIES = st.builds(
+    DoubtSummary,
+    key=KEY,
+    state=st.sampled_from([s.value for s in TxnState]),
+    reason=st.sampled_from(["", *(r.value for r in ParkReason)]),
+    producer_group=GROUP,
+    first_offset=WHOLE,
+    last_offset=WHOLE,
+    seen=WHOLE,
+    count=WHOLE,
+    appended_ms=WHOLE,
+    born_ms=WHOLE,
+    key_hash=st.none() | KEY_HASH,
+    order=st.sampled_from(OrderMode),
+    immunity_ms=st.none() | WHOLE,
+    decided_at=st.none() | st.tuples(WHOLE, WHOLE),
+    moved_ms=WHOLE,
+    topics=st.lists(TOPIC, max_size=3, unique=True).map(tuple),
+    checked_count=WHOLE,
+    answered_count=WHOLE,
+)
+
+
+@st.composite
+def half_headers(draw: st.DrawFn) -> HalfHeader:
+    """A half header whose index lies within its count."""
+    count = draw(st.integers(1, 10_000))
+    return HalfHeader(
+        draw(KEY), draw(GROUP), draw(TOPIC), draw(st.integers(0, count - 1)), count, draw(WHOLE), draw(OPTIONS)
+    )  # fmt: skip
+
+
+@st.composite
+def ops(draw: st.DrawFn) -> OpMessage:
+    """An op line; an abandoned transaction is always rolled back."""
+    is_abandon = draw(st.booleans())
+    return OpMessage(
+        Resolution.ROLLBACK if is_abandon else draw(st.sampled_from(Resolution)),
+        draw(KEY),
+        draw(GROUP),
+        draw(WHOLE),
+        draw(WHOLE),
+        draw(st.sampled_from(Source)),
+        draw(st.none() | WHOLE),
+        is_abandon,
+        draw(st.text(st.characters(codec="utf-8"), max_size=20)),
+    )
