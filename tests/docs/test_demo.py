@@ -20,7 +20,8 @@ from confluent_kafka import Producer
 from tests.conftest import LOCAL_CONFIG
 from txlayer.adapters.kafka.local import LocalBroker
 
-SHOP = Path(__file__).resolve().parents[2] / "examples" / "shop"
+ROOT = Path(__file__).resolve().parents[2]
+SHOP = ROOT / "examples" / "shop"
 PURCHASE_COUNT = 3_000
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -49,7 +50,9 @@ class Left:
             sys.executable, str(SHOP / "compare.py"), str(folder), "--purchases", str(PURCHASE_COUNT),
             "--bootstrap-servers", self.bootstrap_servers,
         ]  # fmt: skip
-        answer = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+        answer = subprocess.run(
+            line, env=environment(), capture_output=True, text=True, check=False, timeout=60
+        )
         return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -92,8 +95,9 @@ def planted(left: Left, tmp_path: Path) -> Callable[[str], tuple[int, str]]:
 
 
 def environment() -> dict[str, str]:
-    """This process's own, with the machine's Java and jars, which no test sees."""
+    """This process's own, with this checkout's txlayer, and the machine's Java and jars, which no test sees."""
     named = {
+        "PYTHONPATH": str(ROOT),
         "TXLAYER_HOME": str(LOCAL_CONFIG.home),
         "TXLAYER_KAFKA_HOME": LOCAL_CONFIG.kafka_home,
         "TXLAYER_JAVA_HOME": LOCAL_CONFIG.named_java_home,

@@ -74,15 +74,6 @@ def test_what_readme_shows_works(local_config: LocalConfig, tmp_path: Path) -> N
             assert (0, "") == (looked.returncode, looked.stderr), words
 
 
-def test_every_command_that_readme_names_exists(tmp_path: Path) -> None:
-    named = commands("txlayer")
-
-    assert len(named) > 5
-    for words in named:
-        asked = run(["-m", "txlayer", *words[:2], "--help"], servers=SERVERS, folder=tmp_path)
-        assert 0 == asked.returncode, words
-
-
 def test_every_target_of_make_that_readme_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = {words[0] for words in commands("make")} | set(re.findall(r"`make (\w+)`", README))

@@ -197,19 +197,18 @@ class NaivePartition:
 
     def _try_those_behind(self, key: str) -> None:
         name = self._key_hash(key)
-        has_changed = name is not None
-        while has_changed:
-            has_changed = False
-            waiting = [
+        while name is not None:
+            free = [
                 (fate.decided or (0, 0), other)
                 for other, fate in self.fates.items()
-                if fate.state == "waiting" and self._key_hash(other) == name
+                if fate.state == "waiting"
+                and self._key_hash(other) == name
+                and self._is_free(other, fate)
             ]
-            for _, other in sorted(waiting):
-                fate = self.fates[other]
-                if fate.state == "waiting" and self._is_free(other, fate):
-                    self._try(other, fate)
-                    has_changed = True
+            if not free:
+                return
+            _, first = min(free)
+            self._try(first, self.fates[first])
 
     def _is_free(self, key: str, fate: Fate) -> bool:
         halves = self.halves()

@@ -364,9 +364,11 @@ class Coordinator:
         self._stored_at = self._clock()
         for p, batch in batches:
             self._refusals.passed(p, batch)
-            log_reports(logger, p, batch)
         for p, position in positions.items():
-            self._shards[p].ledger.published(kept.get(p, {}))
+            ledger = self._shards[p].ledger
+            # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
+            log_reports(logger, p, ledger.batch)
+            ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 
     def _stop_cleanly(self) -> None:

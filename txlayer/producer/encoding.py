@@ -76,8 +76,17 @@ class Encoder:
         """
         unknown = list(dict.fromkeys(m.topic for m in messages if m.topic not in self._known))
         for topic in unknown:
-            check_topic(topic, self._config)
+            self.check_topic(topic)
         return unknown
+
+    def check_topic(self, topic: str) -> None:
+        """Return when a message may name this topic, as far as one can say without asking.
+
+        Raises:
+            ForbiddenTopicError: it is no topic's name, or the name of a system topic. Nothing was sent.
+        """
+        if topic not in self._known:
+            check_topic(topic, self._config)
 
     def is_known(self, topic: str) -> bool:
         """True when messages for the topic can be checked."""
@@ -107,14 +116,14 @@ class Encoder:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def plain_record(self, message: Message) -> HalfRecord | None:
+    def plain_record(self, message: Message, place: Place) -> HalfRecord | None:
         """The half record of a message that is bytes for a known topic with nothing else asked for; None: it is not."""
         topic, key, value, headers, tags, partition, timestamp = message
         known = self._known.get(topic)
         if (
             known is not None
             and value.__class__ is bytes
-            and (key.__class__ is bytes or key is None)
+            and (key.__class__ is bytes or (key is None and place.ordering_key is None))
             and headers is None
             and tags is None
             and partition is None
@@ -122,7 +131,7 @@ class Encoder:
             and self._serialize is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
-            return (topic, key, value, None, "")
+            return (topic, key, value, None, place.options)
         return None
 
     def records(self, messages: Sequence[Message], place: Place) -> list[HalfRecord] | None:

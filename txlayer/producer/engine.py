@@ -19,7 +19,7 @@ from txlayer.core.messages import Message
 from txlayer.errors import TopicMismatchError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
 from txlayer.producer.flight import Flight
-from txlayer.producer.identity import Identity, Place, now_ms
+from txlayer.producer.identity import ANYWHERE, Identity, Place, now_ms
 from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
 from txlayer.producer.pipeline import OPEN, Pipeline
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
@@ -96,7 +96,7 @@ class Engine:
         pipeline = self.pipeline
         if pipeline.state is not OPEN:
             pipeline.check_open()
-        record = self.encoder.plain_record(message)
+        record = self.encoder.plain_record(message, ANYWHERE)
         if record is None:
             return None
         try:

@@ -82,15 +82,18 @@ class Flight:
         """True when nothing will change any more for those who wait."""
         return self.stage is ACKNOWLEDGED or self.stage is FAILED
 
-    def subscribe(self, waker: Waker) -> bool:
-        """Have `waker` called at the next change of stage; False when one happened meanwhile: then look first.
+    # One waiter at a time. The producer's thread changes the stage first and looks for the waker then; the waiter does
+    # it the other way round: so one of the two sees the other.
 
-        One waiter at a time. It may be called although the answer is False.
-        """
-        stage = self.stage
+    def until_stored(self, waker: Waker) -> bool:
+        """Have `waker` called when every half message is reported; False when that is so already."""
         self.waker = waker
-        # The producer's thread changes the stage first and looks for the waker then: one of the two sees the other.
-        return self.stage is stage and not self.is_over
+        return self.stage is STORING
+
+    def until_over(self, waker: Waker) -> bool:
+        """Have `waker` called when nothing will change any more; False when that is so already."""
+        self.waker = waker
+        return not self.is_over
 
     def send_result(self) -> TransactionSendResult:
         """The result of an acknowledged flight."""

@@ -49,7 +49,7 @@ class LoopEngine:
                         wait = run.send(answer)
                     continue
                 future = self._loop.create_future()
-                if wait.subscribe(partial(self._wake, future)):
+                if wait(partial(self._wake, future)):
                     self._waiting.add(future)
                     try:
                         await future

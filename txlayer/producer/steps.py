@@ -42,14 +42,18 @@ def launch(
             Nothing was sent.
         LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
     """
-    records = yield from known_records(engine, messages, place)
+    plain = engine.encoder.plain_record(messages[0], place) if len(messages) == 1 else None
+    if plain is not None:
+        records = [plain]
+    else:
+        records = yield from known_records(engine, messages, place)
     deadline = time.monotonic() + engine.config.prepare_timeout.total_seconds()
     while (flight := engine.launch_now(make, records, place, key)) is None:
         if not may_wait or time.monotonic() > deadline:
             raise RetriableError(
                 f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
             )
-        yield engine.pipeline.places_bell
+        yield engine.pipeline.places_bell.subscribe
     if flight.unsent is not None:
         yield from store_rest(engine, flight)
     return flight
@@ -93,7 +97,7 @@ def store_rest(engine: Engine, flight: Flight) -> Steps[None]:
     while (queued_count := pipeline.store(flight, records, queued_count)) < len(records):
         missing_count = len(records) - queued_count
         try:
-            yield pipeline.round_bell
+            yield pipeline.round_bell.subscribe
             pipeline.check_alive()
         except BaseException as exc:
             # Whoever waited goes away: without its rest the transaction can only be rolled back.
@@ -111,7 +115,7 @@ def stored(engine: Engine, flight: Flight) -> Steps[None]:
     """
     while flight.stage is STORING:
         _check_reachable(engine, flight, "half")
-        yield flight
+        yield flight.until_stored
     if flight.stage is FAILED:
         assert flight.error is not None
         raise flight.error
@@ -131,7 +135,7 @@ def result(engine: Engine, flight: Flight) -> Steps[TransactionSendResult]:
     """
     while not flight.is_over:
         _check_reachable(engine, flight, "op")
-        yield flight
+        yield flight.until_over
     if flight.stage is FAILED:
         assert flight.error is not None
         raise flight.error
@@ -148,7 +152,7 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     deadline = time.monotonic() + timeout_s
     pipeline.begin_close()
     while pipeline.in_flight_count and pipeline.is_alive and time.monotonic() < deadline:
-        yield pipeline.round_bell
+        yield pipeline.round_bell.subscribe
     left_count = pipeline.in_flight_count
     yield Blocking(partial(pipeline.end, max(deadline - time.monotonic(), 0.0)))
     engine.connections.close()

@@ -330,7 +330,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
                 )
             lock = threading.Lock()
             lock.acquire()
-            if wait.subscribe(lock.release):
+            if wait(lock.release):
                 # Never longer than a moment, so that steps see their own limits and the end of the producer.
                 left_s = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
                 if not lock.acquire(timeout=max(left_s, 0)) and left_s < LOOK_S:

@@ -10,7 +10,7 @@ from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import Message, Resolution, UserHeaders
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
-from txlayer.producer.encoding import check_topic, headers_of
+from txlayer.producer.encoding import headers_of
 from txlayer.producer.engine import Engine
 from txlayer.producer.flight import Flight
 from txlayer.producer.identity import Place, now_ms
@@ -82,7 +82,7 @@ class OpenTransaction:
             ForbiddenTopicError, ReservedHeaderError, UsageError: the message cannot be sent. The same.
         """
         self._must_be(Phase.GATHERING, "send")
-        check_topic(topic, self._engine.config)
+        self._engine.encoder.check_topic(topic)
         if headers is not None:
             headers = headers_of(headers)
         limit = self._engine.config.transaction_messages_max

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Waker = Callable[[], None]
 """Called once, from the producer's thread; it returns at once and does not raise."""
@@ -12,12 +12,11 @@ Waker = Callable[[], None]
 T = TypeVar("T")
 
 
-class Signal(Protocol):
-    """Something that changes on the producer's thread."""
+Subscribe = Callable[[Waker], bool]
+"""Has the waker called when something may have come true; False when it is true already: then nobody need wait.
 
-    def subscribe(self, waker: Waker) -> bool:
-        """Have `waker` called at the next change; False when one came meanwhile: then look again at once."""
-        ...
+The waker may be called all the same.
+"""
 
 
 class Blocking(NamedTuple):
@@ -26,7 +25,7 @@ class Blocking(NamedTuple):
     call: Callable[[], Any]
 
 
-Steps = Generator[Signal | Blocking, Any, T]
+Steps = Generator[Subscribe | Blocking, Any, T]
 """A protocol without waiting: it yields what to wait for, and looks again whenever it is resumed."""
 
 

@@ -24,7 +24,7 @@ client_logger = logging.getLogger("txlayer.librdkafka")
 PARTITION_EOF = KafkaError._PARTITION_EOF
 
 RETRY_BACKOFF_MS = 100
-"""The guard against re-sent EndTxn rests on it (KAFKA_FACTS 2): a re-send waits at least 0.8 of it."""
+"""The guard against re-sent EndTxn rests on it (docs/explanation/kafka.md): a re-send waits at least 0.8 of it."""
 
 
 MESSAGE_BYTES_MAX = 1_000_000_000

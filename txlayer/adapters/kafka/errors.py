@@ -1,7 +1,7 @@
 """Theirs become ours, here and nowhere else.
 
 Order of the questions: `fatal()`, then `txn_requires_abort()`, then `retriable()`; after a fatal error the client
-calls its own answer retriable for ever (KAFKA_FACTS 4.3, measured).
+calls its own answer retriable for ever (docs/explanation/kafka.md, Errors).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A member of the coordinator's consumer group: it says what was assigned and lets the service decide where to read.
 
-No callback here ever raises: an exception out of a callback loses messages silently (KAFKA_FACTS 8, measured). What
+No callback here ever raises: an exception out of a callback loses messages silently (docs/explanation/kafka.md, Reading). What
 goes wrong in one is kept and raised by the next `read`.
 """
 
@@ -39,7 +39,7 @@ def parse_member(metadata: bytes) -> tuple[int, str]:
     """(generation, member id) of a group's metadata: `CGMDv2:`, int32 generation, then group and member, each ending in NUL.
 
     Raises:
-        InvariantError: no member or no generation is in it. The broker would accept it unchecked (KAFKA_FACTS 3).
+        InvariantError: no member or no generation is in it. The broker would accept it unchecked (docs/explanation/kafka.md).
     """
     if not metadata.startswith(_METADATA_PREFIX) or len(metadata) < len(_METADATA_PREFIX) + 6:
         raise InvariantError(f"group metadata of an unknown form: {metadata[:40]!r}")
@@ -101,7 +101,7 @@ class KafkaGroupReader:
             TxLayerError: the stored offset is gone (OFFSET_OUT_OF_RANGE), access is denied, or a callback failed.
                 Nothing that was read counts: rebuild from the stored offsets.
         """
-        # poll, then consume(n, 0): consume(n, t) would wait for all n (KAFKA_FACTS 8).
+        # poll, then consume(n, 0): consume(n, t) would wait for all n (docs/explanation/kafka.md, Reading).
         try:
             first = self._consumer.poll(timeout_s)
             records = (
