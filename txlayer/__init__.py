@@ -1,6 +1,7 @@
 """Transactional messages for Apache Kafka: a database change and its messages, both or neither.
 
-The names below are loaded at first use: importing txlayer loads no Kafka client.
+Names are loaded when they are first used, and no import of this package loads a Kafka client: programs that only name
+an error or a constant pay for nothing else.
 """
 
 from __future__ import annotations
@@ -8,41 +9,68 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from txlayer.core.messages import Message, Resolution, user_headers
-
 if TYPE_CHECKING:
-    from txlayer.producer.aio import AsyncTransactionalProducer
+    from txlayer.core.history import TransactionHistory
+    from txlayer.core.messages import (
+        COMMIT,
+        ROLLBACK,
+        UNKNOWN,
+        Message,
+        OrderMode,
+        Resolution,
+        user_headers,
+    )
+    from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
     from txlayer.producer.results import TransactionSendResult
-    from txlayer.producer.sync import TransactionalProducer
+    from txlayer.producer.submitted import SubmittedTransaction
+    from txlayer.producer.sync import Transaction, TransactionalProducer
 
 __version__ = "0.1.0"
 
-COMMIT = Resolution.COMMIT
-ROLLBACK = Resolution.ROLLBACK
-UNKNOWN = Resolution.UNKNOWN
+_PLACES = {
+    "AsyncTransaction": "txlayer.producer.aio",
+    "AsyncTransactionalProducer": "txlayer.producer.aio",
+    "COMMIT": "txlayer.core.messages",
+    "Message": "txlayer.core.messages",
+    "OrderMode": "txlayer.core.messages",
+    "ROLLBACK": "txlayer.core.messages",
+    "Resolution": "txlayer.core.messages",
+    "SubmittedTransaction": "txlayer.producer.submitted",
+    "Transaction": "txlayer.producer.sync",
+    "TransactionHistory": "txlayer.core.history",
+    "TransactionSendResult": "txlayer.producer.results",
+    "TransactionalProducer": "txlayer.producer.sync",
+    "UNKNOWN": "txlayer.core.messages",
+    "user_headers": "txlayer.core.messages",
+}
 
 __all__ = [
     "COMMIT",
     "ROLLBACK",
     "UNKNOWN",
+    "AsyncTransaction",
     "AsyncTransactionalProducer",
     "Message",
+    "OrderMode",
     "Resolution",
+    "SubmittedTransaction",
+    "Transaction",
+    "TransactionHistory",
     "TransactionSendResult",
     "TransactionalProducer",
     "__version__",
     "user_headers",
 ]
 
-_LATE = {
-    "AsyncTransactionalProducer": "txlayer.producer.aio",
-    "TransactionSendResult": "txlayer.producer.results",
-    "TransactionalProducer": "txlayer.producer.sync",
-}
-
 
 def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module 'txlayer' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(place), name)
+    globals()[name] = value  # the next use does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

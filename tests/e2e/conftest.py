@@ -36,7 +36,7 @@ def start_coordinator(tmp_path: Path) -> Iterator[Start]:
                     log_file=log_file,
                     arguments=arguments,
                     settings=given,
-                )  # fmt: skip
+                )
             )
 
         yield start

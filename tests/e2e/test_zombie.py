@@ -14,6 +14,7 @@ from tests.support.witness import Witness
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 FREEZE_COUNT = 4
+NOTICED = ("coordinator.rebuild", "recovery.fenced", "recovery.done", "partitions.taken_over")
 
 
 @pytest.mark.promise("P2")
@@ -28,26 +29,16 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
 
     with Witness(arena.servers, arena.targets) as witness:
         for _ in range(FREEZE_COUNT):
-            seen = witness.count
-            wait_until(lambda seen=seen: witness.count > seen, within=60, what="progress")
+            witness.wait_for_more()
             wait_until(lambda: rng.random() < 0.1, within=60, what="a random moment of work")
             zombie.freeze()
+            known = len(zombie.events())
             successor = start_coordinator(arena)
             successor.wait_for("partitions.taken_over", within=60)
-            seen = witness.count
-            wait_until(
-                lambda seen=seen: witness.count > seen, within=60, what="the successor works"
-            )
+            witness.wait_for_more()
             zombie.thaw()
             # It finds out by itself: its writers are fenced, or the group tells it that it is no member any more.
-            wait_until(
-                lambda zombie=zombie: (
-                    zombie.events("coordinator.rebuild")
-                    or len(zombie.events("partitions.taken_over")) > 1
-                ),
-                within=30,
-                what="the zombie notices",
-            )
+            zombie.wait_for_any(NOTICED, after=known)
             zombies.append(zombie)
             zombie.terminate()
             assert 0 == zombie.wait()

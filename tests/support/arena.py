@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.checker import Logs, Verdict, judge, missing_from
+from tests.support.doubt import DoubtShelf, read_doubt
 from tests.support.load import Load
-from tests.support.logs import hanging, partition_counts, read_log
+from tests.support.logs import Seen, hanging, header, partition_counts, read_log
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.coordinator_status import CoordinatorStatus, read_status
 from txlayer.adapters.kafka.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, SystemTopics
+from txlayer.core.codec import ID_HEADER
+from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
 
 PARTITION_COUNT = 4
@@ -85,6 +88,49 @@ class Arena:
             verdict.findings += missing_from(half, stored, what="half")
             verdict.findings += missing_from(op, load.acknowledged_ops, what="op")
         return verdict
+
+    def visible(self, txn_id: str, *, topics: Sequence[str] | None = None) -> list[Seen]:
+        """What a `read_committed` reader sees of one transaction id."""
+        read = read_log(self.servers, self.targets if topics is None else topics)
+        return [
+            record
+            for records in read.values()
+            for record in records
+            if header(record.headers, ID_HEADER) == txn_id.encode()
+        ]
+
+    def wait_until_visible(
+        self,
+        txn_id: str,
+        *,
+        count: int = 1,
+        topics: Sequence[str] | None = None,
+        within: float = 30,
+    ) -> list[Seen]:
+        """Wait until so many messages of it are visible."""
+
+        def enough() -> list[Seen]:
+            found = self.visible(txn_id, topics=topics)
+            return found if len(found) >= count else []
+
+        return wait_until(enough, within=within, what=f"{count} messages of {txn_id}")
+
+    def doubt(self) -> DoubtShelf:
+        """What stands on the doubt topic."""
+        return read_doubt(self.servers, self.topics.doubt)
+
+    def wait_for_doubt(
+        self, key: str, *, state: str | None = None, within: float = 30
+    ) -> DoubtSummary:
+        """Wait until a transaction stands on doubt, in this state if one is named."""
+
+        def stands() -> DoubtSummary | None:
+            summary = self.doubt().summaries.get(key)
+            return summary if summary and state in (None, summary.state) else None
+
+        found = wait_until(stands, within=within, what=f"{key} {state} on doubt")
+        assert found is not None
+        return found
 
     def aborted_count(self) -> int:
         """Records on the real topics that only a `read_uncommitted` reader sees: of Kafka transactions given up."""

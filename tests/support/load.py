@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -36,7 +37,7 @@ class Sent:
     key: str
     partition: int
     resolutions: list[Resolution]  # in the order in which they are sent
-    messages: list[tuple[str, bytes | None, bytes]]  # real topic, key, value
+    messages: list[tuple[str, bytes, bytes]]  # real topic, key, value
     options: HalfOptions
     delay_s: float = 0.0  # between the acknowledgement of the half records and the resolution
     acknowledged: list[int] = field(default_factory=list)
@@ -175,7 +176,7 @@ class Load:
             self._producer.produce(
                 self._topics.half, value, key, sent.partition,
                 headers=[("user", b"header"), (codec.HALF_HEADER, codec.encode_half_header(head))],
-                on_delivery=lambda error, record, sent=sent: self._on_half(sent, error, record),
+                on_delivery=partial(self._on_half, sent),
             )  # fmt: skip
 
     def _on_half(self, sent: Sent, error: KafkaError | None, record: Any) -> None:

@@ -68,13 +68,15 @@ class NaivePartition:
         self.fates: dict[str, Fate] = {}
         self.forwarded: list[str] = []
         self._now = Surroundings()
+        self._halves: dict[str, tuple[list[Half], list[int]]] = {}
+        self._half_count = 0
 
     # --- half ---------------------------------------------------------------------------------------------------------
 
     def halves(self) -> dict[str, tuple[list[Half], list[int]]]:
         """Of every transaction: its half records, and the offsets of those that stand there twice."""
-        found: dict[str, tuple[list[Half], list[int]]] = {}
-        for entry in self._log.half:
+        found = self._halves
+        for entry in self._log.half[self._half_count :]:
             raw = codec.half_header_of(entry.record.headers())
             header = None if raw is None else codec.decode_half_header(raw)
             if not isinstance(header, HalfHeader) or _home(header) != PARTITION:
@@ -87,6 +89,7 @@ class NaivePartition:
                 found[header.key] = (mine, twins)
             elif header.index < len(mine):
                 twins.append(entry.offset)
+        self._half_count = len(self._log.half)
         return found
 
     # --- facts --------------------------------------------------------------------------------------------------------

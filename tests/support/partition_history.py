@@ -5,9 +5,10 @@ Every append is held against the naive model, and against what a restart would f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from random import Random
+from typing import Any
 
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.naive_partition import NaivePartition
@@ -26,6 +27,7 @@ from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
 STEPS = (
+    "nothing",  # the first, so that hypothesis shrinks to it
     *("begin",) * 6, *("half",) * 4, *("op",) * 10, *("turn",) * 8, *("read",) * 6, *("tick",) * 3,
     *("target",) * 3, *("crash",) * 2, "twin", "bad half", "bad op", "ghost", "give up", "drop", "compact",
 )  # fmt: skip
@@ -44,12 +46,16 @@ TARGETS = (ACCEPTS, MISSING, MISSING, FORBIDDEN)
 DAY_MS = 24 * 3_600_000
 
 
-class Step(NamedTuple):
-    """One thing that happens; `a` and `b` choose its details."""
+Steps = Sequence[tuple[str, int, int]]
+"""What happens, one after the other: a step's name and two numbers that choose its details."""
 
-    what: str
-    a: int
-    b: int
+
+def made_up_steps(seed: int, *, count: int) -> Steps:
+    """A history out of a seed, the same on every machine."""
+    dice = Random(seed)
+    return [
+        (dice.choice(STEPS[1:]), dice.randrange(100), dice.randrange(100)) for _ in range(count)
+    ]
 
 
 @dataclass(slots=True)
@@ -62,7 +68,9 @@ class Prepared:
     offsets: list[int] = field(default_factory=list)
     newest: int = -1
     is_resolved: bool = False
-    is_plain: bool = True  # neither kept twice by the broker nor a ghost: its lines may name any place
+    is_plain: bool = (
+        True  # neither kept twice by the broker nor a ghost: its lines may name any place
+    )
 
 
 class History:
@@ -75,11 +83,14 @@ class History:
         self._prepared: list[Prepared] = []
         self._lines: list[str] = []
 
-    def play(self, steps: Iterable[tuple[str, int, int]]) -> None:
+    def play(self, steps: Steps) -> None:
         """Let it happen, and finish."""
         for what, a, b in steps:
             getattr(self, "_" + what.replace(" ", "_"))(a, b)
         self._finish()
+
+    def _nothing(self, _a: int, _b: int) -> None:
+        pass
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +184,9 @@ class History:
         self._lines.append(op_line("CRU"[b % 3], key, FAR_AWAY))
         self._flush(a)
         self._prepared.append(
-            Prepared(key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False)
+            Prepared(
+                key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False
+            )
         )
 
     # --- coordinator --------------------------------------------------------------------------------------------------

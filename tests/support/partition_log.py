@@ -267,6 +267,4 @@ def _header(record: FakeRecord) -> HalfHeader | None:
 
 
 def _content(header: HalfHeader, record: FakeRecord, *, offset: int) -> Content:
-    return Content(
-        header.index, header.topic, offset, header.options, str(header.born_ms), record
-    )
+    return Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)

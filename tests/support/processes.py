@@ -110,6 +110,15 @@ class CoordinatorProcess:
         """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""
         wait_until(lambda: "--target-topic" in self.output(), within=30, what="it has begun")
 
+    def wait_for_any(self, names: Sequence[str], *, after: int, within: float = 30) -> None:
+        """Wait until it logged one of `names` behind its first `after` lines."""
+
+        def logged() -> bool:
+            assert self.is_running, self.output()[-3000:]
+            return any(event["event"] in names for event in self.events()[after:])
+
+        wait_until(logged, within=within, what=f"one of {names}")
+
     def wait_for(self, name: str, *, count: int = 1, within: float = 30) -> list[dict[str, Any]]:
         """Wait until it logged `name` so often."""
 

@@ -10,7 +10,8 @@ from typing import Self
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from tests.support.logs import header, partition_counts, plain_reader
+from tests.support.logs import header, partition_counts, plain_reader, seen
+from tests.support.waiting import wait_until
 from txlayer.core.codec import ORIGIN_HEADER
 
 _PASSING = frozenset(
@@ -57,6 +58,11 @@ class Witness:
         """Different messages seen so far."""
         return len(self._origins)
 
+    def wait_for_more(self, *, within: float = 60) -> None:
+        """Wait until something new becomes visible."""
+        before = self.count
+        wait_until(lambda: self.count > before, within=within, what="new messages")
+
     def repeated(self) -> list[bytes]:
         """Origins that were seen more than once, and whatever went wrong with reading."""
         return [origin for origin, n in self._origins.items() if n > 1] + [
@@ -68,7 +74,7 @@ class Witness:
             for record in self._reader.consume(1_000, 0.1):
                 error = record.error()
                 if error is None:
-                    origin = header(list(record.headers() or ()), ORIGIN_HEADER)
+                    origin = header(seen(record).headers, ORIGIN_HEADER)
                     self._origins[origin or b"no origin"] += 1
                 elif error.code() not in _PASSING:
                     self._failures.append(str(error))

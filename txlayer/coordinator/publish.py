@@ -237,16 +237,13 @@ class Publisher:
                 for content in record:
                     self._forward(writer, partition, txn, content)
                 continue
-            headers = record.headers()
-            if len(headers) == 1:
-                headers = [
-                    (codec.ID_HEADER, txn.key[:-9]),
-                    (codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
-                ]
-            else:
-                headers = user_headers(headers)
-                headers.append((codec.ID_HEADER, txn.key[:-9]))
-                headers.append((codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"))
+            half_headers = record.headers()
+            ours = (
+                (codec.ID_HEADER, txn.key[:-9]),
+                (codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
+            )
+            # With one header there is none of the user's: it is our own.
+            headers = [*ours] if len(half_headers) == 1 else [*user_headers(half_headers), *ours]
             try:
                 produce(txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
             except BufferError:
@@ -283,14 +280,12 @@ class Publisher:
         report: DeliveryReport | None = None,
     ) -> None:
         record, options = content.record, content.options
-        headers = user_headers(record.headers())
-        headers.append((codec.ID_HEADER, txn.key[:-9]))
-        headers.append(
-            (
-                codec.ORIGIN_HEADER,
-                f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}",
-            )
-        )
+        place = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
+        headers = [
+            *user_headers(record.headers()),
+            (codec.ID_HEADER, txn.key[:-9]),
+            (codec.ORIGIN_HEADER, place),
+        ]
         target = -1 if options.partition is None else options.partition
         if options.key_murmur is not None and options.partition is None:
             target = options.key_murmur % self._book.partition_count_of(content.topic)

@@ -267,12 +267,14 @@ class Ledger(HalfFold):
             if oldest is None
             else (oldest.first_offset, oldest.replay_from)
         )
-        while self._twins and self._twins[0][0] < low_water:
-            self._twins.popleft()
-        for _, first_offset, replay_from in self._twins:
+        for twin_offset, first_offset, replay_from in reversed(self._twins):
             # A replay that meets the second copy of a half record must meet the first one too, or take it for new.
+            if twin_offset < low_water:
+                break
             if first_offset < low_water:
                 low_water, replay = first_offset, replay_from
+        while self._twins and self._twins[0][0] < low_water:
+            self._twins.popleft()
         return Positions(low_water, self.half_next, *self.op_next, *replay, self.shelf.low)
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:

@@ -28,6 +28,10 @@ class Resolution(Enum):
     UNKNOWN = "U"  #: nobody can say yet: ask again later
 
 
+COMMIT, ROLLBACK, UNKNOWN = Resolution
+"""The resolutions by their plain names, for users' code."""
+
+
 class Source(Enum):
     """Who wrote an op line."""
 

@@ -176,13 +176,15 @@ def open_engine(
                 expected=f"{half.partition_count} partitions, like {config.topics.half}",
                 found=f"{op.partition_count}",
             )
-        return _assemble(config, connections, half, op, group=group, serializer=serializer)
+        engine = assemble(config, connections, half, op, group=group, serializer=serializer)
     except BaseException:
         connections.close()
         raise
+    engine.pipeline.start()
+    return engine
 
 
-def _assemble(
+def assemble(
     config: ProducerConfig,
     connections: ProducerConnections,
     half: TopicLimits,
@@ -191,6 +193,7 @@ def _assemble(
     group: str,
     serializer: Any,
 ) -> Engine:
+    """The parts, of topics that fit together; the producer's thread is not started."""
     # A batch holds several records, and the broker refuses all of them when it is larger than one message may be.
     batch_bytes_max = min(_bytes_max(half), _bytes_max(op), BATCH_BYTES_MAX)
     op_room = batch_bytes_max - BATCH_BYTES - RECORD_BYTES
@@ -209,12 +212,10 @@ def _assemble(
         half_bytes_max=half.message_bytes_max,
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
-    identity = Identity(partition_count=half.partition_count)
-    pipeline.start()
     return Engine(
         connections=connections,
         encoder=encoder,
-        identity=identity,
+        identity=Identity(partition_count=half.partition_count),
         pipeline=pipeline,
         config=config,
     )

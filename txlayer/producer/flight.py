@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import Resolution
+from txlayer.core.messages import ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import RetriableError, RollbackRequiredError, TxLayerError
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.waiting import Waker
@@ -30,8 +30,6 @@ class Stage(Enum):
 
 
 STORING, PREPARED, FAILED, ACKNOWLEDGED = Stage
-ROLLBACK = Resolution.ROLLBACK
-UNKNOWN = Resolution.UNKNOWN
 
 
 class Flight:
@@ -112,7 +110,7 @@ class Flight:
         if error is None:
             self.last_offset = record.offset()
         elif self.error is None:
-            self.error = pipeline.half_error(error, self)
+            self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)
         self.unreported_count -= 1
         if not self.unreported_count:
             self.prepared()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txlayer.core import codec
-from txlayer.producer.flight import Flight
+from txlayer.errors import OutcomeUnknownError
+from txlayer.producer.flight import ACKNOWLEDGED, FAILED, Flight
 
 if TYPE_CHECKING:
     from txlayer.producer.pipeline import Pipeline
+
+logger = logging.getLogger("txlayer.producer")
 
 LINE_BYTES_MAX = 512
 """Longer than the longest line that a producer writes (id 128, group 200, numbers)."""
@@ -39,11 +45,19 @@ class OpQueue:
             if not is_written:
                 return  # no room: the producer's thread tries again when reports have made some
 
+    def give_up(self, error: BaseException) -> None:
+        """Tell those who wait that nothing is written any more."""
+        with self._lock:
+            flights = self.waiting[:]
+            del self.waiting[: len(flights)]
+        if flights:
+            OpRecord(self, flights).give_up(error)
+
     def _write_one_record(self) -> bool:
         flights = self.waiting[: self._line_count_max]
         if not OpRecord(self, flights).write():
             return False
-        # Deleted only now, and atomically: another thread may have added to the end meanwhile.
+        # Only now, and in one go: other threads add to the end meanwhile.
         del self.waiting[: len(flights)]
         return True
 
@@ -59,15 +73,30 @@ class OpRecord:
         self.written_at_s = 0.0
 
     def write(self) -> bool:
-        """Queue it; False when the client has no room."""
+        """Queue it; False: the client has no room. A refusal is told to the flights."""
         pipeline = self.queue.pipeline
         group, encode = pipeline.group, codec.producer_op
         lines = [
             # `_value_`, because `value` is a property that takes longer than the line.
-            encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # they have one
+            encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # it has one
             for f in self.flights
         ]
-        return pipeline.produce_op(self, codec.encode_ops(lines))
+        self.written_at_s = self.written_at_s or time.monotonic()
+        try:
+            pipeline.produce(
+                pipeline.op_topic,
+                codec.encode_ops(lines),
+                None,
+                self.queue.partition,
+                self.reported,
+            )
+        except BufferError:
+            return False
+        except Exception as exc:  # noqa: BLE001 - border to the client: whoever waits for the flights is told
+            pipeline.post(partial(self._not_acknowledged, exc))
+        return True
+
+    # --- on the producer's thread -------------------------------------------------------------------------------------
 
     def reported(self, error: Any, record: Any) -> None:
         """It is acknowledged or not; a delivery report, so it never raises."""
@@ -75,6 +104,49 @@ class OpRecord:
         if not pipeline.is_serving:
             pipeline.begin_round()
         if error is None:
-            pipeline.ops_acknowledged(self.flights, record.offset())
+            self._acknowledged(record.offset())
         else:
-            pipeline.ops_not_acknowledged(self, error)
+            self._not_acknowledged(error)
+
+    def _acknowledged(self, offset: int) -> None:
+        pipeline = self.queue.pipeline
+        watched = []
+        with pipeline.condition:
+            for flight in self.flights:
+                flight.op_offset = offset
+                if flight.stage is not FAILED:
+                    flight.stage = ACKNOWLEDGED
+                if flight.waker is not None:
+                    watched.append(flight)
+        pipeline.give_back(len(self.flights))
+        for flight in watched:
+            flight.wake()
+
+    def _not_acknowledged(self, reason: Any) -> None:
+        pipeline = self.queue.pipeline
+        error = pipeline.error_of(reason, topic=pipeline.op_topic, flight=self.flights[0])
+        waited_s = time.monotonic() - self.written_at_s
+        if (
+            isinstance(error, OutcomeUnknownError)
+            and pipeline.is_alive
+            and waited_s < pipeline.resolution_timeout_s
+        ):
+            pipeline.unsent.append(self)  # a line that comes twice says the same
+            return
+        self.give_up(error)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell its flights that their lines may not be stored."""
+        logger.error(
+            "op.not_acknowledged",
+            extra={
+                "txn_count": len(self.flights),
+                "reason": str(error),
+            },
+        )
+        for flight in self.flights:
+            unknown = OutcomeUnknownError(
+                f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op"
+            )
+            unknown.__cause__ = error
+            flight.op_failed(unknown)

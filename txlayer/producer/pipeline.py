@@ -23,11 +23,10 @@ from txlayer.errors import (
     FencedError,
     InvariantError,
     LifecycleError,
-    OutcomeUnknownError,
     TxLayerError,
 )
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.flight import ACKNOWLEDGED, FAILED, Flight
+from txlayer.producer.flight import Flight
 from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.waiting import Bell, Waker
 
@@ -92,20 +91,21 @@ class Pipeline:
         self.is_serving = False
         self.condition = threading.Condition()
         """Futures change their state under it."""
+        self.unsent: deque[OpRecord] = deque()
+        """Op records that were not acknowledged; sent again as they are."""
         # Free places: popping and appending are atomic, so taking one needs no lock and is exact.
         self.places: list[None] = [None] * in_flight_max
         self.places_bell = Bell(lambda: bool(self.places) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
-        self.write_soon: Callable[[OpQueue], None] = OpQueue.write
-        """What `resolved` does with a queue: threads write at once, a loop gathers what its tasks say in one turn."""
+        self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
+        """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max
-        self._resolution_timeout_s = resolution_timeout_s
+        self.resolution_timeout_s = resolution_timeout_s
         self._writer = writer
         self.produce = writer.produce
-        self.half_topic, self._op_topic = half_topic, op_topic
+        self.half_topic, self.op_topic = half_topic, op_topic
         self._posted: deque[Callable[[], None]] = deque()
-        self._unsent: deque[OpRecord] = deque()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-{group}", daemon=True)
         self._pid = os.getpid()
@@ -200,28 +200,31 @@ class Pipeline:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""
         error = exc
         if isinstance(exc, Exception):  # the client's refusal; else an interrupt
-            error = self._writer.error_of(exc, topic=self.half_topic, txn_id=flight.txn_id)
+            error = self.error_of(exc, topic=self.half_topic, flight=flight)
         self.post(partial(flight.half_not_sent, message_count, error))
         return error
 
     def resolved(self, flight: Flight) -> None:
         """Write the resolution that `flight` has now; without waiting."""
         queue = flight.queue
-        if not self.is_alive:
-            flight.op_failed(
-                OutcomeUnknownError(
-                    "the producer ended before the resolution was sent",
-                    txn_id=flight.txn_id,
-                    step="op",
-                )
-            )
-            return
         queue.waiting.append(flight)
-        self.write_soon(queue)
+        if self.is_alive:
+            self.write_soon(queue)
+        elif self.state is not State.FORKED:  # there, the locks are copies of a moment
+            self._give_up_rest()
+
+    def _write_unless_reports_come(self, queue: OpQueue) -> None:
+        # With records under way a report comes within a round trip, and behind it the producer's thread writes what is
+        # ready then: under load that packs several lines into one record. It cannot miss this one: a record counts as
+        # under way until its report is served, which is before the lines are written.
+        if not self._writer.unreported_count():
+            queue.write()
 
     def post(self, call: Callable[[], None]) -> None:
         """Have the producer's thread do something at the end of its round; it must not raise."""
         self._posted.append(call)
+        if not self.is_alive:
+            self._run_posted()
 
     def check_open(self) -> None:
         """Return when transactions may begin.
@@ -242,60 +245,9 @@ class Pipeline:
             ) from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
-    def half_error(self, error: Any, flight: Flight) -> TxLayerError:
-        """What a delivery report's error means for a half message."""
-        return self._writer.error_of(error, topic=self.half_topic, txn_id=flight.txn_id)
-
-    # --- op records ---------------------------------------------------------------------------------------------------
-
-    def produce_op(self, record: OpRecord, value: bytes) -> bool:
-        """Queue an op record; False when the client has no room. A refusal is told to its flights."""
-        if not record.written_at_s:
-            record.written_at_s = time.monotonic()
-        try:
-            self.produce(self._op_topic, value, None, record.queue.partition, record.reported)
-        except BufferError:
-            return False
-        except Exception as exc:  # noqa: BLE001 - border to the client: the flights carry it to whoever waits
-            error = exc
-            self.post(lambda: self.ops_not_acknowledged(record, error))
-        return True
-
-    def ops_acknowledged(self, flights: Sequence[Flight], op_offset: int) -> None:
-        """Their op lines are stored."""
-        watched = []
-        with self.condition:
-            for flight in flights:
-                flight.op_offset = op_offset
-                if flight.stage is not FAILED:
-                    flight.stage = ACKNOWLEDGED
-                if flight.waker is not None:
-                    watched.append(flight)
-        self.give_back(len(flights))
-        for flight in watched:
-            flight.wake()
-
-    def ops_not_acknowledged(self, record: OpRecord, reason: Any) -> None:
-        """Send them again while that may help: a line that comes twice says the same."""
-        error = self._writer.error_of(reason, topic=self._op_topic, txn_id=record.flights[0].txn_id)
-        waited_s = time.monotonic() - record.written_at_s
-        if (
-            isinstance(error, OutcomeUnknownError)
-            and self.state in (State.OPEN, State.CLOSING)
-            and waited_s < self._resolution_timeout_s
-        ):
-            self._unsent.append(record)
-            return
-        logger.error(
-            "op.not_acknowledged",
-            extra={"txn_count": len(record.flights), "waited_s": round(waited_s, 1), "reason": str(error)},
-        )  # fmt: skip
-        for flight in record.flights:
-            unknown = OutcomeUnknownError(
-                f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op"
-            )
-            unknown.__cause__ = error
-            flight.op_failed(unknown)
+    def error_of(self, error: Any, *, topic: str, flight: Flight) -> TxLayerError:
+        """What a report's error, or an exception of `produce`, means for a record of the flight."""
+        return self._writer.error_of(error, topic=topic, txn_id=flight.txn_id)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -306,7 +258,7 @@ class Pipeline:
             self.post(self.places_bell.ring)  # who waits for a place would wait for ever
 
     def end(self, timeout_s: float) -> None:
-        """Stop the thread and give the client back; what is in flight then is reported as an error."""
+        """Stop the thread and give the client back; what is in flight then is told that it failed."""
         if self.state in (State.CLOSED, State.FORKED):
             return
         self._is_stopping = True
@@ -315,6 +267,16 @@ class Pipeline:
             self.state = State.CLOSED
         self._writer.close(timeout_s)
         self._after_round()
+        self._give_up_rest()
+
+    def _give_up_rest(self) -> None:
+        """Tell those whose resolutions are not sent any more."""
+        ended = LifecycleError("the producer ended before they could be sent", state="closed")
+        while self.unsent:
+            self.unsent.popleft().give_up(ended)
+        for queue in self.queues:
+            queue.give_up(ended)
+        self._wake()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -323,49 +285,61 @@ class Pipeline:
         self.gate.acquire()
         self.is_serving = True
 
+    def serve(self, timeout_s: float) -> None:
+        """One round: wait for reports for at most so long, and do what follows from them."""
+        poll = self._writer.poll
+        if poll(timeout_s):
+            for _ in range(POLLS_MAX):  # reports that came while this thread waited for its turn
+                if not poll(0):
+                    break
+        self._after_round()
+
     def _run(self) -> None:
-        poll, failure = self._writer.poll, self._writer.failure
         looked_at = time.monotonic()
         try:
             while not self._is_stopping:
-                if poll(POLL_S):
-                    for _ in range(
-                        POLLS_MAX
-                    ):  # reports that came while this thread waited for its turn
-                        if not poll(0):
-                            break
-                self._after_round()
+                self.serve(POLL_S)
                 now = time.monotonic()
                 if now - looked_at > LOOK_S:
                     looked_at = now
                     self.places_bell.ring()
-                    if (fatal := failure()) is not None:
+                    if (fatal := self._writer.failure()) is not None:
                         self._fail(fatal)
         except BaseException as exc:
             logger.critical("producer.broken", exc_info=exc)
             self._fail(InvariantError(f"the producer's thread ended: {exc!r}"))
 
     def _after_round(self) -> None:
-        """What follows from the reports of one call of `poll`."""
+        """What follows from the reports of one round."""
+        if self.is_serving:
+            self.is_serving = False
+            self.gate.release()
         if self.to_run:
             self._run_local_transactions()
-        while self._posted:
-            self._posted.popleft()()
-        while self._unsent and self._unsent[0].write():
-            self._unsent.popleft()
+        self._run_posted()
+        while self.unsent and self.is_alive and self.unsent[0].write():
+            self.unsent.popleft()
         self.write_ops()
         if self.places_bell and self.places:
             self.places_bell.ring(len(self.places))
         if self.round_bell:
             self.round_bell.ring()
-        if self.is_serving:
-            self.is_serving = False
-            self.gate.release()
+        self._wake()
+        if self.at_end_of_round is not None:
+            self.at_end_of_round()
+
+    def _run_posted(self) -> None:
+        while True:
+            try:
+                call = self._posted.popleft()
+            except IndexError:
+                return
+            call()
+
+    def _wake(self) -> None:
         wakers, self.to_wake = self.to_wake, []
         for waker in wakers:
             waker()
-        if self.at_end_of_round is not None:
-            self.at_end_of_round()
 
     def write_ops(self) -> None:
         """Write every resolution that is ready."""

@@ -158,7 +158,7 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     engine.connections.close()
     if left_count:
         raise OutcomeUnknownError(
-            f"{left_count} transactions were still in flight after {timeout_s:g} s; check-backs settle them",
+            f"{left_count} transactions were still in flight when the producer ended; check-backs settle them",
             step="close",
         )
 

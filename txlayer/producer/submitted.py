@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
-from txlayer.core.messages import Message, Resolution
+from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.flight import FAILED, PREPARED, STORING, UNKNOWN, Flight
+from txlayer.producer.flight import FAILED, PREPARED, STORING, Flight
 from txlayer.producer.ops import OpQueue
 from txlayer.producer.results import TransactionSendResult
 
 LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 """Called once its half messages are acknowledged. Nothing (None) commits, like leaving a `with` block."""
-
-COMMIT = Resolution.COMMIT
 
 
 def said_by_local_transaction(said: object) -> Resolution:
@@ -196,8 +194,7 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     def _announce(self) -> None:
         """Tell everybody who waits; the stage is final already."""
         with self._condition:
-            watchers, self._watchers = self._watchers, None
-            for watcher in watchers or ():
+            for watcher in self._watchers or ():
                 if self._exception is None:
                     watcher.add_result(self)
                 else:
@@ -233,7 +230,7 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         return self._watchers
 
     @property
-    def _done_callbacks(self) -> list[Callable[[Future[Any]], object]]:  # type: ignore[override]  # the same
+    def _done_callbacks(self) -> list[Callable[[Future[Any]], object]]:
         if self._callbacks is None:
             self._callbacks = []
             self.waker = self._announce

@@ -22,7 +22,7 @@ from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import ANYWHERE, now_ms
-from txlayer.producer.pipeline import LOOK_S, Pipeline
+from txlayer.producer.pipeline import LOOK_S, Pipeline, State
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
@@ -94,19 +94,23 @@ class TransactionalProducer:
             OutcomeUnknownError: not all ended in time; the producer is closed, check-backs settle the rest.
             LifecycleError: called from a local transaction on the producer's own thread, which would wait for itself.
         """
-        engine = self._engine
-        if engine is not None and engine.pipeline.is_own_thread:
-            raise LifecycleError(
-                "close() inside a local transaction would wait for it", state="open"
-            )
         with self._lock:
+            engine = self._engine
+            if engine is not None:
+                if engine.pipeline.state is State.FORKED:
+                    return  # its client belongs to the parent process: not even giving it back is ours
+                if engine.pipeline.is_own_thread:
+                    raise LifecycleError(
+                        "close() inside a local transaction would wait for it", state="open"
+                    )
             self._is_closed = True
-            engine, self._engine = self._engine, None
-            if engine is None:
-                return
-            atexit.unregister(self.close)
+            self._engine = None
+        if engine is not None:
             timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
-            drive(steps.close(engine, timeout_s), engine.pipeline)
+            try:
+                drive(steps.close(engine, timeout_s), engine.pipeline)
+            finally:
+                atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         self.start()

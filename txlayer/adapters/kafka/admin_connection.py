@@ -121,6 +121,9 @@ class AdminConnection:
             self._trouble = error.str().partition(" (after ")[0]
 
     def _unavailable(self, waited_ms: int) -> BrokerUnavailableError:
+        # A client that knew a group's coordinator before the brokers went away may wait for that one for ever
+        # (librdkafka #5511): the next question gets a new client.
+        self.close()
         return BrokerUnavailableError(
             f"no broker answered: {self._trouble or 'timed out'}",
             bootstrap_servers=self._config.bootstrap_servers,

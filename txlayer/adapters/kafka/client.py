@@ -87,6 +87,9 @@ def transactional_producer(
             "socket.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms - 1000,
             "linger.ms": 0,
+            # When no broker answers, the default forgets all of them, the transaction's coordinator too, and send_offsets
+            # waits for it for ever (librdkafka #5511). A writer that fails is replaced: the next one begins at bootstrap.
+            "metadata.recovery.strategy": "none",
             "allow.auto.create.topics": False,
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 1_000_000,

@@ -36,6 +36,7 @@ class KafkaHalfWriter:
         # Bound once: these are called for every record and every round.
         self.produce: Callable[..., None] = self._producer.produce
         self.poll: Callable[[float], int] = self._producer.poll
+        self.unreported_count: Callable[[], int] = self._producer.__len__
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """What a report's error, or an exception of `produce`, means for the record."""

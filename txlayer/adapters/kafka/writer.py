@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.kafka.client import transactional_producer
+from txlayer.adapters.kafka.deadline import Deadline
 from txlayer.adapters.kafka.errors import (
     REFUSED_RECORD_CODES,
     REFUSED_TOPIC_CODES,
@@ -24,6 +25,7 @@ from txlayer.adapters.kafka.errors import (
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import (
+    BrokerUnavailableError,
     ForbiddenTopicError,
     MemberFencedError,
     ProducerFencedError,
@@ -48,6 +50,7 @@ class KafkaTransactionalWriter:
             timeout_ms=timeout_ms,
             batch_bytes_max=batch_bytes_max,
         )
+        self._deadline = Deadline("txlayer-send-offsets")
         self.produce: Callable[..., None] = self._producer.produce
 
     def initialise(self, *, timeout_s: float) -> None:
@@ -107,14 +110,23 @@ class KafkaTransactionalWriter:
         Raises:
             MemberFencedError: the group went on without this member.
             RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
+            BrokerUnavailableError: not answered within `timeout_s`; the client may never come back from it.
             TxLayerError: anything else; the Kafka transaction must be given up.
         """
+        partitions = [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
+
+        def send() -> None:
+            self._producer.send_offsets_to_transaction(partitions, member, timeout_s)
+
         with self._errors_as_ours():
-            self._producer.send_offsets_to_transaction(
-                [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()],
-                member,
-                timeout_s,
-            )
+            try:
+                self._deadline.call(send, within_s=timeout_s)
+            except TimeoutError as exc:
+                raise BrokerUnavailableError(
+                    f"send_offsets: {exc}",
+                    bootstrap_servers=self._config.bootstrap_servers,
+                    waited_ms=int(timeout_s * 1000),
+                ) from exc
 
     def commit(self, *, timeout_s: float) -> None:
         """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
@@ -147,6 +159,7 @@ class KafkaTransactionalWriter:
         Raises:
             TxLayerError: the client could not be closed; it is discarded all the same.
         """
+        self._deadline.close()
         try:
             self._producer.purge()
             self._producer.close()

@@ -1,0 +1,351 @@
+"""What a coordinator does with what may stand in half and op, in whatever order and however wrong; one for all tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.raw import Prepared, RawWriter
+from tests.support.running import RunningCoordinator
+from tests.support.waiting import wait_until
+from txlayer.config import CoordinatorConfig
+from txlayer.core import codec
+from txlayer.core.messages import HalfHeader, HalfOptions, Resolution
+
+pytestmark = pytest.mark.kafka
+
+COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Arena:
+    """One namespace for the file; tests use ids of their own."""
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
+    """It runs while all tests of the file do: whatever one of them wrote must not stop it."""
+    config = CoordinatorConfig(
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        misplaced_after=timedelta(seconds=1),
+        session_timeout=timedelta(seconds=3),
+    )
+    with RunningCoordinator(config) as running:
+        yield running
+        assert 0 == running.coordinator.rebuild_count
+
+
+@pytest.fixture
+def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
+    """Writes to the namespace while the coordinator runs."""
+    assert coordinator.failure is None
+    return RawWriter(arena)
+
+
+def one(arena: Arena, raw: RawWriter, **more: object) -> Prepared:
+    """A transaction of one message."""
+    return raw.prepare((arena.targets[0], b"key", b"value"), **more)  # type: ignore[arg-type]  # passed through
+
+
+def settle(arena: Arena, raw: RawWriter, partition: int) -> None:
+    """Everything written so far to this partition was applied: a later transaction has come through."""
+    last = one(arena, raw, key=raw.key_in(partition))
+    raw.commit(last)
+    arena.wait_until_visible(last.txn_id)
+
+
+def reported(coordinator: RunningCoordinator, name: str, key: str) -> bool:
+    """True when the coordinator reported this of the transaction."""
+    return any(e.get("txn_key") == key for e in coordinator.events(f"transaction.{name}"))
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_forwards_key_value_and_headers_as_they_are(arena: Arena, raw: RawWriter) -> None:
+    mine = one(arena, raw, headers=[("trace", b"1"), ("trace", b"2"), ("empty", None)])
+
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert (b"key", b"value") == (record.key, record.value)
+    assert [("trace", b"1"), ("trace", b"2"), ("empty", None)] == record.headers[:3]
+    assert [codec.ID_HEADER, codec.ORIGIN_HEADER] == [name for name, _ in record.headers[3:]]
+
+
+def test_a_null_key_and_a_null_value_are_forwarded_as_they_are(
+    arena: Arena, raw: RawWriter
+) -> None:
+    mine = raw.prepare((arena.targets[0], None, None))
+
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert (None, None) == (record.key, record.value)
+
+
+def test_a_commit_said_twice_forwards_once(arena: Arena, raw: RawWriter) -> None:
+    mine = one(arena, raw)
+
+    raw.resolve(mine, COMMIT, COMMIT)
+    raw.commit(mine)
+    settle(arena, raw, mine.partition)
+    raw.commit(mine)
+    settle(arena, raw, mine.partition)
+
+    assert 1 == len(arena.visible(mine.txn_id))
+
+
+@pytest.mark.promise("P4")
+def test_a_rollback_after_the_commit_is_reported_and_changes_nothing(
+    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
+) -> None:
+    mine = one(arena, raw)
+
+    raw.resolve(mine, COMMIT, ROLLBACK)
+    settle(arena, raw, mine.partition)
+
+    assert 1 == len(arena.visible(mine.txn_id))
+    assert reported(coordinator, "conflict", mine.key)
+
+
+@pytest.mark.promise("P4")
+def test_a_commit_after_the_rollback_is_reported_and_forwards_nothing(
+    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
+) -> None:
+    mine = one(arena, raw)
+
+    raw.resolve(mine, ROLLBACK, COMMIT)
+    settle(arena, raw, mine.partition)
+
+    assert [] == arena.visible(mine.txn_id)
+    assert reported(coordinator, "conflict", mine.key)
+
+
+def test_an_unknown_decides_nothing(arena: Arena, raw: RawWriter) -> None:
+    mine = one(arena, raw)
+
+    raw.resolve(mine, UNKNOWN)
+    settle(arena, raw, mine.partition)
+    before = arena.visible(mine.txn_id)
+    raw.commit(mine)
+
+    assert [] == before
+    assert 1 == len(arena.wait_until_visible(mine.txn_id))
+
+
+def test_an_op_that_comes_before_its_half_record_waits_for_it(arena: Arena, raw: RawWriter) -> None:
+    key = raw.key()
+    partition = raw.home_of(key)
+    announced = Prepared(key, partition, (raw.half_end(partition),))
+
+    raw.commit(announced)
+    mine = one(arena, raw, key=key)
+
+    assert announced.offsets == mine.offsets
+    assert 1 == len(arena.wait_until_visible(mine.txn_id))
+
+
+def test_two_attempts_with_one_id_know_nothing_of_each_other(arena: Arena, raw: RawWriter) -> None:
+    first = one(arena, raw)
+    key = f"{first.txn_id}/ffffffff"
+    second = raw.prepare((arena.targets[0], b"key", b"second"), key=key)
+    assert first.key != second.key
+
+    raw.resolve(first, ROLLBACK)
+    raw.commit(second)
+    settle(arena, raw, first.partition)
+
+    assert [b"second"] == [record.value for record in arena.visible(first.txn_id)]
+
+
+def test_an_op_that_names_another_half_record_does_not_count(
+    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
+) -> None:
+    other = one(arena, raw)
+    mine = one(arena, raw, key=raw.key_in(other.partition))
+
+    raw.op(mine.partition, mine.line(ROLLBACK, offset=other.offsets[0]).encode())
+    raw.commit(mine)
+
+    assert 1 == len(arena.wait_until_visible(mine.txn_id))
+    assert reported(coordinator, "wrong-offset", mine.key)
+
+
+@pytest.mark.promise("P5")
+def test_a_transaction_of_ten_thousand_messages_is_forwarded_whole(
+    arena: Arena, raw: RawWriter
+) -> None:
+    messages = [(arena.targets[n % 2], b"key", str(n).encode()) for n in range(10_000)]
+    mine = raw.prepare(*messages)
+
+    raw.commit(mine)
+
+    visible = arena.wait_until_visible(mine.txn_id, count=10_000)
+    assert [str(n).encode() for n in range(10_000)] == sorted(
+        (record.value or b"" for record in visible), key=int
+    )
+
+
+def test_a_transaction_of_one_message_more_is_parked(arena: Arena, raw: RawWriter) -> None:
+    mine = raw.prepare(*[(arena.targets[0], b"key", b"")] * 10_001)
+
+    raw.commit(mine)
+
+    summary = arena.wait_for_doubt(mine.key, state="parked-committed")
+    assert ("limit", 10_001) == (summary.reason, summary.seen)
+    assert [] == arena.visible(mine.txn_id)
+
+
+# --- incomplete and misplaced -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P5")
+def test_an_incomplete_commit_is_parked_and_forwarded_when_the_rest_and_a_commit_come(
+    arena: Arena, raw: RawWriter
+) -> None:
+    topic = arena.targets[0]
+    mine = raw.prepare((topic, b"key", b"0"), (topic, b"key", b"1"), count=3)
+
+    raw.commit(mine)
+    summary = arena.wait_for_doubt(mine.key, state="parked-committed")
+    before = arena.visible(mine.txn_id)
+    rest = raw.prepare((topic, b"key", b"2"), key=mine.key, first_index=2, count=3)
+    raw.commit(rest)
+
+    visible = arena.wait_until_visible(mine.txn_id, count=3)
+    assert ("incomplete", 2, 3) == (summary.reason, summary.seen, summary.count)
+    assert [] == before
+    assert [b"0", b"1", b"2"] == [record.value for record in visible]
+    wait_until(lambda: mine.key not in arena.doubt().summaries, within=10, what="off doubt")
+
+
+def test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody(
+    arena: Arena, raw: RawWriter
+) -> None:
+    key = raw.key()
+    partition = raw.home_of(key)
+    lost = Prepared(key, partition, (raw.half_end(partition) + 1_000,))
+
+    offset = raw.commit(lost)
+    settle(arena, raw, partition)
+
+    shelf = arena.doubt()
+    aside = f"origin/{arena.topics.op}/{partition}/{offset}:0"
+    assert "misplaced" == shelf.why(aside).partition(" ")[0]
+    assert ("parked", "misplaced") == (shelf.summaries[key].state, shelf.summaries[key].reason)
+    # Its half record may still come, and then a resolution that names it.
+    late = one(arena, raw, key=key)
+    raw.commit(late)
+    assert 1 == len(arena.wait_until_visible(late.txn_id))
+
+
+def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: RawWriter) -> None:
+    key = raw.key_in(0)
+    head = HalfHeader(key, "tests", arena.targets[0], 0, 1, 0, HalfOptions())
+    packed = codec.encode_half_header(head)
+
+    offset = raw.half(1, b"lost", headers=[(codec.HALF_HEADER, packed)], key=b"key")
+    settle(arena, raw, 1)
+
+    aside = f"origin/{arena.topics.half}/1/{offset}"
+    wait_until(lambda: arena.doubt().why(aside), within=10, what="kept aside")
+    shelf = arena.doubt()
+    assert "misplaced belongs into partition 0" == shelf.why(aside)
+    kept = shelf.asides[aside]
+    assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("txl", None)],
+        [("txl", b"")],
+        [("txl", b"\xff\xfe")],
+        [("txl", b"9|later|version|of|0/1|0|")],
+        [("txl", b"1|id/00000000|g|t|x/y|0|")],
+        [("other", b"header")],
+    ],
+    ids=["none", "null", "empty", "not text", "version", "not a number", "another"],
+)
+def test_garbage_on_half_is_kept_aside_with_its_bytes(
+    arena: Arena, raw: RawWriter, headers: list[tuple[str, bytes | None]]
+) -> None:
+    offset = raw.half(2, b"\x00garbage", headers=headers)
+
+    aside = f"origin/{arena.topics.half}/2/{offset}"
+    wait_until(lambda: arena.doubt().why(aside), within=20, what="kept aside")
+
+    shelf = arena.doubt()
+    kept = shelf.asides[aside]
+    assert "undecodable" == shelf.why(aside).partition(" ")[0]
+    assert b"\x00garbage" == codec.decode_content(value=kept.value, headers=kept.headers)[1]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff\x00\xfe"], ids=["null", "empty", "not text"])
+def test_garbage_on_op_is_kept_aside(arena: Arena, raw: RawWriter, value: bytes | None) -> None:
+    offset = raw.op(2, value)
+    settle(arena, raw, 2)
+
+    aside = f"origin/{arena.topics.op}/2/{offset}"
+    wait_until(lambda: arena.doubt().why(aside), within=20, what="kept aside")
+    assert "undecodable" == arena.doubt().why(aside).partition(" ")[0]
+
+
+def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: RawWriter) -> None:
+    first = one(arena, raw)
+    second = one(arena, raw, key=raw.key_in(first.partition))
+    lines = [first.line(COMMIT), "1|C|nonsense|0", second.line(COMMIT)]
+
+    offset = raw.op(first.partition, codec.encode_ops(lines))
+
+    arena.wait_until_visible(first.txn_id)
+    arena.wait_until_visible(second.txn_id)
+    shelf = arena.doubt()
+    assert shelf.why(f"origin/{arena.topics.op}/{first.partition}/{offset}:1")
+    assert (
+        b"1|C|nonsense|0"
+        == shelf.asides[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
+    )
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(
+    arena: Arena, raw: RawWriter, days: int
+) -> None:
+    born_ms = int(time.time() * 1000) + days * DAY_MS
+    mine = one(arena, raw, born_ms=born_ms)
+    settle(arena, raw, mine.partition)
+    shelf = arena.doubt()
+
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert mine.key not in shelf.summaries, "its age counts by the broker's clock alone"
+    origin = codec.decode_origin(dict(record.headers)[codec.ORIGIN_HEADER] or b"")
+    assert isinstance(origin, tuple)
+    assert born_ms == origin[4]
+
+
+def test_a_message_from_the_future_is_forwarded_with_the_time_of_now(
+    arena: Arena, raw: RawWriter
+) -> None:
+    in_a_day = int(time.time() * 1000) + DAY_MS
+    mine = one(arena, raw, options=HalfOptions(timestamp_ms=in_a_day))
+
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert record.timestamp_ms < in_a_day

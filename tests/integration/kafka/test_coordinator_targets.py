@@ -1,0 +1,218 @@
+"""What a coordinator does when a real topic refuses: hold what belongs to the topic, park what belongs to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.raw import RawWriter, delete_topic
+from tests.support.running import RunningCoordinator
+from tests.support.waiting import wait_until
+from txlayer.config import CoordinatorConfig
+from txlayer.core import codec
+from txlayer.core.messages import HalfOptions, Resolution
+
+pytestmark = pytest.mark.kafka
+
+COMMIT = Resolution.COMMIT
+ALLOWED = ("real-*", "late-*", "small-*", "gone-*")
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Arena:
+    """One namespace for the file."""
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
+    """It runs while all tests of the file do."""
+    config = CoordinatorConfig(
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        target_topics=ALLOWED,
+        session_timeout=timedelta(seconds=3),
+    )
+    with RunningCoordinator(config) as running:
+        yield running
+
+
+@pytest.fixture
+def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
+    """Writes to the namespace while the coordinator runs."""
+    assert coordinator.failure is None
+    return RawWriter(arena)
+
+
+def set_message_bytes_max(servers: str, topic: str, byte_count: int) -> None:
+    """Change a topic's own limit."""
+    entry = ConfigEntry(
+        "max.message.bytes", str(byte_count), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+@pytest.mark.promise("P1")
+def test_an_unknown_topic_holds_its_transaction_until_it_exists(
+    arena: Arena, raw: RawWriter
+) -> None:
+    topic = unique_name("late")
+    held = raw.prepare((topic, b"key", b"value"))
+    other = raw.prepare((arena.targets[0], b"key", b"other"), key=raw.key_in(held.partition))
+
+    raw.commit(held)
+    raw.commit(other)
+    arena.wait_until_visible(other.txn_id)
+    summary = arena.wait_for_doubt(held.key, state="held")
+    create_topic(arena.servers, topic)
+
+    assert "topic-missing" == summary.reason
+    (record,) = arena.wait_until_visible(held.txn_id, topics=[topic])
+    assert b"value" == record.value
+    wait_until(lambda: held.key not in arena.doubt().summaries, within=10, what="off doubt")
+
+
+@pytest.mark.promise("P6")
+def test_a_held_transaction_holds_its_key_on_every_topic(arena: Arena, raw: RawWriter) -> None:
+    topic, key = unique_name("late"), b"customer-7"
+    first = raw.prepare((topic, key, b"1"), (arena.targets[0], key, b"1"), ordering_key=key)
+    second = raw.prepare((arena.targets[0], key, b"2"), ordering_key=key)
+    other = raw.prepare((arena.targets[0], b"k", b"3"), key=raw.key_in(first.partition))
+
+    for prepared in (first, second, other):
+        raw.commit(prepared)
+    arena.wait_until_visible(other.txn_id)
+    arena.wait_for_doubt(second.key, state="waiting")
+    before = arena.visible(first.txn_id), arena.visible(second.txn_id)
+    create_topic(arena.servers, topic)
+
+    (visible,) = arena.wait_until_visible(second.txn_id)
+    (earlier,) = arena.visible(first.txn_id)
+    assert ([], []) == before
+    assert earlier.offset < visible.offset
+    assert 1 == len(arena.visible(first.txn_id, topics=[topic]))
+
+
+@pytest.mark.promise("P1")
+def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(
+    arena: Arena, raw: RawWriter
+) -> None:
+    topic = create_topic(arena.servers, unique_name("gone"), partitions=2)
+    known = raw.prepare((topic, b"key", b"before"))
+    raw.commit(known)
+    arena.wait_until_visible(known.txn_id, topics=[topic])
+    lost = raw.prepare((topic, b"key", b"after"), (arena.targets[0], b"key", b"after"))
+    other = raw.prepare((arena.targets[0], b"key", b"other"), key=raw.key_in(lost.partition))
+
+    delete_topic(arena.servers, topic)
+    raw.commit(lost)
+    raw.commit(other)
+    arena.wait_until_visible(other.txn_id)
+    summary = arena.wait_for_doubt(lost.key, state="held")
+    before = arena.visible(lost.txn_id)
+    create_topic(arena.servers, topic, partitions=2)
+
+    assert "topic-missing" == summary.reason
+    assert [] == before
+    assert 1 == len(arena.wait_until_visible(lost.txn_id, topics=[topic], within=60))
+    assert 1 == len(arena.visible(lost.txn_id))
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["private", "__consumer_offsets", "real-orders.dlq", "real-orders.replay", "half", "doubt"],
+)
+def test_a_forbidden_target_parks_its_transaction(arena: Arena, raw: RawWriter, topic: str) -> None:
+    name = f"{arena.namespace}.{topic}" if topic in ("half", "doubt") else topic
+    mine = raw.prepare((arena.targets[0], b"key", b"good"), (name, b"key", b"bad"))
+
+    raw.commit(mine)
+
+    summary = arena.wait_for_doubt(mine.key, state="parked-committed")
+    assert "forbidden-topic" == summary.reason
+    assert [] == arena.visible(mine.txn_id)
+
+
+def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
+    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
+) -> None:
+    topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
+    large = raw.prepare((topic, b"key", b"x" * 20_000))
+    rebuilt = coordinator.coordinator.rebuild_count
+
+    raw.commit(large)
+
+    summary = arena.wait_for_doubt(large.key, state="parked-committed")
+    assert "too-large" == summary.reason
+    assert rebuilt == coordinator.coordinator.rebuild_count
+
+
+@pytest.mark.promise("P1")
+def test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest_goes_on(
+    arena: Arena, raw: RawWriter
+) -> None:
+    topic = create_topic(arena.servers, unique_name("small"))
+    first = raw.prepare((topic, b"key", b"learnt"))
+    raw.commit(first)
+    arena.wait_until_visible(first.txn_id, topics=[topic])
+    partition = first.partition
+    good = [raw.prepare((topic, b"key", b"good"), key=raw.key_in(partition)) for _ in range(20)]
+    large = raw.prepare((topic, b"key", b"x" * 20_000), key=raw.key_in(partition))
+    good += [raw.prepare((topic, b"key", b"good"), key=raw.key_in(partition)) for _ in range(20)]
+
+    set_message_bytes_max(arena.servers, topic, 10_000)
+    lines = [good_one.line(COMMIT) for good_one in good]
+    lines.insert(20, large.line(COMMIT))
+    raw.op(partition, codec.encode_ops(lines))
+
+    summary = arena.wait_for_doubt(large.key, state="parked-committed", within=60)
+    for prepared in good:
+        assert 1 == len(arena.wait_until_visible(prepared.txn_id, topics=[topic], within=60))
+    assert summary.reason in ("too-large", "refused")
+    assert [] == arena.visible(large.txn_id, topics=[topic])
+
+
+def test_a_partition_that_the_topic_does_not_have_parks_its_transaction(
+    arena: Arena, raw: RawWriter
+) -> None:
+    mine = raw.prepare((arena.targets[0], b"key", b"value"), options=HalfOptions(partition=99))
+    other = raw.prepare((arena.targets[0], b"key", b"other"), key=raw.key_in(mine.partition))
+
+    raw.commit(mine)
+    raw.commit(other)
+
+    arena.wait_until_visible(other.txn_id)
+    summary = arena.wait_for_doubt(mine.key, state="parked-committed", within=60)
+    assert "refused" == summary.reason
+
+
+def test_a_parked_transaction_is_forwarded_by_a_second_commit_when_its_topic_is_mended(
+    arena: Arena, raw: RawWriter
+) -> None:
+    topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
+    large = raw.prepare((topic, b"key", b"x" * 20_000))
+    raw.commit(large)
+    arena.wait_for_doubt(large.key, state="parked-committed")
+
+    set_message_bytes_max(arena.servers, topic, 100_000)
+
+    def forwarded() -> bool:
+        # What is known of a topic that accepts is looked at again when something goes wrong, or at a restart.
+        raw.commit(large)
+        return bool(arena.visible(large.txn_id, topics=[topic]))
+
+    wait_until(forwarded, within=90, what="forwarded")

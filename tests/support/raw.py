@@ -1,0 +1,150 @@
+"""Half and op records written byte by byte with a plain client: also such as no producer of ours would write."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from tests.support.arena import Arena
+from tests.support.load import new_key, plain_producer
+from tests.support.logs import Headers, ends
+from txlayer.core import codec, partitions
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution
+
+GROUP = "tests"
+FLUSH_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction whose half records are acknowledged."""
+
+    key: str
+    partition: int
+    offsets: tuple[int, ...]
+
+    @property
+    def txn_id(self) -> str:
+        """The id without the nonce."""
+        return self.key.partition("/")[0]
+
+    def line(self, resolution: Resolution, *, offset: int | None = None) -> str:
+        """Its op line; `offset` instead of that of its last half record."""
+        last = self.offsets[-1] if offset is None else offset
+        return codec.encode_op(OpMessage(resolution, self.key, GROUP, last, 0))
+
+
+class RawWriter:
+    """Writes to one arena; every call returns when the records are acknowledged."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._producer = plain_producer(arena.servers)
+        self._rng = random.Random()
+
+    def key(self) -> str:
+        """A fresh `id/nonce`."""
+        return new_key(self._rng)
+
+    def key_in(self, partition: int) -> str:
+        """A fresh `id/nonce` that lives in this partition."""
+        while True:
+            key = self.key()
+            if self.home_of(key) == partition:
+                return key
+
+    def home_of(self, key: str, *, ordering_key: bytes | None = None) -> int:
+        """The partition where a transaction lives."""
+        return partitions.half_partition(
+            ordering_key=ordering_key,
+            txn_id=key.partition("/")[0],
+            partition_count=self._arena.partition_count,
+        )
+
+    def prepare(  # each argument is a byte that a test may want to control
+        self,
+        *messages: tuple[str, bytes | None, bytes | None],
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        options: HalfOptions = NO_OPTIONS,
+        count: int | None = None,
+        first_index: int = 0,
+        born_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Prepared:
+        """Store (real topic, key, value) as half records; `count` more than there are makes it incomplete."""
+        key = key or self.key()
+        if ordering_key is not None:
+            options = options._replace(key_hash=partitions.key_hash(ordering_key))
+        partition = self.home_of(key, ordering_key=ordering_key)
+        records = []
+        for index, (topic, message_key, value) in enumerate(messages, start=first_index):
+            head = HalfHeader(
+                key, GROUP, topic, index, len(messages) if count is None else count,
+                int(time.time() * 1000) if born_ms is None else born_ms, options,
+            )  # fmt: skip
+            packed = codec.encode_half_header(head)
+            records.append((value, message_key, [*(headers or []), (codec.HALF_HEADER, packed)]))
+        return Prepared(key, partition, tuple(self._write_half(partition, records)))
+
+    def half(
+        self, partition: int, value: bytes | None, *, headers: Headers, key: bytes | None = None
+    ) -> int:
+        """Any record on the half topic; its offset."""
+        return self._write_half(partition, [(value, key, headers)])[0]
+
+    def op(self, partition: int, value: bytes | None) -> int:
+        """Any record on the op topic; its offset."""
+        offsets: list[int] = []
+        self._produce(self._arena.topics.op, value, partition, offsets)
+        self._flush()
+        return offsets[0]
+
+    def resolve(self, prepared: Prepared, *resolutions: Resolution) -> int:
+        """Op lines in one record."""
+        lines = [prepared.line(resolution) for resolution in resolutions]
+        return self.op(prepared.partition, codec.encode_ops(lines))
+
+    def commit(self, prepared: Prepared) -> int:
+        """The plain case."""
+        return self.resolve(prepared, Resolution.COMMIT)
+
+    def half_end(self, partition: int) -> int:
+        """The offset that the next half record of this partition will have, if nobody else writes."""
+        half = self._arena.topics.half
+        return ends(self._arena.servers, [half], isolation="read_uncommitted")[half, partition]
+
+    def _write_half(
+        self, partition: int, records: Sequence[tuple[bytes | None, bytes | None, Headers]]
+    ) -> list[int]:
+        offsets: list[int] = []
+        for value, key, headers in records:
+            self._produce(
+                self._arena.topics.half, value, partition, offsets, key=key, headers=headers
+            )
+        self._flush()
+        assert len(records) == len(offsets)
+        return offsets
+
+    def _produce(
+        self, topic: str, value: bytes | None, partition: int, offsets: list[int], **more: Any
+    ) -> None:
+        def done(error: Any, record: Any) -> None:
+            assert error is None, error
+            offsets.append(record.offset())
+
+        self._producer.produce(topic, value, partition=partition, on_delivery=done, **more)
+
+    def _flush(self) -> None:
+        assert not self._producer.flush(FLUSH_S), "records were not acknowledged"
+
+
+def delete_topic(servers: str, name: str) -> None:
+    """Delete a topic and wait for the answer."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.delete_topics([name], operation_timeout=30)[name].result(30)

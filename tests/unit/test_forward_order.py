@@ -1,0 +1,272 @@
+"""P6: who of an ordering key may go now."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fake_records import GROUP, FakeRecord, options, txn_key
+from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.messages import OrderMode
+from txlayer.core.transaction import More, Transaction
+from txlayer.core.transitions import TxnState
+
+OPEN, WAITING, HELD = TxnState.OPEN, TxnState.WAITING, TxnState.HELD
+COMMIT, PREPARE = OrderMode.COMMIT, OrderMode.PREPARE
+
+
+def transaction(
+    offset: int,
+    *,
+    state: TxnState = OPEN,
+    order: OrderMode = COMMIT,
+    key: str | None = "red",
+    decided: int | None = None,
+    doubt_offset: int = -1,
+) -> Transaction:
+    """A transaction with one half record at `offset`, decided by op record `decided`."""
+    name = txn_key(f"t{offset}")
+    txn = Transaction(name, GROUP, "orders", offset, 0, "0", (0, 0), FakeRecord())
+    txn.state = state
+    txn.more = More(options(key, order=order))
+    txn.more.decided_at = None if decided is None else (decided, 0)
+    txn.more.doubt_offset = doubt_offset
+    return txn
+
+
+def test_a_transaction_without_ordering_key_is_free() -> None:
+    plain = transaction(2, key=None, state=WAITING, decided=1)
+    order = ForwardOrder([transaction(0, state=HELD, decided=0), plain])
+
+    assert order.is_free(plain)
+
+
+@pytest.mark.promise("P6")
+def test_in_prepare_order_an_earlier_undecided_one_goes_first() -> None:
+    first, second = transaction(1), transaction(2, state=WAITING, order=PREPARE, decided=5)
+    order = ForwardOrder([first, second])
+
+    assert not order.is_free(second)
+    order.remove(first)
+    assert order.is_free(second)
+
+
+@pytest.mark.promise("P6")
+def test_in_commit_order_an_undecided_one_stops_nobody() -> None:
+    second = transaction(2, state=WAITING, decided=5)
+
+    assert ForwardOrder([transaction(1), second]).is_free(second)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("order", OrderMode)
+def test_a_held_one_stops_those_that_were_decided_later(order: OrderMode) -> None:
+    held, later = transaction(2, state=HELD, order=order, decided=3), transaction(1, decided=4)
+    later.state = WAITING
+
+    assert not ForwardOrder([held, later]).is_free(later)
+
+
+@pytest.mark.promise("P6")
+def test_a_held_one_does_not_stop_what_was_decided_before_it() -> None:
+    held, earlier = transaction(1, state=HELD, decided=9), transaction(2, state=WAITING, decided=4)
+
+    assert ForwardOrder([held, earlier]).is_free(earlier)
+
+
+@pytest.mark.promise("P6")
+def test_a_commit_ordered_one_does_not_wait_for_a_prepare_ordered_one_that_waits() -> None:
+    undecided = transaction(0)
+    waits = transaction(1, state=WAITING, order=PREPARE, decided=3)
+    free = transaction(2, state=WAITING, decided=4)
+
+    assert ForwardOrder([undecided, waits, free]).is_free(free)
+
+
+def test_one_key_does_not_wait_for_another() -> None:
+    blue = transaction(2, state=WAITING, key="blue", decided=4)
+
+    assert ForwardOrder([transaction(1, state=HELD, decided=3), blue]).is_free(blue)
+
+
+def test_of_several_that_may_go_the_first_decided_goes_first() -> None:
+    in_half = transaction(1, state=WAITING, order=PREPARE, decided=8)
+    in_line = transaction(2, state=WAITING, decided=4)
+    order = ForwardOrder([in_half, in_line])
+    key_hash = in_half.key_hash
+    assert key_hash is not None
+
+    gone = []
+    while (txn := order.next_free(key_hash)) is not None:
+        gone.append(txn)
+        order.remove(txn)
+
+    assert [in_line, in_half] == gone
+
+
+def test_a_prepare_ordered_one_that_was_held_and_waits_again_stops_nobody() -> None:
+    earlier = transaction(0)
+    held = transaction(1, state=HELD, order=PREPARE, decided=3)
+    later = transaction(2, state=WAITING, decided=4)
+    order = ForwardOrder([earlier, held, later])
+    assert not order.is_free(later)
+
+    held.state = WAITING
+    order.stuck(held)
+
+    assert order.is_free(later)
+
+
+def test_a_prepare_ordered_one_that_is_held_late_takes_its_place_among_the_decisions() -> None:
+    first = transaction(0, state=HELD, decided=1)
+    waits = transaction(1, state=WAITING, order=PREPARE, decided=3)
+    later = transaction(2, state=WAITING, decided=4)
+    order = ForwardOrder([first, waits, later])
+    waits.state = HELD
+    order.stuck(waits)
+
+    order.remove(first)
+
+    assert not order.is_free(later)
+
+
+def test_a_parked_one_that_is_committed_takes_its_old_place() -> None:
+    parked = transaction(1, state=TxnState.PARKED, order=PREPARE, doubt_offset=0)
+    second = transaction(2, state=WAITING, order=PREPARE, decided=5)
+    order = ForwardOrder([parked, second])
+    assert order.is_free(second)
+
+    parked.state = WAITING
+    order.put_back(parked)
+
+    assert order.is_free(parked)
+    assert not order.is_free(second)
+
+
+def test_it_knows_which_keys_have_something_on_doubt() -> None:
+    there, here, blue = transaction(1, doubt_offset=7), transaction(2), transaction(3, key="blue")
+    order = ForwardOrder([there, here, blue])
+    assert (True, False) == (order.is_on_doubt(there.key_hash), order.is_on_doubt(blue.key_hash))
+
+    assert not order.goes_to_doubt(here), "the second of its key"
+    assert order.goes_to_doubt(blue), "the first of its key"
+    assert not order.goes_to_doubt(blue), "it is there already"
+    order.remove(there)
+    assert order.is_on_doubt(here.key_hash)
+    order.remove(here)
+
+    assert not order.is_on_doubt(here.key_hash)
+    assert not order.is_on_doubt(None)
+
+
+def test_what_has_no_key_or_is_parked_is_not_counted_as_on_doubt() -> None:
+    order = ForwardOrder()
+
+    assert not order.goes_to_doubt(transaction(1, key=None))
+    assert not order.goes_to_doubt(transaction(1, state=TxnState.PARKED))
+
+
+def test_nothing_stays_behind_when_all_are_gone() -> None:
+    order = ForwardOrder()
+    txns = [transaction(n, order=(COMMIT, PREPARE)[n % 2], decided=n) for n in range(10)]
+    for txn in txns:
+        order.add(txn)
+        txn.state = WAITING
+        order.stuck(txn)
+        order.goes_to_doubt(txn)
+    assert 10 == order.count(txns[0].key_hash)
+
+    for txn in txns:
+        order.remove(txn)
+
+    assert ForwardOrder().__dict__ == order.__dict__
+    assert 0 == order.count(txns[0].key_hash)
+    assert [] == order.waiting(txns[0].key_hash)
+
+
+def test_methods_for_a_key_do_nothing_without_one() -> None:
+    order, plain = ForwardOrder(), transaction(1, key=None, state=WAITING)
+
+    order.add(plain)
+    order.stuck(plain)
+    order.put_back(plain)
+    order.remove(plain)
+
+    assert ForwardOrder().__dict__ == order.__dict__
+    assert (0, []) == (order.count(None), order.waiting(None))
+
+
+def test_one_key_with_many_lets_them_go_one_after_the_other() -> None:
+    count = 5_000  # more than what a fresh dict is made for
+    txns = [transaction(n, state=WAITING, decided=n) for n in range(count)]
+    order = ForwardOrder(txns)
+    key_hash = txns[0].key_hash
+    assert key_hash is not None
+
+    for txn in txns:
+        assert txn is order.next_free(key_hash)
+        order.remove(txn)
+
+    assert None is order.next_free(key_hash)
+
+
+# --- against the words of the module's docstring ----------------------------------------------------------------------
+
+MEMBERS = st.lists(
+    st.tuples(
+        st.sampled_from([OPEN, WAITING, HELD]), st.sampled_from(OrderMode), st.integers(0, 99)
+    ),
+    max_size=8,
+    unique_by=lambda member: member[2],
+)
+
+
+def may_go(txn: Transaction, others: list[Transaction]) -> bool:
+    """The rule as the docstring says it."""
+    decided = txn.extra().decided_at
+    if txn.waits_for_undecided:
+        return not any(other.first_offset < txn.first_offset for other in others)
+    return not any(
+        (other.state is HELD or (other.state is WAITING and not other.waits_for_undecided))
+        and (other.extra().decided_at or (0, 0)) < (decided or (0, 0))
+        for other in others
+    )
+
+
+@pytest.mark.promise("P6")
+@given(MEMBERS)
+def test_who_may_go_is_what_the_rule_says(
+    members: list[tuple[TxnState, OrderMode, int]],
+) -> None:
+    txns = [
+        transaction(n, state=state, order=mode, decided=None if state is OPEN else decided)
+        for n, (state, mode, decided) in enumerate(members)
+    ]
+    order = ForwardOrder(txns)
+    free = [
+        t
+        for t in txns
+        if t.state is WAITING and may_go(t, [other for other in txns if other is not t])
+    ]
+
+    assert free == [t for t in txns if t.state is WAITING and order.is_free(t)]
+    if txns:
+        first = min(free, key=lambda t: t.extra().decided_at or (0, 0), default=None)
+        assert first is order.next_free(txns[0].key_hash or "")
+
+
+@pytest.mark.promise("P6")
+@given(MEMBERS)
+def test_no_two_wait_for_each_other(members: list[tuple[TxnState, OrderMode, int]]) -> None:
+    # Everybody is decided and nobody is held: then somebody can always go.
+    txns = [
+        transaction(n, state=WAITING, order=mode, decided=decided)
+        for n, (_, mode, decided) in enumerate(members)
+    ]
+    order = ForwardOrder(txns)
+
+    for _ in txns:
+        txn = order.next_free(txns[0].key_hash or "")
+        assert txn is not None
+        order.remove(txn)

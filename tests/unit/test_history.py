@@ -1,0 +1,265 @@
+"""The records of one id, folded to a history per nonce."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.core import codec
+from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    OpMessage,
+    OrderMode,
+    Resolution,
+    Source,
+)
+from txlayer.core.transitions import TxnState
+
+ID, KEY, OTHER = "order-1", "order-1/00000001", "order-1/00000002"
+
+
+class Logs:
+    """Three topics of one partition, written by hand."""
+
+    def __init__(self) -> None:
+        self.fold = HistoryFold(ID)
+
+    def half(self, offset: int, *, key: str = KEY, index: int = 0, count: int = 1) -> None:
+        header = HalfHeader(key, "g", "orders", index, count, 900, NO_OPTIONS)
+        headers = [("h", b"1"), (codec.HALF_HEADER, codec.encode_half_header(header))]
+        self.fold.half(partition=3, offset=offset, appended_ms=1_000 + offset, headers=headers)
+
+    def op(
+        self,
+        offset: int,
+        resolution: Resolution,
+        *,
+        last: int = 0,
+        key: str = KEY,
+        is_abandon: bool = False,
+        reason: str = "",
+        source: Source = Source.PRODUCER,
+    ) -> None:
+        op = OpMessage(resolution, key, "g", last, 900, source, None, is_abandon, reason)
+        other = OpMessage(Resolution.COMMIT, "order-11/00000001", "g", 5, 900)
+        lines = [codec.encode_op(other), codec.encode_op(op)]
+        self.fold.op(
+            partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines)
+        )
+
+    def doubt(self, state: str, *, reason: str = "", at_ms: int = 3_000) -> None:
+        summary = DoubtSummary(
+            key=KEY, state=state, reason=reason, producer_group="g", first_offset=0, last_offset=0,
+            seen=1, count=1, appended_ms=1_000, born_ms=900, key_hash=None, order=OrderMode.COMMIT,
+            immunity_ms=None, decided_at=None, moved_ms=at_ms,
+        )  # fmt: skip
+        self.fold.doubt(
+            partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(summary)
+        )
+        self.fold.doubt(partition=3, appended_ms=at_ms, key=f"{KEY}/0".encode(), value=b"content")
+
+    def settled(self, *, at_ms: int = 4_000) -> None:
+        self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=None)
+
+    def only(self) -> TransactionHistory:
+        (history,) = self.fold.histories()
+        return history
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+def test_nothing_read_is_no_history(logs: Logs) -> None:
+    assert [] == logs.fold.histories()
+
+
+def test_other_ids_and_garbage_are_passed_over(logs: Logs) -> None:
+    logs.half(0, key="order-11/00000001")
+    logs.half(1, key="order-/00000001")
+    logs.fold.half(partition=3, offset=2, appended_ms=0, headers=None)
+    logs.fold.half(partition=3, offset=3, appended_ms=0, headers=[("txl", b"1|order-1/x")])
+    logs.fold.op(partition=3, offset=0, appended_ms=0, value=None)
+    logs.fold.op(partition=3, offset=1, appended_ms=0, value=b"\xff|order-1/")
+    logs.fold.op(partition=3, offset=2, appended_ms=0, value=b"1|order-1/")
+    logs.fold.doubt(partition=3, appended_ms=0, key=None, value=b"")
+    logs.fold.doubt(partition=3, appended_ms=0, key=b"order-1/00000001/0", value=b"")
+    logs.fold.doubt(partition=3, appended_ms=0, key=b"origin/a/0/1", value=b"")
+
+    assert [] == logs.fold.histories()
+
+
+def test_an_open_transaction_tells_where_and_since_when_it_stands(logs: Logs) -> None:
+    logs.half(1, index=1, count=2)
+    logs.half(0, index=0, count=2)
+
+    history = logs.only()
+    assert (ID, "00000001", "g", 3, 2) == (
+        history.txn_id,
+        history.nonce,
+        history.producer_group,
+        history.partition,
+        history.message_count,
+    )
+    assert (TxnState.OPEN, "", None, 1_000, 900) == (
+        history.state,
+        history.reason,
+        history.decided_at,
+        history.appended_ms,
+        history.born_ms,
+    )
+    assert [(0, "orders", 0), (1, "orders", 1)] == [
+        (half.offset, half.topic, half.index) for half in history.half_records
+    ]
+    assert not history.is_decided
+
+
+@pytest.mark.parametrize(
+    ("resolution", "state"),
+    [
+        (Resolution.COMMIT, TxnState.COMMITTED),
+        (Resolution.ROLLBACK, TxnState.ROLLED_BACK),
+        (Resolution.UNKNOWN, TxnState.OPEN),
+    ],
+)
+def test_the_first_commit_or_rollback_decides(
+    logs: Logs, resolution: Resolution, state: TxnState
+) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.UNKNOWN)
+    logs.op(6, resolution, source=Source.OPERATOR, reason="ticket 7")
+
+    history = logs.only()
+    assert state is history.state
+    assert [(5, 1), (6, 1)] == [(line.offset, line.line) for line in history.op_lines]
+    if history.is_decided:
+        assert ((6, 1), "ticket 7") == (history.decided_at, history.reason)
+
+
+def test_a_later_contrary_line_changes_nothing_and_is_shown(logs: Logs) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.COMMIT)
+    logs.op(6, Resolution.ROLLBACK)
+
+    history = logs.only()
+    assert (TxnState.COMMITTED, (5, 1), 2) == (
+        history.state,
+        history.decided_at,
+        len(history.op_lines),
+    )
+
+
+def test_a_line_that_names_another_half_record_says_nothing(logs: Logs) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.ROLLBACK, last=7)
+    logs.op(6, Resolution.COMMIT, last=0)
+
+    history = logs.only()
+    assert TxnState.COMMITTED is history.state
+    assert [False, True] == [line.is_counted for line in history.op_lines]
+
+
+def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:
+    logs.op(5, Resolution.ROLLBACK, last=7)
+
+    history = logs.only()
+    assert (TxnState.ROLLED_BACK, None, None) == (
+        history.state,
+        history.message_count,
+        history.appended_ms,
+    )
+    assert ("g", 900) == (history.producer_group, history.born_ms)
+
+
+def test_two_nonces_of_one_id_are_two_histories(logs: Logs) -> None:
+    logs.half(1, key=OTHER)
+    logs.half(0)
+    logs.op(5, Resolution.COMMIT, key=OTHER, last=1)
+
+    first, second = logs.fold.histories()
+    assert ("00000001", TxnState.OPEN) == (first.nonce, first.state)
+    assert ("00000002", TxnState.COMMITTED) == (second.nonce, second.state)
+
+
+@pytest.mark.parametrize("state", ["held", "parked-committed", "waiting"])
+def test_what_doubt_says_after_a_commit_is_the_state(logs: Logs, state: str) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.COMMIT)
+    logs.doubt(state, reason="topic-missing")
+
+    history = logs.only()
+    assert (state, "topic-missing") == (history.state and history.state.value, history.reason)
+    assert history.is_decided
+
+
+@pytest.mark.parametrize("state", [TxnState.OPEN, TxnState.PARKED])
+def test_what_doubt_says_without_a_decision_is_the_state(logs: Logs, state: TxnState) -> None:
+    logs.doubt(state.value, reason="too-old")
+
+    history = logs.only()
+    assert (state, "too-old", 1, 1_000) == (
+        history.state,
+        history.reason,
+        history.message_count,
+        history.appended_ms,
+    )
+    assert not history.is_decided
+
+
+def test_a_decision_after_parking_is_the_newer_word(logs: Logs) -> None:
+    logs.doubt("parked", reason="too-old")
+    logs.op(9, Resolution.COMMIT, source=Source.OPERATOR)
+
+    assert TxnState.COMMITTED is logs.only().state
+
+
+def test_what_left_doubt_says_when(logs: Logs) -> None:
+    logs.half(0)
+    logs.doubt("held")
+    logs.op(5, Resolution.COMMIT)
+    logs.settled()
+
+    history = logs.only()
+    assert (TxnState.COMMITTED, None, 4_000) == (
+        history.state,
+        history.summary,
+        history.left_doubt_ms,
+    )
+
+
+def test_what_was_settled_by_a_line_older_than_what_was_read_has_no_state(logs: Logs) -> None:
+    logs.settled()
+
+    assert logs.only().state is None
+
+
+@pytest.mark.parametrize(
+    ("stood_in_doubt", "state"), [(True, TxnState.ROLLED_BACK), (False, TxnState.COMMITTED)]
+)
+def test_an_abandon_after_a_commit_acts_on_what_stands_in_doubt_only(
+    logs: Logs, *, stood_in_doubt: bool, state: TxnState
+) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.COMMIT)
+    if stood_in_doubt:
+        logs.doubt("held", reason="topic-missing")
+    logs.op(6, Resolution.ROLLBACK, is_abandon=True, reason="gone")
+
+    assert state is logs.only().state
+
+
+def test_an_abandon_as_the_first_word_is_a_rollback(logs: Logs) -> None:
+    logs.half(0)
+    logs.op(6, Resolution.ROLLBACK, is_abandon=True, reason="gone")
+
+    assert (TxnState.ROLLED_BACK, "gone") == (logs.only().state, logs.only().reason)
+
+
+def test_a_summary_that_nobody_can_read_is_passed_over(logs: Logs) -> None:
+    logs.half(0)
+    logs.fold.doubt(partition=3, appended_ms=1, key=KEY.encode(), value=b"\xff")
+
+    assert TxnState.OPEN is logs.only().state

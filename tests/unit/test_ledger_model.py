@@ -1,0 +1,111 @@
+"""A ledger against the naive model: whatever it goes through, it comes to what the two logs say.
+
+After every append the history compares all fates, what became visible and in which order, what stands on doubt, the
+positions, the memory, and what a restart at this very place would build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.partition_history import STEPS, History, Steps, made_up_steps
+from tests.support.partition_log import PartitionLog
+from txlayer.core.batch import Batch, Positions
+from txlayer.core.doubt_shelf import DoubtShelf
+from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.ledger import Ledger
+from txlayer.core.settling import Settling
+from txlayer.core.transaction import Transaction
+from txlayer.errors import TxLayerError
+
+NUMBERS = st.integers(0, 99)
+HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), NUMBERS, NUMBERS), min_size=20, max_size=100)
+
+# Each of these once found something.
+ABANDONED_WHILE_IT_WAS_BEING_HELD = [
+    ("bad half", 0, 0), ("begin", 0, 1), ("half", 0, 0), ("half", 0, 0), ("op", 0, 0), ("op", 0, 27),
+    ("target", 1, 1), ("op", 0, 1), ("turn", 1, 0), ("tick", 19, 0),
+]  # fmt: skip
+MENDED_AND_NOBODY_HEARD_OF_IT = [
+    ("begin", 1, 1), ("op", 0, 1), ("target", 1, 1), ("turn", 1, 0),
+]  # fmt: skip
+SECOND_COPY_ABOVE_THE_LOW_WATER_MARK = [
+    ("begin", 0, 0), ("op", 0, 0), ("begin", 0, 0), ("ghost", 0, 0), ("begin", 37, 0), ("half", 0, 0), ("op", 2, 0),
+    ("begin", 0, 0), ("begin", 2, 0), ("twin", 2, 0), ("op", 2, 0),
+]  # fmt: skip
+SECOND_COPIES_IN_A_CHAIN = [
+    ("begin", 0, 71), ("begin", 0, 0), ("op", 0, 0), ("begin", 1, 0), ("twin", 1, 0), ("half", 0, 0),
+    ("begin", 0, 0), ("op", 3, 26), ("twin", 1, 0), ("op", 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P4")
+@pytest.mark.promise("P5")
+@pytest.mark.promise("P6")
+@given(HISTORIES)
+@example(ABANDONED_WHILE_IT_WAS_BEING_HELD)
+@example(MENDED_AND_NOBODY_HEARD_OF_IT)
+@example(SECOND_COPY_ABOVE_THE_LOW_WATER_MARK)
+@example(SECOND_COPIES_IN_A_CHAIN)
+def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Steps) -> None:
+    History().play(steps)
+
+
+# --- the judge judges -------------------------------------------------------------------------------------------------
+
+SEEDS = range(60)
+
+append = PartitionLog.append
+
+
+def append_without_positions(
+    log: PartitionLog, batch: Batch, _positions: Positions, *, now_ms: int
+) -> dict[str, int]:
+    """A Kafka transaction that does not take the offsets along."""
+    return append(log, batch, log.stored, now_ms=now_ms)
+
+
+def append_without_ends(
+    log: PartitionLog, batch: Batch, positions: Positions, *, now_ms: int
+) -> dict[str, int]:
+    """A Kafka transaction that leaves what is settled on doubt."""
+    batch.ends.clear()
+    return append(log, batch, positions, now_ms=now_ms)
+
+
+WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "the order of a key": (ForwardOrder, "is_free", lambda *_: True),
+    "the check of a line's offset": (Transaction, "has_half_at", lambda *_: True),
+    "the check that all half records are there": (Transaction, "is_complete_at", lambda *_: True),
+    "a place on doubt": (Settling, "_keep", lambda *_: None),
+    "those who wait for one on doubt": (Settling, "_take_along", lambda *_: None),
+    "what follows when one has gone": (Settling, "_try_those_behind", lambda *_: None),
+    "the low-water mark": (Ledger, "_young_ones", lambda *_: iter(())),
+    "the topics of what is on doubt": (DoubtShelf, "held_in_vain", lambda *_: []),
+    "tombstones": (PartitionLog, "append", append_without_ends),
+    "positions in the same append": (PartitionLog, "append", append_without_positions),
+}
+
+
+def finds_something(seed: int) -> bool:
+    """True when the history of this seed is judged wrong."""
+    try:
+        History().play(made_up_steps(seed, count=120))
+    except (AssertionError, LookupError, TxLayerError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("guard", WITHOUT)
+def test_without_a_guard_histories_fail(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*WITHOUT[guard])
+
+    assert any(finds_something(seed) for seed in SEEDS)

@@ -1,0 +1,328 @@
+"""`AsyncTransactionalProducer` over a log in memory: the same words, awaited, with few wake-ups of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import FakeConnections, FakeWriter
+from tests.support.waiting import wait_until
+from txlayer.config import ProducerConfig
+from txlayer.core import codec
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
+from txlayer.errors import (
+    BrokerUnavailableError,
+    LifecycleError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    RetriableError,
+    UsageError,
+)
+from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
+from txlayer.producer.sync import Transaction, TransactionalProducer
+
+ORDER = Message("orders", b"k", b"v")
+HALF, OP = "txlayer.half", "txlayer.op"
+
+
+class Log:
+    """A log in memory and one producer."""
+
+    def __init__(self, connections: FakeConnections, producer: AsyncTransactionalProducer) -> None:
+        self.connections = connections
+        self.producer = producer
+
+    @property
+    def writer(self) -> FakeWriter:
+        return self.connections.writer
+
+    def resolutions(self) -> list[Resolution]:
+        ops = [codec.decode_op(line) for line in self.writer.op_lines()]
+        return [op.resolution for op in ops if isinstance(op, OpMessage)]
+
+
+@asynccontextmanager
+async def opened(**settings: Any) -> AsyncIterator[Log]:
+    connections = FakeConnections(ProducerConfig())
+    producer = AsyncTransactionalProducer(
+        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections, **settings
+    )
+    log = Log(connections, producer)
+    try:
+        yield log
+    finally:
+        log.writer.hold(False)
+        await producer.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """`wait_until` beside the loop, which goes on."""
+    wait = partial(wait_until, condition, within=10, what="it comes true")
+    await asyncio.get_running_loop().run_in_executor(None, wait)
+
+
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 20))
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_a_loop
+async def test_leaving_normally_commits() -> None:
+    async with opened() as log:
+        async with log.producer.transaction("order-1") as tx:
+            tx.send("orders", key="k", value="v")
+            await tx.prepare()
+            assert 1 == len(log.writer.of(HALF))
+        result = await tx.result(10)
+        assert ("order-1", COMMIT) == (result.txn_id, result.resolution)
+        assert [COMMIT] == log.resolutions()
+
+
+@in_a_loop
+async def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown() -> None:
+    error = KeyError("the user's own")
+    async with opened() as log:
+        with pytest.raises(KeyError) as raised:  # noqa: PT012 - the block is the subject
+            async with log.producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.prepare()
+                raise error
+        assert error is raised.value
+        assert UNKNOWN is (await tx.result(10)).resolution
+
+
+@in_a_loop
+async def test_a_block_left_without_prepare_is_an_error() -> None:
+    async with opened() as log:
+        with pytest.raises(LifecycleError, match="nothing was sent"):
+            async with log.producer.transaction() as tx:
+                tx.send("orders", value="v")
+        assert [] == log.writer.stored
+
+
+@in_a_loop
+async def test_a_cancelled_task_leaves_the_resolution_unknown() -> None:
+    async with opened() as log:
+        await log.producer.publish(ORDER)
+        log.writer.hold(True)
+
+        async def work() -> None:
+            async with log.producer.transaction("order-2") as tx:
+                tx.send("orders", value="v")
+                await tx.prepare()
+
+        task = asyncio.create_task(work())
+        await until(lambda: log.writer.unreported_count() > 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        log.writer.hold(False)
+        await log.producer.close()
+        assert [COMMIT, UNKNOWN] == log.resolutions()
+
+
+@in_a_loop
+async def test_join_without_a_barrier_says_what_to_do() -> None:
+    async with opened() as log:
+        with pytest.raises(UsageError, match="barrier"):  # noqa: PT012 - the block is the subject
+            async with log.producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join("session")
+
+
+@in_a_loop
+async def test_a_thousand_tasks_ask_about_a_topic_once_and_wake_the_loop_few_times() -> None:
+    async with opened(in_flight_max=300) as log:
+        loop = asyncio.get_running_loop()
+        await log.producer.start()
+        wakes = 0
+        call_soon_threadsafe = loop.call_soon_threadsafe
+
+        def counted(callback: Any, *args: Any, **more: Any) -> Any:
+            nonlocal wakes
+            wakes += "_serve" in repr(callback)
+            return call_soon_threadsafe(callback, *args, **more)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign] # to count, nothing else
+
+        async def work() -> None:
+            async with log.producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.prepare()
+
+        await asyncio.gather(*(work() for _ in range(1_000)))
+        await log.producer.close()
+        assert [COMMIT] * 1_000 == log.resolutions()
+        assert 1 == log.connections.asked.count("orders")
+        assert 500 > wakes
+
+
+@in_a_loop
+async def test_what_tasks_say_in_one_turn_of_the_loop_goes_out_together() -> None:
+    async with opened() as log:
+        ready = asyncio.Event()
+
+        async def work() -> None:
+            async with log.producer.transaction("order-1") as tx:
+                tx.send("orders", value="v")
+                await tx.prepare()
+                await ready.wait()
+
+        tasks = [asyncio.create_task(work()) for _ in range(20)]
+        await until(lambda: len(log.writer.of(HALF)) == 20 and not log.writer.unreported_count())
+        ready.set()
+        await asyncio.gather(*tasks)
+        await log.producer.close()
+        assert 20 == len(log.resolutions())
+        assert 1 == len(log.writer.of(OP))
+
+
+@in_a_loop
+async def test_publish_and_submit_commit_messages_without_a_local_transaction() -> None:
+    async with opened() as log:
+        result = await log.producer.publish([ORDER, ORDER], txn_id="order-1")
+        assert ("order-1", COMMIT, 1) == (
+            result.txn_id,
+            result.resolution,
+            result.last_half_offset,
+        )
+        futures = [await log.producer.submit(ORDER) for _ in range(20)]
+        results = await asyncio.gather(*futures)
+        assert [COMMIT] * 20 == [r.resolution for r in results]
+
+
+@in_a_loop
+async def test_a_local_transaction_may_be_a_function_or_a_coroutine() -> None:
+    async with opened() as log:
+
+        async def as_coroutine(_tx: Any) -> Resolution:
+            await asyncio.sleep(0)
+            return ROLLBACK
+
+        async def raises(tx: Any) -> None:
+            raise KeyError(tx.txn_id)
+
+        assert COMMIT is (await (await log.producer.submit(ORDER, lambda _tx: None))).resolution
+        assert ROLLBACK is (await (await log.producer.submit(ORDER, as_coroutine))).resolution
+        with pytest.raises(KeyError):
+            await (await log.producer.submit(ORDER, raises))
+        with pytest.raises(UsageError):
+            await (await log.producer.submit(ORDER, lambda _tx: 1))  # type: ignore[arg-type,return-value] # users' code
+        assert [COMMIT, ROLLBACK, UNKNOWN, UNKNOWN] == log.resolutions()
+
+
+@in_a_loop
+async def test_a_full_producer_waits_or_refuses() -> None:
+    async with opened(in_flight_max=1) as log:
+        log.writer.hold(True)
+        first = await log.producer.submit(ORDER)
+        with pytest.raises(RetriableError):
+            await log.producer.submit(ORDER, block=False)
+        second = asyncio.create_task(log.producer.publish(ORDER))
+        await asyncio.sleep(0)
+        log.writer.hold(False)
+        assert COMMIT is (await first).resolution
+        assert COMMIT is (await second).resolution
+
+
+@in_a_loop
+async def test_half_messages_that_are_refused_raise_in_the_task() -> None:
+    async with opened() as log:
+        log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+        with pytest.raises(RefusedRecordError):
+            await log.producer.publish(ORDER)
+        with pytest.raises(RefusedRecordError):  # noqa: PT012 - the block is the subject
+            async with log.producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.prepare()
+
+
+@in_a_loop
+async def test_tasks_that_wait_at_a_producer_whose_thread_broke_are_told() -> None:
+    connections = FakeConnections(ProducerConfig())
+    producer = AsyncTransactionalProducer(
+        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections
+    )
+    await producer.publish(ORDER)
+    connections.writer.hold(True)
+    task = asyncio.create_task(producer.publish(ORDER))
+    await until(lambda: connections.writer.unreported_count() > 0)
+    connections.writer.poll_error = RuntimeError("a bug")
+    with pytest.raises(OutcomeUnknownError):
+        await task
+    connections.writer.poll_error = None
+    with pytest.raises(OutcomeUnknownError):
+        await producer.close()
+
+
+@in_a_loop
+async def test_a_result_is_waited_for_no_longer_than_asked() -> None:
+    async with opened() as log:
+        async with log.producer.transaction() as tx:
+            tx.send("orders", value="v")
+            await tx.prepare()
+            log.writer.hold(True)
+        with pytest.raises(TimeoutError):
+            await tx.result(0.01)
+        log.writer.hold(False)
+        assert COMMIT is (await tx.result()).resolution
+
+
+@in_a_loop
+async def test_a_start_that_failed_may_be_repeated() -> None:
+    async with opened() as log:
+        log.connections.failure = BrokerUnavailableError("nobody")
+        with pytest.raises(BrokerUnavailableError):
+            await log.producer.start()
+        log.connections.failure = None
+        await log.producer.start()
+        await log.producer.start()
+        assert COMMIT is (await log.producer.publish(ORDER)).resolution
+
+
+@in_a_loop
+async def test_a_closed_producer_refuses_everything() -> None:
+    async with opened() as log:
+        await log.producer.start()
+        await log.producer.close()
+        await log.producer.close()
+        with pytest.raises(LifecycleError, match="closed"):
+            await log.producer.publish(ORDER)
+        with pytest.raises(LifecycleError, match="closed"):
+            async with log.producer.transaction():
+                pass
+
+
+def test_another_loop_is_refused() -> None:
+    connections = FakeConnections(ProducerConfig())
+    producer = AsyncTransactionalProducer(
+        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections
+    )
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(producer.publish(ORDER))
+        with pytest.raises(LifecycleError, match="another event loop"):
+            second.run(producer.publish(ORDER))
+        first.run(producer.close())
+
+
+def test_asyncio_has_no_public_word_that_threads_lack() -> None:
+    for asynchronous, threaded in (
+        (AsyncTransactionalProducer, TransactionalProducer),
+        (AsyncTransaction, Transaction),
+    ):
+        words = {name for name in dir(asynchronous) if not name.startswith("_")}
+        assert set() == words - set(dir(threaded))
+        for word in words:
+            ours = getattr(asynchronous, word)
+            if callable(ours):
+                theirs = inspect.signature(getattr(threaded, word)).parameters
+                assert set() == set(inspect.signature(ours).parameters) - set(theirs)

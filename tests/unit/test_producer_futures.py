@@ -1,0 +1,372 @@
+"""What `submit` gives back is a future like those of concurrent.futures, and runs the local transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import FakeRecord, ProducerLog
+from tests.support.waiting import wait_until
+from txlayer.core import codec
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
+from txlayer.errors import (
+    LifecycleError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
+from txlayer.producer.submitted import SubmittedTransaction
+
+ORDER = Message("orders", b"k", b"v")
+HALF = "txlayer.half"
+
+
+@pytest.fixture
+def log() -> Iterator[ProducerLog]:
+    made = ProducerLog()
+    yield made
+    made.writer.hold(False)
+    for producer in made.producers:
+        producer.close()
+
+
+def test_a_future_gives_the_result_when_the_resolution_is_acknowledged(log: ProducerLog) -> None:
+    future = log.producer().submit(ORDER)
+
+    result = future.result(10)
+    assert (future.txn_id, future.nonce, COMMIT) == (
+        result.txn_id,
+        result.nonce,
+        result.resolution,
+    )
+    assert (future.half_partition, 0, 0) == (
+        result.half_partition,
+        result.last_half_offset,
+        result.op_offset,
+    )
+    assert future.done()
+    assert not future.running()
+    assert future.exception() is None
+
+
+def test_a_future_that_is_not_done_runs_and_cannot_be_cancelled(log: ProducerLog) -> None:
+    producer = log.producer()
+    log.writer.hold(True)
+    future = producer.submit(ORDER)
+
+    assert future.running()
+    assert not future.done()
+    assert not future.cancel()
+    assert not future.cancelled()
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    with pytest.raises(TimeoutError):
+        future.exception(0)
+
+
+def test_wait_and_as_completed_take_these_futures(log: ProducerLog) -> None:
+    producer = log.producer()
+    log.writer.hold(True)
+    futures = [producer.submit(ORDER) for _ in range(20)]
+    assert (set(), set(futures)) == tuple(wait(futures, timeout=0.01))
+    threading.Timer(0.05, log.writer.hold, [False]).start()
+
+    done, _ = wait(futures, timeout=10, return_when=FIRST_COMPLETED)
+    assert done
+    assert set(futures) == set(as_completed(futures, timeout=10))
+    assert set(futures) == wait(futures, timeout=10).done
+
+
+def test_asyncio_can_wrap_such_a_future(log: ProducerLog) -> None:
+    producer = log.producer()
+
+    async def publish() -> Any:
+        return await asyncio.gather(
+            *(asyncio.wrap_future(producer.submit(ORDER)) for _ in range(20))
+        )
+
+    assert [COMMIT] * 20 == [result.resolution for result in asyncio.run(publish())]
+
+
+def test_asyncio_gets_the_exception_too(log: ProducerLog) -> None:
+    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+    producer = log.producer()
+
+    async def publish() -> None:
+        await asyncio.wrap_future(producer.submit(ORDER))
+
+    with pytest.raises(RefusedRecordError):
+        asyncio.run(publish())
+
+
+def test_callbacks_are_called_once_before_and_after_the_end(log: ProducerLog) -> None:
+    producer = log.producer()
+    log.writer.hold(True)
+    called: list[Any] = []
+    future = producer.submit(ORDER)
+    future.add_done_callback(called.append)
+    future.add_done_callback(called.append)
+    assert [] == called
+
+    log.writer.hold(False)
+    future.result(10)
+    wait([future], timeout=10)
+    future.add_done_callback(called.append)
+    producer.close()
+    assert [future] * 3 == called
+
+
+def test_many_threads_may_wait_for_one_future(log: ProducerLog) -> None:
+    producer = log.producer()
+    log.writer.hold(True)
+    future = producer.submit(ORDER)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(future.result, 10) for _ in range(4)]
+        log.writer.hold(False)
+        results = {w.result(10) for w in waiting}
+    assert {future.result()} == results
+
+
+# --- the local transaction --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, COMMIT)],
+)
+def test_the_local_transaction_says_the_resolution(
+    log: ProducerLog, said: Resolution | None, expected: Resolution
+) -> None:
+    future = log.producer().submit(ORDER, lambda _tx: said)
+
+    assert expected is future.result(10).resolution
+    assert [expected] == log.resolutions()
+
+
+def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(
+    log: ProducerLog,
+) -> None:
+    error = KeyError("the user's own")
+
+    def local_transaction(_tx: SubmittedTransaction) -> None:
+        raise error
+
+    future = log.producer().submit(ORDER, local_transaction)
+    assert error is future.exception(10)
+    with pytest.raises(KeyError):
+        future.result()
+    assert [UNKNOWN] == log.resolutions()
+
+
+def test_a_local_transaction_that_says_something_else_is_unknown(log: ProducerLog) -> None:
+    future = log.producer().submit(ORDER, lambda _tx: True)  # type: ignore[arg-type,return-value] # users' code
+
+    with pytest.raises(UsageError, match="COMMIT, ROLLBACK or UNKNOWN"):
+        future.result(10)
+    assert [UNKNOWN] == log.resolutions()
+
+
+def test_the_local_transaction_knows_what_it_is_for(log: ProducerLog) -> None:
+    seen: list[Any] = []
+
+    def local_transaction(tx: SubmittedTransaction) -> None:
+        seen.append((tx.txn_id, tx.messages, tx.last_half_offset, len(log.writer.of(HALF))))
+
+    messages = [ORDER, Message("stock", b"k", b"w")]
+    future = log.producer().submit(messages, local_transaction, txn_id="order-1")
+    future.result(10)
+    assert [("order-1", messages, 1, 2)] == seen
+    assert () == future.messages
+
+
+def test_local_transactions_run_in_the_order_of_acknowledgements_on_one_thread(
+    log: ProducerLog,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def local_transaction(tx: SubmittedTransaction) -> None:
+        seen.append((tx.txn_id, threading.current_thread().name))
+
+    producer = log.producer()
+    futures = [
+        producer.submit(ORDER, local_transaction, txn_id=f"t{n}", ordering_key="c")
+        for n in range(50)
+    ]
+    wait(futures, timeout=10)
+    assert [(f"t{n}", "txlayer-g") for n in range(50)] == seen
+
+
+def test_an_executor_runs_local_transactions_elsewhere(log: ProducerLog) -> None:
+    names: set[str] = set()
+
+    def local_transaction(tx: SubmittedTransaction) -> Resolution:
+        names.add(threading.current_thread().name)
+        return ROLLBACK if tx.txn_id == "t7" else COMMIT
+
+    producer = log.producer()
+    with ThreadPoolExecutor(2, thread_name_prefix="local") as pool:
+        futures = [
+            producer.submit(ORDER, local_transaction, txn_id=f"t{n}", executor=pool)
+            for n in range(20)
+        ]
+        results = [future.result(10) for future in futures]
+    assert all(name.startswith("local") for name in names)
+    assert ["t7"] == [r.txn_id for r in results if r.resolution is ROLLBACK]
+
+
+def test_an_executor_that_was_shut_down_leaves_the_resolution_unknown(log: ProducerLog) -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+
+    future = log.producer().submit(ORDER, lambda _tx: COMMIT, executor=pool)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        future.result(10)
+    assert [UNKNOWN] == log.resolutions()
+
+
+def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(log: ProducerLog) -> None:
+    producer = log.producer()
+    begun, let_go = threading.Event(), threading.Event()
+
+    def local_transaction(_tx: SubmittedTransaction) -> None:
+        begun.set()
+        assert let_go.wait(10)
+
+    pool = ThreadPoolExecutor(1)
+    first = producer.submit(ORDER, local_transaction, txn_id="t1", executor=pool)
+    assert begun.wait(10)
+    second = producer.submit(ORDER, local_transaction, txn_id="t2", executor=pool)
+    log_has_both(log)
+    pool.shutdown(wait=False, cancel_futures=True)
+    let_go.set()
+
+    assert COMMIT is first.result(10).resolution
+    with pytest.raises(LifecycleError, match="executor"):
+        second.result(10)
+    ops = [codec.decode_op(line) for line in log.writer.op_lines()]
+    assert {"t1": COMMIT, "t2": UNKNOWN} == {
+        op.key[:2]: op.resolution for op in ops if isinstance(op, OpMessage)
+    }
+
+
+def log_has_both(log: ProducerLog) -> None:
+    # Its work is queued at the pool once its half message's report was served, which ends with an empty queue.
+    wait_until(
+        lambda: len(log.writer.of(HALF)) == 2 and not log.writer.unreported_count(),
+        within=10,
+        what="both are prepared",
+    )
+    gate = log.producers[0]._engine
+    assert gate is not None
+    wait_until(lambda: not gate.pipeline.is_serving, within=10, what="the round is over")
+
+
+def test_a_local_transaction_may_submit_but_not_wait(log: ProducerLog) -> None:
+    producer = log.producer()
+    inner: list[SubmittedTransaction] = []
+
+    def local_transaction(tx: SubmittedTransaction) -> None:
+        inner.append(producer.submit(ORDER))
+        with pytest.raises(LifecycleError, match="wait for itself"):
+            inner[0].result()
+        with pytest.raises(LifecycleError, match="wait for itself"):
+            tx.result()
+        with pytest.raises(LifecycleError, match="wait for it"):
+            producer.close()
+        with producer.transaction() as other:
+            other.send("orders", value="v")
+            with pytest.raises(LifecycleError, match="wait for itself"):
+                other.prepare()
+            raise KeyError
+
+    future = producer.submit(ORDER, local_transaction)
+    with pytest.raises(KeyError):
+        future.result(10)
+    assert COMMIT is inner[0].result(10).resolution
+
+
+def test_slow_local_transactions_do_not_hold_back_what_is_ready(log: ProducerLog) -> None:
+    """The first one's op line is on its way while the second one still runs."""
+    producer = log.producer()
+    seen: list[int] = []
+
+    def first(_tx: SubmittedTransaction) -> None:
+        assert not threading.Event().wait(0.01)  # longer than a slice
+
+    def second(_tx: SubmittedTransaction) -> None:
+        seen.append(log.writer.unreported_count())
+
+    log.writer.hold(True)
+    futures = [producer.submit(ORDER, first), producer.submit(ORDER, second)]
+    log.writer.hold(False)
+    wait(futures, timeout=10)
+    assert [1] == seen
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(
+    log: ProducerLog,
+) -> None:
+    log.writer.refuse = lambda _record: OutcomeUnknownError("late", step="half")
+    ran: list[Any] = []
+
+    future = log.producer().submit(ORDER, ran.append)
+    assert isinstance(future.exception(10), OutcomeUnknownError)
+    assert [] == ran
+
+
+def test_an_op_line_that_is_not_stored_is_an_unknown_outcome(log: ProducerLog) -> None:
+    def refuse(record: FakeRecord) -> TxLayerError | None:
+        return None if record.topic_name == HALF else RefusedRecordError("no", topic="txlayer.op")
+
+    log.writer.refuse = refuse
+    with pytest.raises(OutcomeUnknownError):
+        log.producer().submit(ORDER).result(10)
+
+
+def test_a_full_producer_refuses_who_may_not_wait(log: ProducerLog) -> None:
+    producer = log.producer(in_flight_max=2)
+    log.writer.hold(True)
+    futures = [producer.submit(ORDER, block=False) for _ in range(2)]
+
+    with pytest.raises(RetriableError):
+        producer.submit(ORDER, block=False)
+    log.writer.hold(False)
+    wait(futures, timeout=10)
+    assert COMMIT is producer.submit(ORDER, block=True).result(10).resolution
+
+
+def test_a_client_without_room_is_waited_for(log: ProducerLog) -> None:
+    log.writer.room = 3
+    producer = log.producer()
+
+    futures = [producer.submit([ORDER] * n) for n in (1, 10, 1)]
+    assert [COMMIT] * 3 == [future.result(10).resolution for future in futures]
+    assert 12 == len(log.writer.of(HALF))
+
+
+def test_a_future_of_a_closed_producer_ends(log: ProducerLog) -> None:
+    producer = log.producer()
+    begun, let_go = threading.Event(), threading.Event()
+
+    def local_transaction(_tx: SubmittedTransaction) -> None:
+        begun.set()
+        assert let_go.wait(10)
+
+    with ThreadPoolExecutor(1) as pool:
+        future = producer.submit(ORDER, local_transaction, executor=pool)
+        assert begun.wait(10)
+        with pytest.raises(OutcomeUnknownError):
+            producer.close(0.01)
+        assert not future.done()
+        let_go.set()
+        assert isinstance(future.exception(10), OutcomeUnknownError)

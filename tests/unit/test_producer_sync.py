@@ -1,0 +1,529 @@
+"""`TransactionalProducer` over a log in memory: what may be called when, and what leaving a block means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import FakeRecord, ProducerLog
+from tests.support.waiting import wait_until
+from txlayer.adapters.ports import TopicLimits
+from txlayer.core.messages import COMMIT, Message, Resolution
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    FencedError,
+    ForbiddenTopicError,
+    LifecycleError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    ReservedHeaderError,
+    RetriableError,
+    TopicMismatchError,
+    TxLayerError,
+    UsageError,
+)
+from txlayer.producer.sync import TransactionalProducer
+
+ORDER = Message("orders", b"k", b"v")
+HALF, OP = "txlayer.half", "txlayer.op"
+
+
+@pytest.fixture
+def log() -> Iterator[ProducerLog]:
+    made = ProducerLog()
+    yield made
+    made.writer.hold(False)
+    for producer in made.producers:
+        producer.close()
+
+
+# --- lifecycle --------------------------------------------------------------------------------------------------------
+
+
+def test_a_constructor_connects_to_nothing(log: ProducerLog) -> None:
+    log.producer()
+
+    assert [] == log.connections.asked
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"in_flight_max": 0}, {"namespace": "a b"}, {"client_settings": {"acks": "1"}}],
+)
+def test_settings_that_cannot_be_are_refused_at_once(log: ProducerLog, settings: Any) -> None:
+    with pytest.raises(ConfigError):
+        log.producer(**settings)
+    with pytest.raises(UsageError, match="producer group"):
+        TransactionalProducer(bootstrap_servers="127.0.0.1:9", group="a b")
+
+
+def test_start_and_close_may_be_called_twice(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.start()
+    producer.start()
+    producer.close()
+    producer.close()
+
+    assert [HALF, OP] == log.connections.asked
+    assert log.connections.is_closed
+    assert log.writer.is_closed
+
+
+def test_a_closed_producer_refuses_everything(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.start()
+    with producer.transaction() as tx:
+        tx.rollback()
+    producer.close()
+
+    for call in (
+        producer.start,
+        producer.transaction,
+        lambda: producer.publish(ORDER),
+        lambda: producer.submit(ORDER),
+        lambda: producer.status("a"),
+    ):
+        with pytest.raises(LifecycleError, match="closed"):
+            call()
+
+
+def test_a_producer_closed_before_its_start_connects_to_nothing(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.close()
+
+    with pytest.raises(LifecycleError):
+        producer.start()
+    assert [] == log.connections.asked
+
+
+def test_a_start_that_failed_may_be_repeated(log: ProducerLog) -> None:
+    producer = log.producer()
+    log.connections.failure = BrokerUnavailableError("nobody")
+    with pytest.raises(BrokerUnavailableError):
+        producer.start()
+
+    log.connections.failure = None
+    producer.publish(ORDER)
+    assert [COMMIT] == log.resolutions()
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+def test_missing_system_topics_name_the_command_that_creates_them(
+    log: ProducerLog, topic: str
+) -> None:
+    del log.connections.topics[topic]
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply") as raised:
+        log.producer().start()
+    assert topic == raised.value.topic
+
+
+def test_half_and_op_with_unlike_partition_counts_are_refused(log: ProducerLog) -> None:
+    log.connections.topics[OP] = TopicLimits(3, 1_000_000, is_reachable=True)
+
+    with pytest.raises(TopicMismatchError) as raised:
+        log.producer().start()
+    assert (OP, "3") == (raised.value.topic, raised.value.found)
+
+
+def test_small_system_topics_make_small_op_records(log: ProducerLog) -> None:
+    log.connections.topics[OP] = TopicLimits(4, 1_700, is_reachable=True)
+    producer = log.producer()
+    log.writer.hold(True)
+    futures = [producer.submit(ORDER, txn_id="order-1") for _ in range(9)]
+    log.writer.hold(False)
+
+    for future in futures:
+        future.result(10)
+    assert 3 >= max(len((r.value or b"").split(b"\n")) for r in log.writer.of(OP))
+
+
+# --- a block ----------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_normally_commits(log: ProducerLog) -> None:
+    with log.producer().transaction("order-1") as tx:
+        tx.send("orders", key="k", value="v")
+        tx.prepare()
+        assert 1 == len(log.writer.of(HALF))
+        assert [] == log.writer.of(OP)
+
+    assert COMMIT is tx.result(10).resolution
+    assert [COMMIT] == log.resolutions()
+
+
+def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(log: ProducerLog) -> None:
+    error = KeyError("the user's own")
+
+    with pytest.raises(KeyError) as raised, log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        raise error
+    assert error is raised.value
+    assert Resolution.UNKNOWN is tx.result(10).resolution
+
+
+@pytest.mark.parametrize(
+    ("say", "expected"),
+    [
+        ("commit", Resolution.COMMIT),
+        ("rollback", Resolution.ROLLBACK),
+        ("unknown", Resolution.UNKNOWN),
+    ],
+)
+def test_what_was_said_outright_stands(log: ProducerLog, say: str, expected: Resolution) -> None:
+    with log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        getattr(tx, say)()
+        assert expected is tx.resolution
+
+    tx.result(10)
+    assert [expected] == log.resolutions()
+
+
+def test_what_was_said_outright_stands_also_when_an_exception_follows(log: ProducerLog) -> None:
+    with pytest.raises(KeyError), log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        tx.rollback()
+        raise KeyError
+
+    tx.result(10)
+    assert [Resolution.ROLLBACK] == log.resolutions()
+
+
+def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(log: ProducerLog) -> None:
+    with (
+        pytest.raises(LifecycleError, match="nothing was sent"),
+        log.producer().transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+    assert [] == log.writer.stored
+
+
+def test_an_exception_before_prepare_sends_nothing(log: ProducerLog) -> None:
+    with pytest.raises(KeyError), log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        raise KeyError
+    assert [] == log.writer.stored
+
+
+def test_a_rollback_before_prepare_sends_nothing(log: ProducerLog) -> None:
+    with log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.rollback()
+
+    assert [] == log.writer.stored
+    with pytest.raises(LifecycleError, match="nothing was said"):
+        tx.result()
+
+
+def test_an_empty_transaction_is_refused(log: ProducerLog) -> None:
+    with pytest.raises(UsageError, match="empty"), log.producer().transaction() as tx:
+        tx.prepare()
+    with pytest.raises(UsageError, match="empty"):
+        log.producer().publish([])
+    assert [] == log.writer.stored
+
+
+def test_after_prepare_nothing_can_be_sent(log: ProducerLog) -> None:
+    with log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        with pytest.raises(LifecycleError):
+            tx.send("orders", value="late")
+        with pytest.raises(LifecycleError):
+            tx.prepare()
+
+    tx.result(10)
+    assert 1 == len(log.writer.of(HALF))
+
+
+@pytest.mark.parametrize("say", ["commit", "unknown", "result"])
+def test_before_prepare_nothing_can_be_said(log: ProducerLog, say: str) -> None:
+    with log.producer().transaction() as tx:
+        with pytest.raises(LifecycleError):
+            getattr(tx, say)()
+        tx.rollback()
+
+
+@pytest.mark.parametrize("say", ["commit", "rollback", "unknown"])
+def test_a_resolution_is_said_once(log: ProducerLog, say: str) -> None:
+    with log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        tx.commit()
+        with pytest.raises(LifecycleError):
+            getattr(tx, say)()
+
+    tx.result(10)
+    assert [COMMIT] == log.resolutions()
+
+
+def test_bad_messages_are_refused_where_they_are_sent(log: ProducerLog) -> None:
+    with log.producer(transaction_messages_max=1).transaction() as tx:
+        with pytest.raises(ForbiddenTopicError):
+            tx.send(HALF, value="v")
+        with pytest.raises(ReservedHeaderError):
+            tx.send("orders", headers={"txl": b""})
+        tx.send("orders", value="v")
+        with pytest.raises(UsageError, match="transaction_messages_max"):
+            tx.send("orders", value="v")
+        tx.prepare()
+    assert COMMIT is tx.result(10).resolution
+
+
+def test_a_failed_prepare_passes_out_of_the_block_and_is_no_unknown(log: ProducerLog) -> None:
+    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+
+    with pytest.raises(RefusedRecordError), log.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+    assert [] == log.writer.stored
+
+
+def test_a_failed_prepare_that_was_caught_cannot_be_left_normally(log: ProducerLog) -> None:
+    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+
+    with pytest.raises(LifecycleError, match="prepare did not succeed"):  # noqa: PT012, SIM117 - the block is the subject
+        with log.producer().transaction() as tx:
+            tx.send("orders", value="v")
+            with pytest.raises(RefusedRecordError):
+                tx.prepare()
+
+
+def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(
+    log: ProducerLog,
+) -> None:
+    producer = log.producer(in_flight_max=1)
+    with producer.transaction() as first:
+        first.send("orders", value="v")
+        first.prepare()
+        with producer.transaction("order-2", block=False) as second:
+            second.send("orders", value="w")
+            nonce = second.nonce
+            with pytest.raises(RetriableError):
+                second.prepare()
+            first.commit()
+            first.result(10)
+            second.prepare()
+
+    assert "order-2" == second.result(10).txn_id
+    assert nonce != second.nonce
+
+
+def test_one_id_twice_is_two_transactions(log: ProducerLog) -> None:
+    producer = log.producer()
+
+    first = producer.publish(ORDER, txn_id="order-1")
+    second = producer.publish(ORDER, txn_id="order-1")
+
+    assert (first.txn_id, first.half_partition) == (second.txn_id, second.half_partition)
+    assert first.nonce != second.nonce
+
+
+# --- the barrier's place ----------------------------------------------------------------------------------------------
+
+
+class Barrier:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, str, str]] = []
+
+    def write(self, session: Any, *, txn_id: str, nonce: str) -> None:
+        self.rows.append((session, txn_id, nonce))
+
+
+def test_join_prepares_and_then_writes_the_barrier(log: ProducerLog) -> None:
+    barrier = Barrier()
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.join("session")
+        assert 1 == len(log.writer.of(HALF))
+
+    assert [("session", tx.txn_id, tx.nonce)] == barrier.rows
+    assert COMMIT is tx.result(10).resolution
+
+
+def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
+    with (
+        pytest.raises(LifecycleError, match="join"),
+        log.producer(barrier=Barrier()).transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.prepare()
+    assert Resolution.UNKNOWN is tx.result(10).resolution
+
+
+def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
+    with (
+        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
+        log.producer().transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.join("session")
+    assert [] == log.writer.stored
+
+
+# --- threads and the end ----------------------------------------------------------------------------------------------
+
+
+def test_threads_share_one_producer(log: ProducerLog) -> None:
+    producer = log.producer(in_flight_max=4)
+
+    def work() -> None:
+        for _ in range(50):
+            with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                tx.prepare()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.close()
+    assert 400 == len(log.writer.of(HALF))
+    assert [COMMIT] * 400 == log.resolutions()
+
+
+def test_close_waits_for_what_is_in_flight(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.start()
+    log.writer.hold(True)
+    future = producer.submit(ORDER)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    wait_until(lambda: refuses(producer), within=5, what="new transactions are refused")
+
+    assert not future.done()
+    log.writer.hold(False)
+    closing.join(10)
+    assert future.done()
+    assert [COMMIT] == log.resolutions()
+
+
+def refuses(producer: TransactionalProducer) -> bool:
+    try:
+        producer.transaction()
+    except LifecycleError:
+        return True
+    return False
+
+
+def test_close_gives_up_after_its_time_and_says_how_many_are_left(log: ProducerLog) -> None:
+    producer = log.producer()
+    with producer.transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
+            producer.close(0.05)
+
+    with pytest.raises(OutcomeUnknownError):
+        tx.result(10)
+    assert [] == log.writer.of(OP)
+
+
+def test_who_waits_for_a_place_is_told_when_the_producer_closes(log: ProducerLog) -> None:
+    producer = log.producer(in_flight_max=1)
+    log.writer.hold(True)
+    first = producer.submit(ORDER)
+    raised: list[BaseException] = []
+
+    def wait_for_a_place() -> None:
+        try:
+            producer.publish(ORDER)
+        except TxLayerError as exc:
+            raised.append(exc)
+
+    waiting = threading.Thread(target=wait_for_a_place)
+    waiting.start()
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    waiting.join(10)
+    log.writer.hold(False)
+    closing.join(10)
+
+    assert isinstance(raised[0], LifecycleError)
+    assert first.done()
+
+
+def test_a_fatal_error_of_the_client_refuses_everything_from_then_on(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.start()
+    log.writer.fatal = FencedError("the client gave up")
+
+    wait_until(lambda: fails_fenced(producer), within=5, what="the failure is seen")
+    with pytest.raises(FencedError, match="the client gave up"):
+        producer.publish(ORDER)
+
+
+def fails_fenced(producer: TransactionalProducer) -> bool:
+    try:
+        producer.transaction()
+    except FencedError:
+        return True
+    return False
+
+
+def test_who_waits_at_a_producer_whose_thread_broke_is_told(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.start()
+    log.writer.hold(True)
+    tx = producer.transaction()
+    tx.send("orders", value="v")
+    log.writer.poll_error = RuntimeError("a bug")
+
+    with pytest.raises((OutcomeUnknownError, FencedError)):
+        tx.prepare()
+    log.producers.clear()
+    with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
+        producer.close()
+
+
+def test_a_result_is_waited_for_no_longer_than_asked(log: ProducerLog) -> None:
+    producer = log.producer()
+    with producer.transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        log.writer.hold(True)
+
+    with pytest.raises(TimeoutError):
+        tx.result(0.02)
+    log.writer.hold(False)
+    assert COMMIT is tx.result(10).resolution
+
+
+def test_a_serializer_is_used_by_every_way_of_sending(log: ProducerLog) -> None:
+    producer = log.producer(serializer=lambda value, topic: f"{topic}={value}".encode())
+
+    producer.publish(Message("orders", b"k", 7))
+    producer.submit(Message("orders", b"k", b"8")).result(10)
+    with producer.transaction() as tx:
+        tx.send("orders", value=9)
+        tx.prepare()
+    values = [record.value for record in log.writer.of(HALF)]
+    assert [b"orders=7", b"orders=b'8'", b"orders=9"] == values
+
+
+def test_a_half_record_that_is_refused_does_not_stop_the_producer(log: ProducerLog) -> None:
+    producer = log.producer()
+    refused: list[FakeRecord] = []
+
+    def refuse_the_first(record: FakeRecord) -> TxLayerError | None:
+        if refused:
+            return None
+        refused.append(record)
+        return RefusedRecordError("no", topic=HALF)
+
+    log.writer.refuse = refuse_the_first
+    with pytest.raises(RefusedRecordError):
+        producer.publish(ORDER)
+    producer.publish(ORDER)
+    assert [COMMIT] == log.resolutions()

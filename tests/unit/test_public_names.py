@@ -1,0 +1,51 @@
+"""What `import txlayer` offers, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import txlayer
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, user_headers
+
+_LOADED = "import sys, json, txlayer; txlayer.{name}; print(json.dumps(sorted(sys.modules)))"
+
+
+@pytest.mark.parametrize("name", txlayer.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(txlayer, name) is not None
+    assert name in dir(txlayer)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        txlayer.nonsense  # noqa: B018 - the access is the subject
+
+
+def test_the_resolutions_have_plain_names() -> None:
+    assert [COMMIT, ROLLBACK, UNKNOWN] == list(Resolution)
+
+
+@pytest.mark.parametrize("name", ["__version__", "TransactionalProducer", "Message"])
+def test_no_kafka_client_is_loaded_before_it_is_needed(name: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", _LOADED.format(name=name)],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = json.loads(answer.stdout)
+
+    assert f"txlayer.{name}" != "txlayer.TransactionalProducer" or "txlayer.producer.sync" in loaded
+    for client in ("confluent_kafka", "sqlalchemy", "typer"):
+        assert client not in loaded
+
+
+def test_user_headers_are_those_that_are_not_ours() -> None:
+    headers = [("a", b"1"), ("txl-id", b"x"), ("b", None), ("txl-origin", b"y")]
+
+    assert [("a", b"1"), ("b", None)] == user_headers(headers)
+    assert [] == user_headers(None)

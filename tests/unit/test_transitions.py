@@ -1,0 +1,123 @@
+"""The table of a transaction's life: every state with every kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.core.transitions import (
+    DECIDED,
+    SETTLED,
+    TRANSITIONS,
+    Effect,
+    Kind,
+    TxnState,
+    transition,
+)
+from txlayer.errors import InvalidTransitionError
+
+OP_KINDS = (Kind.COMMIT, Kind.ROLLBACK, Kind.UNKNOWN, Kind.ABANDON)
+EVERY_PAIR = [(state, kind) for state in TxnState for kind in Kind]
+UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
+
+
+@pytest.mark.parametrize(("state", "kind"), EVERY_PAIR)
+def test_a_state_and_a_kind_have_an_entry_or_are_refused(state: TxnState, kind: Kind) -> None:
+    if (state, kind) in TRANSITIONS:
+        assert TRANSITIONS[state, kind] == transition(state, kind, txn_id="a/0000000a")
+        return
+
+    with pytest.raises(InvalidTransitionError) as refused:
+        transition(state, kind, txn_id="a/0000000a")
+
+    fields = {"txn_id": "a/0000000a", "state": state.value, "kind": kind.value}
+    assert fields == refused.value.fields
+
+
+def test_a_refused_kind_leaves_the_table_as_it_was() -> None:
+    before = dict(TRANSITIONS)
+
+    for state, kind in EVERY_PAIR:
+        if (state, kind) not in TRANSITIONS:
+            with pytest.raises(InvalidTransitionError):
+                transition(state, kind, txn_id="a/0000000a")
+
+    assert before == TRANSITIONS
+
+
+@pytest.mark.parametrize("state", TxnState)
+def test_an_op_line_or_a_half_record_is_expected_in_every_state(state: TxnState) -> None:
+    # What others write may come at any time; only what the ledger itself does may be out of place.
+    assert [] == [kind for kind in (*OP_KINDS, Kind.HALF) if (state, kind) not in TRANSITIONS]
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("state", SETTLED)
+def test_what_is_settled_stays_so(state: TxnState) -> None:
+    after = {
+        TRANSITIONS[pair][0] for pair in EVERY_PAIR if pair[0] is state and pair in TRANSITIONS
+    }
+
+    assert {state} == after
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("state", DECIDED)
+def test_a_rollback_after_a_commit_changes_nothing_and_is_a_conflict(state: TxnState) -> None:
+    assert (state, Effect.CONFLICT) == transition(state, Kind.ROLLBACK, txn_id="a/0000000a")
+
+
+@pytest.mark.promise("P4")
+def test_a_commit_after_a_rollback_changes_nothing_and_is_a_conflict() -> None:
+    found = transition(TxnState.ROLLED_BACK, Kind.COMMIT, txn_id="a/0000000a")
+
+    assert (TxnState.ROLLED_BACK, Effect.CONFLICT) == found
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("state", UNDECIDED)
+@pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.ROLLBACK])
+def test_parking_is_no_decision(state: TxnState, kind: Kind) -> None:
+    after, _ = transition(state, kind, txn_id="a/0000000a")
+
+    assert (after in DECIDED) is (kind is Kind.COMMIT)
+
+
+@pytest.mark.promise("P3")
+def test_nothing_is_forwarded_but_out_of_a_commit() -> None:
+    forwarding = {pair for pair, (_, effect) in TRANSITIONS.items() if effect is Effect.FORWARD}
+    into_waiting = {
+        pair[1]
+        for pair, (after, _) in TRANSITIONS.items()
+        if after is TxnState.WAITING and pair[0] not in DECIDED
+    }
+
+    assert {(TxnState.WAITING, Kind.GO)} == forwarding
+    assert {Kind.COMMIT} == into_waiting
+
+
+def test_only_an_abandon_gives_up_what_was_committed() -> None:
+    giving_up = {
+        pair[1]
+        for pair, (after, _) in TRANSITIONS.items()
+        if pair[0] in DECIDED and after is TxnState.ROLLED_BACK
+    }
+
+    assert {Kind.ABANDON} == giving_up
+
+
+@pytest.mark.parametrize("state", sorted(set(TxnState) - SETTLED, key=str))
+def test_every_unsettled_state_can_be_settled(state: TxnState) -> None:
+    reachable, waiting = {state}, [state]
+    while waiting:
+        here = waiting.pop()
+        for (start, _), (after, _) in TRANSITIONS.items():
+            if start is here and after not in reachable:
+                reachable.add(after)
+                waiting.append(after)
+
+    assert reachable >= SETTLED
+
+
+def test_every_kind_and_effect_is_used() -> None:
+    assert set(Kind) == {kind for _, kind in TRANSITIONS}
+    assert set(Effect) == {effect for _, effect in TRANSITIONS.values()}
