@@ -26,8 +26,8 @@ from tests.support.partition_log import (
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
-from txlayer.core.settling import FORWARD_OVERHEAD_BYTES, LedgerSettings
-from txlayer.core.target import Target, accepting_target
+from txlayer.core.settling import LedgerSettings
+from txlayer.core.target import FORWARD_OVERHEAD_BYTES, Target, accepting_target
 from txlayer.core.transaction import OpPosition, record_size
 from txlayer.core.transitions import TxnState
 

@@ -1,62 +1,113 @@
-"""Bisection finds the one line that a broker refuses, in few failures, wherever it stands."""
+"""What a batch is, and how the one bad line of a Kafka transaction is found."""
 
 from __future__ import annotations
 
 from math import ceil, log2
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlayer.core.batch import Batch, Bisection
+from tests.support.fake_records import GROUP, FakeRecord, txn_key
+from txlayer.core.batch import Batch, Bisection, Keep, KeptAside, Report, ReportKind
+from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.transaction import Transaction
+
+TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), FakeRecord())
+ASIDE = KeptAside(Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage"))
 
 
-def play(line_count: int, bad: int) -> tuple[int, int]:
-    """(place of the line that was found, failures) for a run of lines of which one is refused."""
-    bisection, position, failures = Bisection(), 0, 0
-    run = line_count
-    while True:
-        if position <= bad < position + run:
-            failures += 1
-            if bisection.failed(run):
-                return position, failures
-        else:
-            bisection.passed(run)
-            position += run
-        run = min(bisection.line_count_max, line_count - position)
+def test_a_fresh_batch_is_empty() -> None:
+    assert Batch().is_empty
 
 
-@given(st.integers(1, 10_000), st.data())
-def test_the_refused_line_is_found_in_few_failures(line_count: int, data: st.DataObject) -> None:
-    bad = data.draw(st.integers(0, line_count - 1))
-
-    found, failures = play(line_count, bad)
-
-    assert bad == found
-    assert failures <= ceil(log2(line_count)) + 1
-
-
-@given(st.integers(1, 10_000))
-def test_suspicion_ends_when_all_lines_went_through(line_count: int) -> None:
-    bisection = Bisection()
-    bisection.failed(line_count)
-    left = line_count
-
-    while bisection.is_active:
-        run = min(bisection.line_count_max, left)
-        bisection.passed(run)
-        left -= run
-
-    assert 0 == left
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(forwards=[TXN]),
+        Batch(keeps={TXN.key: Keep(TXN, is_whole=True)}),
+        Batch(ends=[TXN]),
+        Batch(asides=[ASIDE]),
+    ],
+)
+def test_a_batch_with_something_to_write_is_not_empty(batch: Batch) -> None:
+    assert not batch.is_empty
 
 
-def test_a_found_line_ends_the_suspicion() -> None:
+def test_reports_and_counts_alone_are_nothing_to_write() -> None:
+    batch = Batch(reports=[Report(ReportKind.REPEAT, TXN.key, "")], line_count=5, byte_count=9)
+
+    assert batch.is_empty
+
+
+class Line:
+    """Runs of op lines through a broker that refuses one of them, as the coordinator makes them."""
+
+    def __init__(self, *, count: int, bad: int, line_count_max: int) -> None:
+        self.count, self.bad, self.line_count_max = count, bad, line_count_max
+        self.bisection = Bisection()
+        self.done = 0
+        self.failure_count = 0
+
+    def run(self) -> int | None:
+        """One Kafka transaction; the bad line's place once it is alone."""
+        limit = self.line_count_max
+        if self.bisection.is_active:
+            limit = min(limit, self.bisection.line_count_max)
+        taken = range(self.done, min(self.done + limit, self.count))
+        if self.bad not in taken:
+            self.bisection.passed(len(taken))
+            self.done = taken.stop
+            return None
+        self.failure_count += 1
+        return self.bad if self.bisection.failed(len(taken)) else None
+
+
+@given(st.data(), st.integers(1, 5_000), st.integers(1, 3_000))
+def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(
+    data: st.DataObject, count: int, line_count_max: int
+) -> None:
+    line = Line(
+        count=count, bad=data.draw(st.integers(0, count - 1)), line_count_max=line_count_max
+    )
+
+    found = None
+    while found is None:
+        found = line.run()
+
+    assert line.bad == found
+    # The first failure says that there is one; each further one halves the run.
+    assert line.failure_count <= 1 + ceil(log2(min(count, line_count_max)))
+
+
+@given(st.integers(2, 5_000), st.integers(0, 4_999))
+def test_everything_goes_on_at_full_speed_once_the_line_is_known(count: int, place: int) -> None:
+    line = Line(count=count, bad=place % count, line_count_max=1_000)
+    while line.run() is None:
+        pass
+
+    line.bisection.found()
+    line.bad = -1
+
+    assert not line.bisection.is_active
+    assert line.run() is None
+    assert not line.bisection.is_active
+
+
+def test_suspicion_ends_when_all_suspects_went_through() -> None:
     bisection = Bisection()
     bisection.failed(8)
 
-    bisection.found()
+    for _ in range(2):
+        assert 4 >= bisection.line_count_max
+        bisection.passed(4)
 
     assert not bisection.is_active
 
 
-def test_a_new_batch_has_nothing_to_write() -> None:
-    assert Batch().is_empty
+def test_a_run_without_lines_that_fails_is_as_small_as_it_gets() -> None:
+    # Time alone may forward: what was held for a topic that is mended.
+    bisection = Bisection()
+
+    assert bisection.failed(0)
+    assert 1 == bisection.line_count_max

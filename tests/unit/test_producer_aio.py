@@ -152,7 +152,7 @@ async def test_a_thousand_tasks_ask_about_a_topic_once_and_wake_the_loop_few_tim
             wakes += "_serve" in repr(callback)
             return call_soon_threadsafe(callback, *args, **more)
 
-        loop.call_soon_threadsafe = counted  # type: ignore[method-assign] # to count, nothing else
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment] # to count, nothing else
 
         async def work() -> None:
             async with log.producer.transaction() as tx:

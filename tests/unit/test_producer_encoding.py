@@ -46,7 +46,7 @@ def test_text_becomes_utf_8_and_null_stays_null() -> None:
 
 
 def test_headers_keep_their_order_and_tags_come_last() -> None:
-    headers = [("b", b"1"), ("a", "ä"), ("b", None)]
+    headers: list[tuple[str, bytes | str | None]] = [("b", b"1"), ("a", "ä"), ("b", None)]
     message = Message("orders", headers=headers, tags="TagA")
 
     record = only(encoder().records([message], ANYWHERE))

@@ -159,7 +159,7 @@ def test_leaving_normally_commits(log: ProducerLog) -> None:
 def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(log: ProducerLog) -> None:
     error = KeyError("the user's own")
 
-    with pytest.raises(KeyError) as raised, log.producer().transaction() as tx:
+    with pytest.raises(KeyError) as raised, log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
         raise error
@@ -187,7 +187,7 @@ def test_what_was_said_outright_stands(log: ProducerLog, say: str, expected: Res
 
 
 def test_what_was_said_outright_stands_also_when_an_exception_follows(log: ProducerLog) -> None:
-    with pytest.raises(KeyError), log.producer().transaction() as tx:
+    with pytest.raises(KeyError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
         tx.rollback()
@@ -207,7 +207,7 @@ def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(log: Prod
 
 
 def test_an_exception_before_prepare_sends_nothing(log: ProducerLog) -> None:
-    with pytest.raises(KeyError), log.producer().transaction() as tx:
+    with pytest.raises(KeyError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         raise KeyError
     assert [] == log.writer.stored
@@ -281,7 +281,7 @@ def test_bad_messages_are_refused_where_they_are_sent(log: ProducerLog) -> None:
 def test_a_failed_prepare_passes_out_of_the_block_and_is_no_unknown(log: ProducerLog) -> None:
     log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
 
-    with pytest.raises(RefusedRecordError), log.producer().transaction() as tx:
+    with pytest.raises(RefusedRecordError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
     assert [] == log.writer.stored
@@ -352,7 +352,7 @@ def test_join_prepares_and_then_writes_the_barrier(log: ProducerLog) -> None:
 
 
 def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
-    with (
+    with (  # noqa: PT012 - the block is the subject
         pytest.raises(LifecycleError, match="join"),
         log.producer(barrier=Barrier()).transaction() as tx,
     ):
@@ -362,7 +362,7 @@ def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
 
 
 def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
-    with (
+    with (  # noqa: PT012 - the block is the subject
         pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
         log.producer().transaction() as tx,
     ):

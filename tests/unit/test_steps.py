@@ -55,7 +55,9 @@ class World:
     def launch(
         self, messages: Sequence[Message] = (ORDER,), make: Any = Flight, key: str = KEY
     ) -> Flight:
-        return finish(steps.launch(self.engine, make, messages, ANYWHERE, key))
+        flight = finish(steps.launch(self.engine, make, messages, ANYWHERE, key))
+        assert isinstance(flight, Flight)
+        return flight
 
     def prepared(self, messages: Sequence[Message] = (ORDER,), key: str = KEY) -> Flight:
         flight = self.launch(messages, key=key)

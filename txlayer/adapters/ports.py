@@ -103,19 +103,25 @@ class HalfWriter(Protocol):
     Any thread may call `produce`. Reports come in the order of acknowledgement, from within `poll` and `close` only.
     """
 
-    produce: Callable[..., None]
-    """Queue a record: (topic, value, key, partition, on_delivery, None, timestamp_ms or 0, headers), by position.
+    @property
+    def produce(self) -> Callable[..., None]:
+        """Queue a record: (topic, value, key, partition, on_delivery, None, timestamp_ms or 0, headers), by position.
 
-    The client's own call, because it is made twice per transaction (and by position, which saves half a microsecond);
-    so it raises the client's own errors (`error_of` says what they mean), and `BufferError`: the queue is full, nothing
-    was queued, room comes with the next reports.
-    """
+        The client's own call, because it is made twice per transaction (by position, which saves half a microsecond);
+        so it raises the client's own errors (`error_of` says what they mean), and `BufferError`: the queue is full,
+        nothing was queued, room comes with the next reports.
+        """
+        ...
 
-    poll: Callable[[float], int]
-    """Serve reports for at most so many seconds; the number served."""
+    @property
+    def poll(self) -> Callable[[float], int]:
+        """Serve reports for at most so many seconds; the number served."""
+        ...
 
-    unreported_count: Callable[[], int]
-    """Records whose report is still to be served; one counts until its report was."""
+    @property
+    def unreported_count(self) -> Callable[[], int]:
+        """Records whose report is still to be served; one counts until its report was."""
+        ...
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """What a delivery report's error, or an exception of `produce`, means for the record.

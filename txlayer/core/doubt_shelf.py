@@ -41,8 +41,8 @@ class DoubtShelf:
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
-    def settled(self, txn: Transaction) -> None:
-        """`txn` is over; its doubt records end."""
+    def ended(self) -> None:
+        """One of them is over."""
         self.count -= 1
 
     @property

@@ -25,7 +25,8 @@ class HalfFold(Settling):
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
         """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
         self.half_next = offset + 1
-        self.newest_ms = appended_ms
+        if appended_ms > self.newest_ms:
+            self.newest_ms = appended_ms
         # The common case in as few steps as Python allows: a single message without options. What is let through here
         # must be well formed: a test holds it to the codec.
         try:

@@ -86,6 +86,7 @@ class Ledger(HalfFold):
         self.waits_for_half = None
         while ops:
             op_offset, appended_ms, lines = ops[0]
+            self.newest_ms = max(self.newest_ms, appended_ms)
             for number in range(start, len(lines)):
                 if line_count >= line_count_max or quick_bytes + batch.byte_count >= byte_count_max:
                     return self._pause((op_offset, number), line_count, quick_bytes)
@@ -117,7 +118,6 @@ class Ledger(HalfFold):
             if not lines:
                 self._keep_unreadable_aside(op_offset)
             start = 0
-            self.newest_ms = max(self.newest_ms, appended_ms)
             self.ahead_line_count -= len(lines)
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes)

@@ -14,12 +14,9 @@ from txlayer.core.batch import Batch, Keep, KeptAside, Report, ReportKind
 from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import Origin, ParkReason, Undecodable
-from txlayer.core.target import UNKNOWN_TARGET, Target
+from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
 from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of, size_of
 from txlayer.core.transitions import Effect, Kind, TxnState, transition
-
-FORWARD_OVERHEAD_BYTES = 512
-"""Allowance for our two headers and the record's own fields when a message is held against its topic's limit."""
 
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
@@ -175,7 +172,7 @@ class Settling:
         self.batch.keeps.pop(txn.key, None)
         self.shelf.held.pop(txn.key, None)
         if txn.is_in_doubt:
-            self.shelf.settled(txn)
+            self.shelf.ended()
             self.batch.ends.append(txn)
         self._leave_order(txn)
 

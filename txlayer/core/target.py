@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 from txlayer.core.messages import ParkReason
 
+FORWARD_OVERHEAD_BYTES = 512
+"""Allowance for our two headers and the record's own fields when a message is held against its topic's limit."""
+
 
 class Target(NamedTuple):
     """What is known of a real topic. `refusal` None: it accepts; else why not."""
 
     message_bytes_max: int
-    quick_bytes_max: int = -1  # values up to this size need no exact measure
+    quick_bytes_max: int = -1  # values up to this size are not measured with their key and headers
     refusal: ParkReason | None = None
     is_for_good: bool = False  # True: park at once; False: hold until it is mended
 
@@ -21,4 +24,5 @@ UNKNOWN_TARGET = Target(0, -1, ParkReason.TOPIC_MISSING)
 
 def accepting_target(message_bytes_max: int) -> Target:
     """A topic that exists and may be written."""
-    return Target(message_bytes_max, message_bytes_max // 2)
+    # Half of it is left for key and headers; who needs more is refused by the broker, and found by bisection.
+    return Target(message_bytes_max, message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES)

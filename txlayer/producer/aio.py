@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -112,23 +113,39 @@ class AsyncTransactionalProducer:
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         block: bool = True,
-    ) -> TransactionBlock:
+    ) -> AbstractAsyncContextManager[AsyncTransaction]:
         """A transaction as an `async with` block: `send`, `await tx.prepare()`, then do the local work.
 
-        Args and Raises: those of `TransactionalProducer.transaction`, raised on entering.
+        Args and Raises: those of `TransactionalProducer.transaction`; raised on entering while it is not started yet.
         """
-
-        async def enter() -> AsyncTransaction:
-            started = self._ready or await self._started()
-            started.engine.pipeline.check_open()
-            identity = started.engine.identity
-            place = identity.place(ordering_key, order, immunity)
-            key = identity.draw(txn_id, now_ms())
-            return AsyncTransaction(
-                started, barrier=self._barrier, place=place, key=key, may_wait=block
+        started = self._ready
+        if started is None:
+            return self._transaction_of_unstarted(
+                txn_id, ordering_key, order, immunity, block=block
             )
+        started.engine.pipeline.check_open()
+        identity = started.engine.identity
+        place = identity.place(ordering_key, order, immunity)
+        key = identity.draw(txn_id, now_ms())
+        return AsyncTransaction(
+            started, barrier=self._barrier, place=place, key=key, may_wait=block
+        )
 
-        return TransactionBlock(enter)
+    @asynccontextmanager
+    async def _transaction_of_unstarted(
+        self,
+        txn_id: str | None,
+        ordering_key: bytes | str | None,
+        order: str | OrderMode,
+        immunity: timedelta | None,
+        *,
+        block: bool,
+    ) -> AsyncIterator[AsyncTransaction]:
+        await self._started()
+        async with self.transaction(
+            txn_id, ordering_key=ordering_key, order=order, immunity=immunity, block=block
+        ) as tx:
+            yield tx
 
     async def publish(
         self,
@@ -281,6 +298,17 @@ class AsyncTransaction(OpenTransaction):
         super().__init__(started.engine, barrier=barrier, place=place, key=key, may_wait=may_wait)
         self._started = started
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave(exc)
+
     async def prepare(self) -> None:
         """Store the messages; returns when all replicas have them. Now do the local transaction.
 
@@ -305,24 +333,3 @@ class AsyncTransaction(OpenTransaction):
         """
         async with asyncio.timeout(timeout):
             return await self._started.drive(self._result_steps())
-
-
-class TransactionBlock:
-    """What `async with` enters and leaves; the producer is started on entering, where that is still to be done."""
-
-    def __init__(self, enter: Callable[[], Awaitable[AsyncTransaction]]) -> None:
-        self._enter = enter
-        self._transaction: AsyncTransaction | None = None
-
-    async def __aenter__(self) -> AsyncTransaction:
-        self._transaction = await self._enter()
-        return self._transaction
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._transaction is not None
-        self._transaction.leave(exc)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
@@ -23,6 +24,7 @@ class LoopEngine:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = engine
         self._loop = loop
+        self._thread_id = threading.get_ident()
         self._woken: list[asyncio.Future[None]] = []
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_write_due = False
@@ -35,7 +37,7 @@ class LoopEngine:
         Raises:
             LifecycleError: this is another loop than the one that started the producer.
         """
-        if asyncio.get_running_loop() is not self._loop:
+        if threading.get_ident() != self._thread_id or not self._loop.is_running():
             raise LifecycleError("started in another event loop; make one producer per loop")
         try:
             wait = next(run)
@@ -57,7 +59,8 @@ class LoopEngine:
                         self._waiting.discard(future)
                 wait = next(run)
         except StopIteration as stop:
-            return cast("T", stop.value)
+            value: T = stop.value
+            return value
         finally:
             run.close()
 
@@ -71,9 +74,7 @@ class LoopEngine:
     # --- the loop's thread --------------------------------------------------------------------------------------------
 
     def _write_soon(self, queue: OpQueue) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # a thread of the user's
+        if threading.get_ident() != self._thread_id:  # a thread of the user's
             queue.write()
             return
         # Behind all tasks that run in this turn of the loop: what they say goes out together.

@@ -47,8 +47,9 @@ def launch(
         records = [plain]
     else:
         records = yield from known_records(engine, messages, place)
-    deadline = time.monotonic() + engine.config.prepare_timeout.total_seconds()
+    deadline = 0.0
     while (flight := engine.launch_now(make, records, place, key)) is None:
+        deadline = deadline or time.monotonic() + engine.config.prepare_timeout.total_seconds()
         if not may_wait or time.monotonic() > deadline:
             raise RetriableError(
                 f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
@@ -114,7 +115,8 @@ def stored(engine: Engine, flight: Flight) -> Steps[None]:
         OutcomeUnknownError: it may be stored, nothing was decided: do not run the local transaction.
     """
     while flight.stage is STORING:
-        _check_reachable(engine, flight, "half")
+        if not engine.pipeline.is_alive:
+            raise _unreachable(engine, flight, "half")
         yield flight.until_stored
     if flight.stage is FAILED:
         assert flight.error is not None
@@ -134,7 +136,8 @@ def result(engine: Engine, flight: Flight) -> Steps[TransactionSendResult]:
         OutcomeUnknownError: it may not be stored; a check-back settles it.
     """
     while not flight.is_over:
-        _check_reachable(engine, flight, "op")
+        if not engine.pipeline.is_alive:
+            raise _unreachable(engine, flight, "op")
         yield flight.until_over
     if flight.stage is FAILED:
         assert flight.error is not None
@@ -163,8 +166,9 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
         )
 
 
-def _check_reachable(engine: Engine, flight: Flight, step: str) -> None:
-    if not engine.pipeline.is_alive:
-        raise OutcomeUnknownError(
-            "the producer ended before the report came", txn_id=flight.txn_id, step=step
-        ) from engine.pipeline.failure
+def _unreachable(engine: Engine, flight: Flight, step: str) -> OutcomeUnknownError:
+    error = OutcomeUnknownError(
+        "the producer ended before the report came", txn_id=flight.txn_id, step=step
+    )
+    error.__cause__ = engine.pipeline.failure
+    return error

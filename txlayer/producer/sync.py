@@ -341,6 +341,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
                     raise TimeoutError(f"not acknowledged within {timeout_s} s")
             wait = next(run)
     except StopIteration as stop:
-        return cast("T", stop.value)
+        value: T = stop.value
+        return value
     finally:
         run.close()

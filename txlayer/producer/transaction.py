@@ -29,6 +29,10 @@ class Phase(Enum):
     FAILED = "failed"  #: `prepare` raised
 
 
+GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = Phase
+# By these names, because a member looked up at its class takes longer than comparing it.
+
+
 class OpenTransaction:
     """One transaction of one thread or task; threads and asyncio differ only in how they wait for its steps."""
 
@@ -46,7 +50,7 @@ class OpenTransaction:
         self._may_wait = may_wait
         self._messages: list[Message] = []
         self._flight: Flight | None = None
-        self._phase = Phase.GATHERING
+        self._phase = GATHERING
         self._is_joined = False
 
     @property
@@ -81,7 +85,8 @@ class OpenTransaction:
             LifecycleError: it is prepared already. The transaction goes on without this message.
             ForbiddenTopicError, ReservedHeaderError, UsageError: the message cannot be sent. The same.
         """
-        self._must_be(Phase.GATHERING, "send")
+        if self._phase is not GATHERING:
+            raise self._misfit("send")
         self._engine.encoder.check_topic(topic)
         if headers is not None:
             headers = headers_of(headers)
@@ -106,8 +111,8 @@ class OpenTransaction:
         Raises:
             LifecycleError: it is said already. Nothing changed.
         """
-        if self._phase is Phase.GATHERING:
-            self._phase = Phase.DROPPED
+        if self._phase is GATHERING:
+            self._phase = DROPPED
             self._messages = []
         else:
             self._resolve(Resolution.ROLLBACK, "rollback")
@@ -123,28 +128,25 @@ class OpenTransaction:
     # --- for the drivers ----------------------------------------------------------------------------------------------
 
     def _prepare_steps(self) -> Steps[None]:
-        self._must_be(Phase.GATHERING, "prepare")
-        self._phase = Phase.PREPARING
+        if self._phase is not GATHERING:
+            raise self._misfit("prepare")
+        self._phase = PREPARING
+        engine = self._engine
         try:
-            self._flight = yield from steps.launch(
-                self._engine,
-                Flight,
-                self._messages,
-                self._place,
-                self._key,
-                may_wait=self._may_wait,
+            flight = self._flight = yield from steps.launch(
+                engine, Flight, self._messages, self._place, self._key, may_wait=self._may_wait
             )
-            yield from steps.stored(self._engine, self._flight)
+            yield from steps.stored(engine, flight)
         except Exception:
             if self._flight is None:
                 # Nothing is under way: `prepare` may be called again, as an attempt of its own.
-                self._phase = Phase.GATHERING
+                self._phase = GATHERING
                 self._key = self._engine.identity.draw(self.txn_id, now_ms())
             else:
-                self._phase = Phase.FAILED
+                self._phase = FAILED
             raise
         self._messages = []
-        self._phase = Phase.PREPARED
+        self._phase = PREPARED
 
     def _join_steps(self, session: Any) -> Steps[None]:
         if self._barrier is None:
@@ -156,7 +158,7 @@ class OpenTransaction:
         self._is_joined = True
 
     def _result_steps(self) -> Steps[TransactionSendResult]:
-        if self._phase is not Phase.RESOLVED or self._flight is None:
+        if self._phase is not RESOLVED or self._flight is None:
             raise LifecycleError("result: nothing was said yet", state=self._phase.value)
         return steps.result(self._engine, self._flight)
 
@@ -167,7 +169,7 @@ class OpenTransaction:
             LifecycleError: it ended normally, but nothing can be committed; what happened is said.
         """
         phase, flight = self._phase, self._flight
-        if phase is Phase.PREPARED:
+        if phase is PREPARED:
             if error is None and (self._barrier is None or self._is_joined):
                 self._resolve(Resolution.COMMIT, "commit")
                 return
@@ -178,11 +180,11 @@ class OpenTransaction:
                     "left without join: the barrier was not written, a check-back settles it",
                     state=phase.value,
                 )
-        elif phase is Phase.PREPARING and flight is not None:
+        elif phase is PREPARING and flight is not None:
             self._engine.pipeline.post(flight.abandon)
-        if error is not None or phase in (Phase.RESOLVED, Phase.DROPPED):
+        if error is not None or phase in (RESOLVED, DROPPED):
             return
-        if phase is Phase.GATHERING:
+        if phase is GATHERING:
             raise LifecycleError(
                 "left without prepare: nothing was sent (publish() serves messages without a local transaction)",
                 state=phase.value,
@@ -192,14 +194,14 @@ class OpenTransaction:
         ) from (None if flight is None else flight.error)
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
-        self._must_be(Phase.PREPARED, call)
-        assert self._flight is not None
-        self._phase = Phase.RESOLVED
-        steps.resolve(self._engine, self._flight, resolution)
+        flight = self._flight
+        if self._phase is not PREPARED or flight is None:
+            raise self._misfit(call)
+        self._phase = RESOLVED
+        steps.resolve(self._engine, flight, resolution)
 
-    def _must_be(self, phase: Phase, call: str) -> None:
-        if self._phase is not phase:
-            raise LifecycleError(
-                f"{call}() does not fit: the transaction is {self._phase.value}",
-                state=self._phase.value,
-            )
+    def _misfit(self, call: str) -> LifecycleError:
+        return LifecycleError(
+            f"{call}() does not fit: the transaction is {self._phase.value}",
+            state=self._phase.value,
+        )

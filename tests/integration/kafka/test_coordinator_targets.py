@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -27,6 +28,7 @@ from txlayer.core.messages import HalfOptions, Resolution
 pytestmark = pytest.mark.kafka
 
 COMMIT = Resolution.COMMIT
+NOISE = random.Random(7).randbytes(20_000)
 ALLOWED = ("real-*", "late-*", "small-*", "gone-*")
 
 
@@ -151,7 +153,7 @@ def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
 ) -> None:
     topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
-    large = raw.prepare((topic, b"key", b"x" * 20_000))
+    large = raw.prepare((topic, b"key", NOISE))
     rebuilt = coordinator.coordinator.rebuild_count
 
     raw.commit(large)
@@ -171,7 +173,7 @@ def test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest
     arena.wait_until_visible(first.txn_id, topics=[topic])
     partition = first.partition
     good = [raw.prepare((topic, b"key", b"good"), key=raw.key_in(partition)) for _ in range(20)]
-    large = raw.prepare((topic, b"key", b"x" * 20_000), key=raw.key_in(partition))
+    large = raw.prepare((topic, b"key", NOISE), key=raw.key_in(partition))
     good += [raw.prepare((topic, b"key", b"good"), key=raw.key_in(partition)) for _ in range(20)]
 
     set_message_bytes_max(arena.servers, topic, 10_000)
@@ -204,7 +206,7 @@ def test_a_parked_transaction_is_forwarded_by_a_second_commit_when_its_topic_is_
     arena: Arena, raw: RawWriter
 ) -> None:
     topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
-    large = raw.prepare((topic, b"key", b"x" * 20_000))
+    large = raw.prepare((topic, b"key", NOISE))
     raw.commit(large)
     arena.wait_for_doubt(large.key, state="parked-committed")
 

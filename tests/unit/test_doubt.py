@@ -1,0 +1,262 @@
+"""The doubt topic as its partition's owner knows it: the fold at a restart, and the shelf while it works."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import BORN_MS, GROUP, txn_key
+from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
+from txlayer.core.codec import content_key, encode_summary, kept_aside_key
+from txlayer.core.doubt_fold import DoubtFold
+from txlayer.core.doubt_shelf import REWRITE_LAG_MIN, DoubtShelf
+from txlayer.core.messages import DoubtSummary, OrderMode
+from txlayer.core.transaction import Transaction, from_summary
+from txlayer.core.transitions import TxnState
+
+A, B = txn_key("a"), txn_key("b")
+
+
+def summary(
+    key: str = A,
+    *,
+    state: str = "open",
+    moved_ms: int = 0,
+    decided_at: tuple[int, int] | None = None,
+    topics: tuple[str, ...] = ("orders",),
+    reason: str = "",
+) -> DoubtSummary:
+    """One message, in doubt."""
+    return DoubtSummary(
+        key, state, reason, GROUP, 7, 7, 1, 1, 1_000, BORN_MS, None, OrderMode.COMMIT, None, decided_at, moved_ms,
+        topics,
+    )  # fmt: skip
+
+
+def on_doubt(
+    key: str = A,
+    *,
+    at: int = 0,
+    state: TxnState = TxnState.OPEN,
+    moved_ms: int = 0,
+    decided_at: tuple[int, int] | None = None,
+    topics: tuple[str, ...] = ("orders",),
+) -> Transaction:
+    """A transaction whose content stands on doubt at offset `at`."""
+    found = summary(key, state=state.value, moved_ms=moved_ms, decided_at=decided_at, topics=topics)
+    return from_summary(found, doubt_offset=at)
+
+
+# --- fold -------------------------------------------------------------------------------------------------------------
+
+
+def folded(*records: tuple[int, bytes, bytes | None]) -> DoubtFold:
+    """The fold of these records."""
+    fold = DoubtFold()
+    for offset, key, value in records:
+        fold.fold(offset, key, value)
+    return fold
+
+
+def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, bytes | None]]:
+    """A transaction of one message as it is written: content, then summary."""
+    return [
+        (at, content_key(key, 0), b"v"),
+        (at + 1, key.encode(), encode_summary(summary(key, state=state))),
+    ]
+
+
+def test_a_transaction_stands_where_its_first_content_is() -> None:
+    fold = folded(*whole(A, 10), *whole(B, 12))
+
+    assert [(A, 10), (B, 12)] == [
+        (txn.key, txn.extra().doubt_offset) for txn in fold.in_offset_order()
+    ]
+
+
+def test_a_tombstone_ends_it() -> None:
+    fold = folded(*whole(A, 10), (12, content_key(A, 0), None), (13, A.encode(), None))
+
+    assert {} == fold.transactions
+
+
+def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
+    newer = encode_summary(summary(state="parked"))
+    fold = folded(*whole(A, 10), (20, A.encode(), newer))
+
+    (found,) = fold.in_offset_order()
+
+    assert (TxnState.PARKED, 10) == (found.state, found.extra().doubt_offset)
+
+
+def test_what_was_written_again_stands_at_the_new_place() -> None:
+    fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
+
+    assert [B, A] == [txn.key for txn in fold.in_offset_order()]
+    assert 30 == fold.transactions[A].extra().doubt_offset
+
+
+def test_a_content_that_was_ended_is_no_place() -> None:
+    # Its summary and its tombstone are gone by compaction; a content's tombstone says nothing about another one.
+    fold = folded((9, content_key(A, 0), None), *whole(A, 10)[1:])
+
+    assert 11 == fold.transactions[A].extra().doubt_offset
+
+
+def test_further_contents_are_passed_over() -> None:
+    fold = folded((9, content_key(A, 0), b"v"), (10, content_key(A, 1), b"w"), *whole(A, 10)[1:])
+
+    assert 9 == fold.transactions[A].extra().doubt_offset
+
+
+def test_records_kept_aside_are_passed_over() -> None:
+    aside = kept_aside_key(topic="txlayer.half", partition=0, offset=5)
+
+    assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).transactions
+
+
+def test_a_record_without_key_is_passed_over() -> None:
+    fold = DoubtFold()
+
+    fold.fold(0, None, b"")
+
+    assert ({}, 0) == (fold.transactions, fold.unreadable_count)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"garbage",
+        encode_summary(summary(state="asleep")),
+        encode_summary(summary(reason="no such reason")),
+    ],
+)
+def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: bytes) -> None:
+    fold = folded(*whole(A, 10), (20, A.encode(), value))
+
+    assert 1 == fold.unreadable_count
+    assert TxnState.OPEN is fold.transactions[A].state
+
+
+# --- shelf ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_shelf_needs_nothing_but_what_comes() -> None:
+    shelf = DoubtShelf()
+    shelf.next_offset = 42
+
+    assert (42, 0) == (shelf.low, shelf.count)
+
+
+def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
+    shelf = DoubtShelf()
+    first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
+    shelf.put(first, 10)
+    shelf.put(second, 20)
+    assert (10, 2) == (shelf.low, shelf.count)
+
+    first.state = TxnState.COMMITTED
+    shelf.ended()
+    assert (20, 1) == (shelf.low, shelf.count)
+    second.state = TxnState.ROLLED_BACK
+    shelf.ended()
+
+    assert (21, 0) == (shelf.low, shelf.count)
+
+
+def test_what_is_written_again_holds_the_low_water_mark_at_its_new_place() -> None:
+    shelf = DoubtShelf()
+    first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
+    shelf.put(first, 10)
+    shelf.put(second, 20)
+
+    shelf.put(first, 30)
+
+    assert (20, 2) == (shelf.low, shelf.count)
+
+
+def test_what_was_restored_is_on_the_shelf() -> None:
+    shelf = DoubtShelf()
+    shelf.next_offset = 50
+    held = on_doubt(B, at=20, state=TxnState.HELD)
+    shelf.put_restored(on_doubt(A, at=10))
+    shelf.put_restored(held)
+
+    assert (10, 2, {B: held}) == (shelf.low, shelf.count, shelf.held)
+
+
+def test_nothing_is_written_again_while_a_restart_is_cheap() -> None:
+    shelf = DoubtShelf()
+    shelf.put(on_doubt(at=-1), 0)
+    shelf.next_offset = REWRITE_LAG_MIN - 1
+
+    assert [] == shelf.to_write_again(10)
+
+
+def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None:
+    shelf = DoubtShelf()
+    gone, first, second = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
+    for offset, txn in enumerate((gone, first, second)):
+        shelf.put(txn, offset)
+    gone.state = TxnState.COMMITTED
+    shelf.next_offset = REWRITE_LAG_MIN + 10
+
+    assert [first] == shelf.to_write_again(1)
+    assert [first, second] == shelf.to_write_again(10)
+    assert [] == shelf.to_write_again(0)
+
+
+def test_a_settled_one_between_others_is_not_written_again() -> None:
+    shelf = DoubtShelf()
+    first, gone, last = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
+    for offset, txn in enumerate((first, gone, last)):
+        shelf.put(txn, offset)
+    gone.state = TxnState.ROLLED_BACK
+    shelf.next_offset = REWRITE_LAG_MIN + 10
+
+    assert [first, last] == shelf.to_write_again(10)
+
+
+def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) -> Transaction:
+    """A committed transaction that waits for its topics."""
+    return on_doubt(
+        key, state=TxnState.HELD, decided_at=(decided, 0), topics=topics, moved_ms=moved_ms
+    )
+
+
+def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:
+    shelf = DoubtShelf()
+    late = held(A, decided=9, topics=("orders",))
+    early = held(B, decided=4, topics=("stock", "orders"))
+    other = held(txn_key("c"), decided=1, topics=("loyalty",))
+    for txn in (late, early, other):
+        shelf.put_restored(txn)
+
+    assert [early, late] == shelf.held_for(["orders"])
+    assert [] == shelf.held_for(["nothing"])
+
+
+def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
+    shelf = DoubtShelf()
+    mended = held(A, decided=9, topics=("orders",))
+    half_mended = held(B, decided=4, topics=("stock", "orders"))
+    hopeless = held(txn_key("c"), decided=1, topics=("secret",))
+    unknown = held(txn_key("d"), decided=2, topics=("nobody asked",))
+    for txn in (mended, half_mended, hopeless, unknown):
+        shelf.put_restored(txn)
+
+    targets = {"orders": ACCEPTS, "stock": MISSING, "secret": FORBIDDEN}
+
+    assert [hopeless, mended] == shelf.held_in_vain(targets)
+
+
+def test_what_is_held_too_long_is_told_by_its_age() -> None:
+    shelf = DoubtShelf()
+    old, young = (
+        held(A, decided=1, topics=("orders",), moved_ms=0),
+        held(B, decided=2, topics=("orders",), moved_ms=500),
+    )
+    shelf.put_restored(old)
+    shelf.put_restored(young)
+
+    assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000)
+    assert [] == shelf.held_too_long(now_ms=999, age_max_ms=1_000)

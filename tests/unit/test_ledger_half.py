@@ -1,0 +1,338 @@
+"""One partition: how half records become transactions, and which are kept aside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fake_records import (
+    FakeRecord,
+    half_header,
+    half_record,
+    op_line,
+    options,
+    ordering_key,
+    txn_key,
+)
+from tests.support.partition_driver import ACCEPTS, PartitionDriver
+from txlayer.core.batch import ReportKind
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import HalfOptions
+from txlayer.core.partitions import key_hash
+from txlayer.core.transitions import TxnState
+
+A, B = txn_key("a"), txn_key("b")
+
+
+def offsets_aside(driver: PartitionDriver) -> list[int]:
+    """Half offsets of what was kept aside."""
+    return [origin.offset for origin in driver.log.kept_aside if origin.topic == "txlayer.half"]
+
+
+def not_home() -> bytes:
+    """An ordering key of the other partition."""
+    return txn_key("elsewhere", is_home=False).partition("/")[0].encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        b"",
+        b"\xff\xfe",
+        b"garbage",
+        half_header(A).replace(b"1|", b"9|", 1),
+        half_header(txn_key("elsewhere", is_home=False)),
+        half_header(A, options=HalfOptions(key_hash(not_home()))),
+        half_header(A) + b"isoon",
+        half_header(A).replace(b"|0/1|", b"|1/1|"),
+        half_header(A).replace(b"|1700000000000|", b"|soon|"),
+        half_header(A).replace(b"|1700000000000|", b"|9999999999999999999|"),
+        half_header(A).replace(b"|shop|", b"||"),
+        half_header(A).replace(b"|shop|", b"|sh\nop|"),
+        half_header(A).replace(b"/0000000a", b"/000/000a"),
+        half_header(A).replace(b"/0000000a", b"0000000a"),
+        half_header("y" * 129 + "/0000000a"),
+        half_header("/0000000a"),
+    ],
+)
+@pytest.mark.parametrize("is_topic_known", [False, True])
+def test_a_half_record_that_is_none_is_kept_aside_and_the_rest_goes_on(
+    raw: bytes | None, *, is_topic_known: bool
+) -> None:
+    driver = PartitionDriver()
+    driver.book.update({"orders": ACCEPTS} if is_topic_known else {})
+    driver.half_raw(raw)
+    driver.op("C", B, driver.half(B))
+
+    driver.turn()
+
+    assert ([B], [0]) == (driver.log.forwarded, offsets_aside(driver))
+    assert {} == driver.ledger.transactions
+
+
+HEADERS = st.builds(
+    half_header,
+    st.sampled_from([A, B, txn_key("elsewhere", is_home=False)]),
+    group=st.sampled_from(["shop", "g"]),
+    topic=st.just("orders"),
+    index=st.integers(0, 1),
+    count=st.integers(1, 2),
+    born_ms=st.sampled_from([0, 5, 1_700_000_000_000]),
+    options=st.sampled_from([options(), options("red"), options(immunity_ms=1)]),
+)
+
+
+def tampered(raw: bytes, place: int, byte: int, *, is_inserted: bool) -> bytes:
+    """The header with one byte changed or put in."""
+    place %= len(raw)
+    return raw[:place] + bytes([byte]) + raw[place + (0 if is_inserted else 1) :]
+
+
+def folded(raw: bytes, *, is_topic_known: bool) -> Any:
+    """What a ledger makes of one half record."""
+    driver = PartitionDriver()
+    driver.book.update({"orders": ACCEPTS} if is_topic_known else {})
+    ledger: Ledger = driver.ledger
+    ledger.fold_half(0, 5, raw, half_record(raw))
+    found = [(t.summary(), type(t.content)) for t in ledger.transactions.values()]
+    return found, len(ledger.batch.asides), ledger.content_bytes, len(ledger._young)
+
+
+@given(
+    raw=HEADERS,
+    place=st.integers(0, 200),
+    byte=st.sampled_from(sorted(b"\x00\n |/,0-9akp\x7f\xff")),
+    is_inserted=st.booleans(),
+)
+def test_the_quick_way_and_the_careful_way_make_the_same_of_a_half_record(
+    raw: bytes, place: int, byte: int, *, is_inserted: bool
+) -> None:
+    # A topic that is not known yet takes the careful way.
+    for header in (raw, tampered(raw, place, byte, is_inserted=is_inserted)):
+        assert folded(header, is_topic_known=False) == folded(header, is_topic_known=True)
+
+
+def test_a_topic_that_is_not_known_yet_is_told() -> None:
+    driver = PartitionDriver()
+    driver.half(A, topic="stock")
+
+    driver.read()
+
+    assert {"stock"} == driver.ledger.unknown_topics
+
+
+def test_a_record_whose_first_one_is_not_open_is_skipped() -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=1, count=2)
+
+    driver.turn()
+
+    assert ({}, [A], []) == (
+        driver.ledger.transactions,
+        driver.reported(ReportKind.LATE_HALF),
+        offsets_aside(driver),
+    )
+
+
+def test_a_record_after_the_decision_is_skipped() -> None:
+    driver = PartitionDriver()
+    driver.op("R", A, driver.half(A, index=0, count=2))
+    driver.turn()
+
+    driver.half(A, index=1, count=2)
+    driver.turn()
+
+    assert ({}, [A]) == (driver.ledger.transactions, driver.reported(ReportKind.LATE_HALF))
+
+
+def test_a_record_of_one_that_waits_is_skipped() -> None:
+    driver = PartitionDriver(targets={})
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    assert TxnState.HELD is driver.state(A)
+
+    driver.half(A)
+    driver.turn()
+
+    assert [A] == driver.reported(ReportKind.LATE_HALF)
+
+
+@pytest.mark.parametrize(("index", "count"), [(2, 3), (1, 2), (0, 2)])
+def test_a_record_out_of_place_is_kept_aside(index: int, count: int) -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=3)
+    driver.half(A, index=index, count=count)
+
+    driver.turn()
+
+    assert ([1], 1) == (offsets_aside(driver), driver.ledger.transactions[A].seen)
+
+
+# --- records that the broker kept twice -------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("named", [0, 1])
+def test_a_record_that_stands_there_twice_is_forwarded_once(named: int) -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(A)
+    driver.op("C", A, named)
+
+    driver.turn()
+    driver.op("C", A, named)
+    driver.turn()
+
+    assert [(A, 0)] == [(m.txn_key, m.half_offset) for m in driver.log.visible]
+
+
+@pytest.mark.promise("P2")
+def test_a_second_copy_that_is_read_after_the_end_is_nothing_new() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+
+    driver.half(A)
+    driver.op("C", A, 1)
+    driver.turn()
+
+    assert (1, {}) == (len(driver.log.visible), driver.ledger.transactions)
+
+
+@pytest.mark.promise("P2")
+def test_a_restart_between_the_copies_finds_the_first_one_too() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(B)
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    assert 0 == driver.log.stored.low_water, "though the oldest open one stands at 1"
+
+    driver.crash()
+    assert [B] == list(driver.ledger.transactions)
+    driver.op("R", B, 1)
+    driver.turn()
+
+    assert 3 == driver.log.stored.low_water
+
+
+@pytest.mark.promise("P2")
+def test_a_restart_finds_the_copies_of_what_is_on_doubt() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(B)
+    last = driver.half(A)
+    driver.read()
+    driver.tick(after_ms=60_000, moves=1)
+    driver.publish()
+    assert (0, {A}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))
+
+    driver.crash()
+    driver.op("R", A, 0)
+    driver.turn()
+    driver.crash()
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
+
+
+def test_a_second_copy_of_what_is_on_doubt_is_forgotten_as_after_a_restart() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.read()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+
+    assert ([A], 2) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.stored.low_water)
+
+
+# --- content ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_content_of_what_is_open_is_counted_until_it_ends() -> None:
+    driver = PartitionDriver()
+    driver.half(A, value=b"12345")
+    driver.half(B, index=0, count=2, value=b"123")
+    driver.half(B, index=1, count=2, value=b"12")
+    driver.read()
+    assert 10 == driver.ledger.content_bytes
+
+    driver.op_lines(op_line("C", A, 0), op_line("R", B, 2))
+    driver.turn()
+
+    assert 0 == driver.ledger.content_bytes
+
+
+@pytest.mark.promise("P1")
+def test_content_that_was_dropped_is_fetched_when_it_is_needed() -> None:
+    driver = PartitionDriver()
+    driver.half(A, value=b"first")
+    driver.half(B, index=0, count=2, value=b"second")
+    driver.read()
+
+    driver.ledger.drop_content(1)
+    assert (6, None) == (driver.ledger.content_bytes, driver.ledger.transactions[A].content)
+    driver.ledger.drop_content(99)
+    assert 0 == driver.ledger.content_bytes
+    driver.half(B, index=1, count=2, value=b"third")
+    driver.op_lines(op_line("C", A, 0), op_line("C", B, 2))
+    driver.turn()
+
+    assert [b"first", b"second", b"third"] == [message.value for message in driver.log.visible]
+    assert 0 == driver.ledger.content_bytes
+
+
+def test_dropping_content_spares_what_the_batch_needs() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.read()
+    driver.tick(after_ms=60_000)
+
+    driver.ledger.drop_content(99)
+
+    assert isinstance(driver.ledger.transactions[A].content, FakeRecord)
+
+
+def test_what_is_over_holds_no_content() -> None:
+    # Whoever still knows the transaction (one that is open for long stands before it) must not hold its bytes.
+    driver = PartitionDriver()
+    driver.half(txn_key("old"))
+    driver.half(A)
+    driver.half(B)
+    driver.read()
+    over = [driver.ledger.transactions[key] for key in (A, B)]
+    driver.op_lines(op_line("C", A, 1), op_line("R", B, 2))
+
+    driver.turn()
+
+    assert [None, None] == [txn.content for txn in over]
+
+
+def test_settled_transactions_do_not_pile_up_behind_an_open_one() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    for n in range(3_000):
+        key = txn_key(f"t{n}")
+        driver.op("C", key, driver.half(key))
+
+    driver.turn()
+
+    assert 1_100 > len(driver.ledger._young)
+    assert 0 == driver.log.stored.low_water
+
+
+def test_the_ordering_key_decides_where_a_record_belongs() -> None:
+    elsewhere = txn_key("elsewhere", is_home=False)
+    driver = PartitionDriver()
+    driver.half(elsewhere, options=HalfOptions(key_hash(ordering_key("red"))))
+
+    driver.turn()
+
+    assert ([], [elsewhere]) == (offsets_aside(driver), list(driver.ledger.transactions))

@@ -1,0 +1,189 @@
+"""One partition: a ledger that is built again at the stored positions is the one that was there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
+from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from txlayer.core.batch import Positions
+from txlayer.core.messages import OrderMode
+from txlayer.core.transitions import TxnState
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+RED_PREPARE = options("red", order=OrderMode.PREPARE)
+
+
+def test_a_new_partition_begins_at_its_stored_positions() -> None:
+    driver = PartitionDriver()
+    driver.log.stored = Positions(5, 5, 7, 0, 7, 0, 0)
+
+    driver.crash()
+
+    assert (5, (7, 0)) == (driver.ledger.half_next, driver.ledger.op_next)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_batch_whose_answer_is_lost_is_there_or_is_made_again(*, is_answered: bool) -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.read()
+    driver.advance()
+    if is_answered:
+        driver.publish(is_answered=False)  # it is in the log, and nobody heard of it
+    else:
+        driver.crash()  # before it was in the log
+
+    driver.turn()
+
+    assert [A] == driver.log.forwarded
+    assert 1 == len(driver.log.visible)
+
+
+@pytest.mark.promise("P1")
+def test_what_is_open_in_half_is_open_again() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.op("C", B, driver.half(B))
+    driver.turn()
+    assert (0, 2, 0, 0) == (
+        driver.log.stored.low_water,
+        driver.log.stored.half_next,
+        driver.log.stored.replay_offset,
+        driver.log.stored.replay_line,
+    )
+
+    driver.crash()
+    driver.op("C", A, 0)
+    driver.turn()
+
+    assert [B, A] == driver.log.forwarded
+
+
+def test_lines_after_the_stored_place_within_a_record_are_applied_after_a_restart() -> None:
+    driver = PartitionDriver()
+    offsets = [driver.half(key) for key in (A, B, C)]
+    driver.op_lines(*(op_line("C", key, at) for key, at in zip((A, B, C), offsets, strict=True)))
+    driver.turn(lines=2)
+
+    driver.crash()
+    driver.turn()
+
+    assert [A, B, C] == driver.log.forwarded
+    assert 3 == len(driver.log.visible)
+
+
+@pytest.mark.promise("P4")
+def test_a_decision_is_remembered_over_a_restart_by_the_replay_alone() -> None:
+    driver = PartitionDriver()
+    driver.half(C)
+    driver.op("R", A, driver.half(A))
+    driver.turn()
+
+    driver.crash()
+    driver.op("C", A, 1)
+    driver.turn()
+
+    assert ([], [C]) == (driver.log.visible, list(driver.ledger.transactions))
+
+
+@pytest.mark.promise("P6")
+def test_one_that_waits_in_half_waits_again() -> None:
+    driver = PartitionDriver()
+    first = driver.half(A, options=RED_PREPARE)
+    driver.op("C", B, driver.half(B, options=RED_PREPARE))
+    driver.turn()
+
+    driver.crash()
+    assert TxnState.WAITING is driver.state(B)
+    driver.op("C", A, first)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
+def test_answers_are_counted_again_in_the_replay() -> None:
+    driver = PartitionDriver()
+    driver.op("U", A, driver.half(A))
+    driver.turn()
+
+    driver.crash()
+
+    assert 1 == driver.ledger.transactions[A].extra().answered_count
+
+
+def test_a_replay_reports_nothing_and_leaves_nothing_to_append() -> None:
+    driver = PartitionDriver()
+    offset = driver.half(A)
+    driver.half_raw(b"garbage")
+    driver.op_lines(op_line("U", A, offset), "garbage", op_line("C", B, offset))
+    driver.turn()
+
+    driver.crash()
+
+    assert ([], True) == (driver.ledger.batch.reports, driver.ledger.batch.is_empty)
+
+
+def test_what_was_held_and_is_over_is_over_in_the_replay() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.half(A)  # holds the low-water mark
+    driver.op("C", B, driver.half(B, topic="stock"))
+    driver.turn()
+    driver.set_target("stock", ACCEPTS)
+    driver.publish()
+    assert (0, [B]) == (driver.log.stored.low_water, driver.log.forwarded)
+
+    driver.crash()
+
+    assert [A] == list(driver.ledger.transactions)
+
+
+def test_a_line_that_doubt_refused_and_half_would_take_settles_nothing_in_the_replay() -> None:
+    # Doubt remembers the first and the last of three offsets; a replay of half knows the one between.
+    driver = PartitionDriver()
+    driver.half(B)  # holds the low-water mark
+    driver.op("C", A, FAR_AWAY)
+    driver.turn()
+    driver.give_up()
+    offsets = [driver.half(A, index=n, count=3) for n in range(3)]
+    driver.turn()
+    driver.op("C", A, offsets[1])
+    driver.op("R", A, offsets[2])
+    driver.turn()
+    assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
+
+    driver.crash()
+
+    assert [B] == list(driver.ledger.transactions)
+    assert 1 == driver.ledger.content_bytes
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    assert (4, {B}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))
+
+
+def test_the_time_goes_on_from_what_doubt_tells() -> None:
+    driver = PartitionDriver(targets={})
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    newest_ms = driver.ledger.newest_ms
+
+    driver.crash()
+
+    assert newest_ms == driver.ledger.newest_ms
+
+
+def test_the_newest_time_does_not_go_back() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.op("U", A, 0)
+    driver.turn()
+    newest_ms = driver.ledger.newest_ms
+
+    driver.now_ms -= 5_000
+    driver.half(B)
+    driver.op("U", B, 1)
+    driver.turn()
+
+    assert newest_ms == driver.ledger.newest_ms

@@ -1,0 +1,121 @@
+"""The quick way of a plain commit through `Ledger.advance` does what the table says: the slow way's work, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fake_records import BORN_MS, FAR_AWAY, op_line, txn_key
+from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
+from txlayer.core.messages import ParkReason, Source
+from txlayer.core.target import accepting_target
+from txlayer.core.transitions import TRANSITIONS, Effect, Kind, TxnState
+
+A, B = txn_key("a"), txn_key("b")
+
+
+def test_the_table_says_what_the_quick_way_does() -> None:
+    assert (TxnState.WAITING, Effect.TRY) == TRANSITIONS[TxnState.OPEN, Kind.COMMIT]
+    assert (TxnState.COMMITTED, Effect.FORWARD) == TRANSITIONS[TxnState.WAITING, Kind.GO]
+
+
+LINES = st.one_of(
+    st.builds(
+        op_line,
+        st.sampled_from("CCCRUA"),
+        st.sampled_from([A, B]),
+        st.sampled_from([0, 1, FAR_AWAY]),
+        group=st.sampled_from(["shop", "another"]),
+        born_ms=st.sampled_from([BORN_MS, 5]),
+        source=st.sampled_from([Source.PRODUCER, Source.OPERATOR]),
+        reason=st.sampled_from(["", "because"]),
+    ),
+    st.just(""),
+)
+TAMPERED = st.tuples(
+    LINES, st.integers(0, 100), st.sampled_from("|0+CR9 \x00~"), st.booleans()
+).map(lambda drawn: tampered(*drawn))
+
+
+def tampered(line: str, place: int, letter: str, is_inserted: bool) -> str:
+    """The line with one letter changed or put in."""
+    place %= len(line) + 1
+    return line[:place] + letter + line[place + (0 if is_inserted else 1) :]
+
+
+def outcome(
+    lines: list[str],
+    *,
+    is_slow: bool,
+    is_dropped: bool = False,
+    target: Any = ACCEPTS,
+    refused: tuple[str, ...] = (),
+    byte_count: int = 1 << 40,
+) -> Any:
+    """All that is left behind by these lines about A and B."""
+    driver = PartitionDriver(targets={"orders": target})
+    driver.refusals.update(dict.fromkeys(refused, ParkReason.REFUSED))
+    driver.half(A, value=b"x" * 40)
+    driver.half(B, value=None)
+    driver.read()
+    if is_slow:
+        for txn in driver.ledger.transactions.values():
+            txn.extra()  # what only some have, and the quick way takes none of them
+    if is_dropped:
+        driver.ledger.drop_content(1)
+    driver.op_lines(*lines)
+    driver.read()
+    batch = driver.advance(byte_count=byte_count)
+    seen = (
+        batch.line_count,
+        batch.byte_count,
+        driver.ledger.content_bytes,
+        dict(driver.ledger._recent),
+    )
+    waits = (driver.ledger.waits_for_half, driver.ledger.op_next)
+    driver.publish()
+    states = {t.key: t.summary() for t in driver.ledger.transactions.values()}
+    return seen, waits, states, driver.reports, driver.log.appended, driver.log.kept_aside
+
+
+@given(st.lists(st.one_of(LINES, TAMPERED), min_size=1, max_size=6), st.booleans())
+def test_the_quick_way_does_what_the_slow_one_does(lines: list[str], is_dropped: bool) -> None:
+    assert outcome(lines, is_slow=True, is_dropped=is_dropped) == outcome(
+        lines, is_slow=False, is_dropped=is_dropped
+    )
+
+
+@pytest.mark.parametrize(
+    "target", [MISSING, FORBIDDEN, accepting_target(500), accepting_target(1_200)]
+)
+@pytest.mark.parametrize("refused", [(), (A,)])
+def test_what_may_not_go_quickly_goes_slowly(target: Any, refused: tuple[str, ...]) -> None:
+    lines = [op_line("C", A, 0), op_line("C", B, 1)]
+
+    slow = outcome(lines, is_slow=True, target=target, refused=refused)
+
+    assert slow == outcome(lines, is_slow=False, target=target, refused=refused)
+
+
+@pytest.mark.parametrize("byte_count", [1, 40, 41])
+def test_both_ways_end_a_batch_at_the_same_line(byte_count: int) -> None:
+    lines = [op_line("C", B, 1), op_line("C", A, 0), op_line("C", A, 0)]
+
+    slow = outcome(lines, is_slow=True, byte_count=byte_count)
+
+    assert slow == outcome(lines, is_slow=False, byte_count=byte_count)
+
+
+def test_the_quick_way_is_taken() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.read()
+    txn = driver.ledger.transactions[A]
+
+    driver.advance()
+    driver.ledger.unknown_topics.clear()
+
+    assert (TxnState.COMMITTED, None) == (txn.state, txn.more)

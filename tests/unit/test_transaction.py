@@ -1,0 +1,177 @@
+"""One transaction in memory: which lines speak of it, what its summary says, and the way back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fake_records import BORN_MS, GROUP, FakeRecord, options, txn_key
+from txlayer.core.codec import decode_summary, encode_summary
+from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
+from txlayer.core.transaction import (
+    Content,
+    More,
+    Transaction,
+    from_summary,
+    record_size,
+    records_of,
+    size_of,
+)
+from txlayer.core.transitions import TxnState
+
+KEY = txn_key("a")
+
+
+def plain(*, offset: int = 7, record: FakeRecord | None = None) -> Transaction:
+    """One message, no options."""
+    return Transaction(KEY, GROUP, "orders", offset, 1_000, str(BORN_MS), (3, 0), record)
+
+
+def of_three(*offsets: int) -> Transaction:
+    """Three messages, of which those at `offsets` were read."""
+    txn = plain(offset=offsets[0])
+    txn.count, txn.seen, txn.last_offset = 3, len(offsets), offsets[-1]
+    txn.more = More(options("red", order=OrderMode.PREPARE))
+    txn.more.offsets = list(offsets)
+    txn.content = [
+        Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), FakeRecord(value=b"x" * n))
+        for n, o in enumerate(offsets)
+    ]
+    return txn
+
+
+def test_a_plain_one_has_no_options_and_one_topic() -> None:
+    txn = plain()
+
+    assert (NO_OPTIONS, None, False, ("orders",), False) == (
+        txn.options,
+        txn.key_hash,
+        txn.waits_for_undecided,
+        txn.topics,
+        txn.is_in_doubt,
+    )
+
+
+def test_a_line_speaks_of_a_plain_one_by_its_one_offset() -> None:
+    assert [7] == [offset for offset in range(20) if plain(offset=7).has_half_at(offset)]
+
+
+def test_a_line_speaks_of_a_transaction_by_any_of_its_offsets() -> None:
+    txn = of_three(4, 7, 12)
+    txn.extra().twins = [14]
+
+    assert [4, 7, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
+
+
+def test_what_doubt_holds_is_named_by_its_ends_before_and_after_a_restart() -> None:
+    txn = of_three(4, 7, 12)
+    txn.extra().twins = [14]
+    txn.forget_content()
+    again = from_summary(txn.summary(), doubt_offset=5)
+
+    assert [4, 12] == [offset for offset in range(20) if txn.has_half_at(offset)]
+    assert [4, 12] == [offset for offset in range(20) if again.has_half_at(offset)]
+
+
+def test_what_stands_there_on_a_lines_word_alone_is_named_by_any_offset() -> None:
+    txn = plain(offset=-1)
+    txn.seen = txn.count = 0
+
+    assert all(txn.has_half_at(offset) for offset in range(5))
+
+
+def test_it_is_complete_as_of_its_last_half_record() -> None:
+    txn = of_three(4, 7, 12)
+
+    assert [12, 13] == [offset for offset in range(14) if txn.is_complete_at(offset)]
+
+
+def test_it_is_not_complete_while_one_is_missing_or_there_is_none() -> None:
+    nothing = plain()
+    nothing.seen = nothing.count = 0
+
+    assert not of_three(4, 7).is_complete_at(99)
+    assert not nothing.is_complete_at(99)
+
+
+def test_forgetting_its_content_keeps_when_it_was_born() -> None:
+    txn = plain(record=FakeRecord())
+    before = txn.summary()
+
+    txn.forget_content()
+
+    assert before == txn.summary()
+    assert None is txn.content
+
+
+def test_forgetting_twice_changes_nothing() -> None:
+    txn = of_three(4, 7, 12)
+    txn.forget_content()
+    before = txn.summary()
+
+    txn.forget_content()
+
+    assert before == txn.summary()
+
+
+SUMMARIES = st.builds(
+    DoubtSummary,
+    key=st.just(KEY),
+    state=st.sampled_from(TxnState).map(lambda state: state.value),
+    reason=st.sampled_from(["", *(reason.value for reason in ParkReason)]),
+    producer_group=st.just(GROUP),
+    first_offset=st.integers(0, 9),
+    last_offset=st.integers(9, 20),
+    seen=st.integers(0, 3),
+    count=st.integers(0, 3),
+    appended_ms=st.integers(0, 1 << 40),
+    born_ms=st.integers(0, 1 << 41),
+    key_hash=st.sampled_from([None, options("red").key_hash]),
+    order=st.sampled_from(OrderMode),
+    immunity_ms=st.one_of(st.none(), st.integers(0, 1 << 40)),
+    decided_at=st.one_of(st.none(), st.tuples(st.integers(0, 99), st.integers(0, 99))),
+    moved_ms=st.integers(0, 1 << 40),
+    topics=st.sampled_from([(), ("orders",), ("orders", "stock")]),
+    checked_count=st.integers(0, 99),
+    answered_count=st.integers(0, 99),
+)
+
+
+@given(SUMMARIES)
+def test_a_summary_makes_the_transaction_that_makes_the_summary(summary: DoubtSummary) -> None:
+    decoded = decode_summary(KEY, encode_summary(summary))
+    assert isinstance(decoded, DoubtSummary)
+
+    txn = from_summary(decoded, doubt_offset=5)
+
+    assert summary == txn.summary()
+    assert txn.is_in_doubt
+
+
+def test_a_million_restored_ones_share_what_they_do_not_have() -> None:
+    one = from_summary(plain().summary(), doubt_offset=1)
+
+    assert one.options is NO_OPTIONS
+    assert one.first_offset is one.last_offset
+
+
+def test_the_size_of_a_transaction_is_that_of_the_values_in_memory() -> None:
+    record = FakeRecord(key=b"kk", value=b"12345", headers=[("h", b"123"), ("n", None)])
+
+    assert 5 == size_of(plain(record=record))
+    assert 0 + 1 + 2 == size_of(of_three(4, 7, 12))
+    assert 0 == size_of(plain(record=None))
+
+
+def test_the_size_of_a_record_counts_key_value_and_headers() -> None:
+    record = FakeRecord(key=b"kk", value=b"12345", headers=[("h", b"123"), ("n", None)])
+
+    assert 2 + 5 + (1 + 3 + 2) + (1 + 0 + 2) == record_size(record)
+    assert 0 == record_size(FakeRecord(value=None))
+
+
+def test_the_records_of_a_transaction_come_with_their_topics() -> None:
+    txn = of_three(4, 7, 12)
+
+    assert ["orders"] * 3 == [topic for topic, _ in records_of(txn)]
+    assert [] == list(records_of(plain(record=None)))
