@@ -235,12 +235,24 @@ class PartitionDriver:
         self.advance(lines=lines, byte_count=byte_count)
         self.publish(is_answered=is_answered)
 
+    def move_to_doubt(self, *keys: str) -> None:
+        """Prepare these, and let them become old."""
+        for key in keys:
+            self.half(key)
+        self.turn()
+        self.tick(after_ms=self.log.settings.doubt_after_ms)
+        self.publish()
+
     # --- looking in ---------------------------------------------------------------------------------------------------
 
     def state(self, key: str) -> TxnState | None:
         """Where an unsettled transaction stands."""
         txn = self.ledger.transactions.get(key)
         return None if txn is None else txn.state
+
+    def reasons(self) -> dict[str, str]:
+        """Why transactions stand on doubt."""
+        return {key: txn.summary().reason for key, txn in self.log.on_doubt().items()}
 
     def reported(self, kind: ReportKind) -> list[str]:
         """The transactions that were reported so, in order."""

@@ -18,6 +18,7 @@ from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
+    ForbiddenTopicError,
     LifecycleError,
     OutcomeUnknownError,
     RefusedRecordError,
@@ -244,6 +245,24 @@ async def test_half_messages_that_are_refused_raise_in_the_task() -> None:
             async with log.producer.transaction() as tx:
                 tx.send("orders", value="v")
                 await tx.prepare()
+
+
+@in_a_loop
+async def test_a_topic_that_does_not_exist_is_refused_in_the_task() -> None:
+    async with opened() as log:
+        with pytest.raises(ForbiddenTopicError, match="no such topic"):
+            await log.producer.publish(Message("ordres"))
+        assert [] == log.writer.stored
+
+
+@in_a_loop
+async def test_a_thread_may_say_the_resolution() -> None:
+    async with opened() as log:
+        async with log.producer.transaction() as tx:
+            tx.send("orders", value="v")
+            await tx.prepare()
+            await asyncio.to_thread(tx.rollback)
+        assert ROLLBACK is (await tx.result(10)).resolution
 
 
 @in_a_loop

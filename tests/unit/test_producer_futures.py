@@ -355,6 +355,30 @@ def test_a_client_without_room_is_waited_for(log: ProducerLog) -> None:
     assert 12 == len(log.writer.of(HALF))
 
 
+def test_a_single_message_that_the_client_has_no_room_for_follows_later(log: ProducerLog) -> None:
+    log.writer.room = 1
+    producer = log.producer()
+    producer.publish(ORDER)
+    log.writer.hold(True)
+    first = producer.submit(ORDER)
+    threading.Timer(0.05, log.writer.hold, [False]).start()
+
+    second = producer.submit(ORDER)
+    assert [COMMIT, COMMIT] == [first.result(10).resolution, second.result(10).resolution]
+
+
+def test_a_single_message_that_the_client_refuses_at_once_leaves_nothing(log: ProducerLog) -> None:
+    producer = log.producer(in_flight_max=1)
+    producer.publish(ORDER)
+    log.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
+
+    for _ in range(3):  # each gives its place in flight back
+        with pytest.raises(RefusedRecordError):
+            producer.submit(ORDER)
+    log.writer.refuse_at_once = lambda _topic: None
+    assert COMMIT is producer.publish(ORDER).resolution
+
+
 def test_a_future_of_a_closed_producer_ends(log: ProducerLog) -> None:
     producer = log.producer()
     begun, let_go = threading.Event(), threading.Event()

@@ -155,8 +155,8 @@ class HalfFold(Settling):
             return
         txn.seen += 1
         txn.last_offset = offset
-        if more.offsets is not None:
-            more.offsets.append(offset)
+        assert more.offsets is not None  # who has more than one half record has them
+        more.offsets.append(offset)
         if header.topic not in txn.topics:
             more.topics = (*txn.topics, header.topic)
         content = Content(

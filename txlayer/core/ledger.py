@@ -212,8 +212,7 @@ class Ledger(HalfFold):
                 self._report(ReportKind.MOVED, txn.key, "")
                 left -= 1
         # What accepts is asked here once more: who heard of it when a topic was mended may be gone.
-        if not self._mended:
-            self._mended.extend(self.shelf.held_in_vain(self.targets))
+        self._mended.extend(self.shelf.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
         for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[:left]:
@@ -280,11 +279,10 @@ class Ledger(HalfFold):
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log; `doubt_offsets` says where each whole transaction's doubt records begin."""
         for key, doubt_offset in doubt_offsets.items():
-            keep = self.batch.keeps.get(key)
-            if keep is not None and keep.is_whole:
-                self.content_bytes -= size_of(keep.txn)
-                keep.txn.forget_content()
-                self.shelf.put(keep.txn, doubt_offset)
+            txn = self.batch.keeps[key].txn
+            self.content_bytes -= size_of(txn)
+            txn.forget_content()
+            self.shelf.put(txn, doubt_offset)
         for txn in self.batch.forwards:
             txn.content = None  # whoever still knows the transaction needs not hold its content
         self.batch = Batch()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a message, in order; names may repeat."""
 
-UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, Any]
+UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
 """Headers as users may give them; text is UTF-8 on the wire."""
 
 TAGS_HEADER = "tags"
@@ -78,7 +78,7 @@ class Message(NamedTuple):
 
     topic: str
     key: bytes | str | None = None
-    value: Any = None  # bytes, str or None; anything else needs the producer's serializer
+    value: object = None  # bytes, str or None; anything else needs the producer's serializer
     headers: UserHeaders | None = None
     tags: str | None = None  # becomes the header `tags`; consumers filter by it
     partition: int | None = None  # of the real topic; None: by the key, like every Java producer

@@ -111,14 +111,18 @@ class OpRecord:
     def _acknowledged(self, offset: int) -> None:
         pipeline = self.queue.pipeline
         watched = []
+        ended_count = 0
         with pipeline.condition:
             for flight in self.flights:
+                if flight.op_offset >= 0:
+                    continue  # an interrupt in `OpQueue.write` may write a line twice
+                ended_count += 1
                 flight.op_offset = offset
                 if flight.stage is not FAILED:
                     flight.stage = ACKNOWLEDGED
                 if flight.waker is not None:
                     watched.append(flight)
-        pipeline.give_back(len(self.flights))
+        pipeline.give_back(ended_count)
         for flight in watched:
             flight.wake()
 

@@ -311,9 +311,7 @@ class Pipeline:
 
     def _after_round(self) -> None:
         """What follows from the reports of one round."""
-        if self.is_serving:
-            self.is_serving = False
-            self.gate.release()
+        self._open_gate()
         if self.to_run:
             self._run_local_transactions()
         self._run_posted()
@@ -327,6 +325,11 @@ class Pipeline:
         self._wake()
         if self.at_end_of_round is not None:
             self.at_end_of_round()
+
+    def _open_gate(self) -> None:
+        if self.is_serving:
+            self.is_serving = False
+            self.gate.release()
 
     def _run_posted(self) -> None:
         while True:
@@ -362,6 +365,7 @@ class Pipeline:
             logger.error("producer.failed", extra={"reason": str(failure)})
             self.failure = failure
         self.state = State.FAILED
+        self._open_gate()
         self.places_bell.ring()
         self.round_bell.ring()
         if self.at_end_of_round is not None:

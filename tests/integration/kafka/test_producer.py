@@ -1,0 +1,522 @@
+"""The producers on a real broker: what they store, what they refuse, and how they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.serialization import StringSerializer
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.logs import Seen, read_log
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.config import ClientConfig
+from txlayer.core import codec
+from txlayer.core.messages import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    HalfHeader,
+    HalfOptions,
+    Message,
+    OpMessage,
+    OrderMode,
+    Resolution,
+)
+from txlayer.core.partitions import half_partition, key_hash, murmur2
+from txlayer.core.transitions import TxnState
+from txlayer.errors import (
+    ForbiddenTopicError,
+    RefusedRecordError,
+    ReservedHeaderError,
+    TopicMismatchError,
+    TxLayerError,
+    UsageError,
+)
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.sync import TransactionalProducer
+
+pytestmark = pytest.mark.kafka
+
+GROUP = "orders"
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Arena:
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def producer(arena: Arena) -> Iterator[TransactionalProducer]:
+    with made_for(arena) as opened:
+        yield opened
+
+
+def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
+    return TransactionalProducer(
+        bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings
+    )
+
+
+def halves(arena: Arena, txn_id: str) -> list[tuple[Seen, HalfHeader]]:
+    """The half records of one id, in order."""
+    found = []
+    for record in read_log(arena.servers, [arena.topics.half])[arena.topics.half]:
+        header = codec.decode_half_header(codec.half_header_of(record.headers) or b"")
+        if isinstance(header, HalfHeader) and header.key.startswith(f"{txn_id}/"):
+            found.append((record, header))
+    return found
+
+
+def ops(arena: Arena, txn_id: str) -> list[tuple[Seen, OpMessage]]:
+    """The op lines of one id, in order."""
+    found = []
+    for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]:
+        for line in (record.value or b"").decode().split("\n"):
+            op = codec.decode_op(line)
+            if isinstance(op, OpMessage) and op.key.startswith(f"{txn_id}/"):
+                found.append((record, op))
+    return found
+
+
+def resolutions(arena: Arena, txn_id: str) -> list[Resolution]:
+    return [op.resolution for _, op in ops(arena, txn_id)]
+
+
+def half_end(arena: Arena) -> int:
+    """How many half records there are."""
+    partitions = [(arena.topics.half, p) for p in range(arena.partition_count)]
+    with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers)) as admin:
+        return sum(admin.end_offsets(partitions).values())
+
+
+# --- what is stored ---------------------------------------------------------------------------------------------------
+
+
+def test_the_bytes_on_the_topics_are_those_of_the_codec(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    txn_id = unique_name("order")
+    orders, loyalty = arena.targets
+    with producer.transaction(txn_id, ordering_key="customer-7", order="prepare") as tx:
+        tx.send(
+            orders, key="customer-7", value="ä", headers=[("h", b"1"), ("h", None)], tags="TagA"
+        )
+        tx.send(loyalty, value=b"", partition=1, timestamp=1_700_000_000_000)
+        tx.send(loyalty)
+        tx.prepare()
+    result = tx.result(30)
+
+    partition = half_partition(ordering_key=b"customer-7", txn_id=txn_id, partition_count=4)
+    (first, born), (second, _), (third, _) = halves(arena, txn_id)
+    key = f"{txn_id}/{result.nonce}"
+    options = HalfOptions(key_hash(b"customer-7"), OrderMode.PREPARE)
+    expected = HalfHeader(key, GROUP, orders, 0, 3, born.born_ms, options)
+    assert (partition, b"customer-7", "ä".encode()) == (first.partition, first.key, first.value)
+    assert [
+        ("h", b"1"),
+        ("h", None),
+        ("tags", b"TagA"),
+        ("txl", codec.encode_half_header(expected)),
+    ] == first.headers
+    placed = options._replace(partition=1, timestamp_ms=1_700_000_000_000)
+    expected = HalfHeader(key, GROUP, loyalty, 1, 3, born.born_ms, placed)
+    assert (None, b"") == (second.key, second.value)
+    assert [("txl", codec.encode_half_header(expected))] == second.headers
+    by_key = options._replace(key_murmur=murmur2(b"customer-7"))
+    expected = HalfHeader(key, GROUP, loyalty, 2, 3, born.born_ms, by_key)
+    assert (None, None) == (third.key, third.value)
+    assert [("txl", codec.encode_half_header(expected))] == third.headers
+    assert [first.offset, first.offset + 1, first.offset + 2] == [
+        r.offset for r in (first, second, third)
+    ]
+
+    ((record, op),) = ops(arena, txn_id)
+    line = codec.encode_op(OpMessage(COMMIT, key, GROUP, third.offset, op.born_ms))
+    assert (partition, None, codec.encode_ops([line]), []) == (
+        record.partition,
+        record.key,
+        record.value,
+        record.headers,
+    )
+    assert (partition, third.offset, record.offset) == (
+        result.half_partition,
+        result.last_half_offset,
+        result.op_offset,
+    )
+
+
+def test_every_way_of_sending_stores_the_same_bytes(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    """By a block, by publish, pipelined in the plain form and in the general one, and from asyncio."""
+    orders = arena.targets[0]
+    plain = Message(orders, b"k", b"v")
+    with producer.transaction() as tx:
+        tx.send(orders, key=b"k", value=b"v")
+        tx.prepare()
+    results = [
+        tx.result(30),
+        producer.publish(plain),
+        producer.submit(plain).result(30),
+        producer.submit([plain._replace(value="v", key="k")]).result(30),
+    ]
+
+    async def from_asyncio() -> None:
+        async with AsyncTransactionalProducer(
+            bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace
+        ) as twin:
+            results.append(await twin.publish(plain))
+            async with twin.transaction() as one:
+                one.send(orders, key=b"k", value=b"v")
+                await one.prepare()
+            results.append(await one.result(30))
+
+    asyncio.run(from_asyncio())
+
+    seen = set()
+    for result in results:
+        ((half, header),) = halves(arena, result.txn_id)
+        ((_, op),) = ops(arena, result.txn_id)
+        assert (half.offset, half.offset) == (op.last_offset, result.last_half_offset)
+        key = f"{result.txn_id}/{result.nonce}"
+        raw = codec.half_header_of(half.headers) or b""
+        seen.add(
+            (
+                half.key,
+                half.value,
+                len(half.headers),
+                raw.replace(key.encode(), b"KEY").replace(str(header.born_ms).encode(), b"BORN"),
+                op._replace(key="KEY", last_offset=0, born_ms=0),
+            )
+        )
+    assert 1 == len(seen)
+
+
+def test_null_keys_and_values_are_stored_as_they_are(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    result = producer.publish([Message(arena.targets[0]), Message(arena.targets[1], b"k")])
+
+    assert [(None, None), (b"k", None)] == [
+        (r.key, r.value) for r, _ in halves(arena, result.txn_id)
+    ]
+
+
+def test_one_id_twice_is_two_transactions(arena: Arena, producer: TransactionalProducer) -> None:
+    txn_id = unique_name("order")
+    first = producer.publish(Message(arena.targets[0], b"k", b"1"), txn_id=txn_id)
+    with producer.transaction(txn_id) as tx:
+        tx.send(arena.targets[0], key=b"k", value=b"2")
+        tx.prepare()
+        tx.rollback()
+    second = tx.result(30)
+
+    assert first.nonce != second.nonce
+    assert [first.nonce, second.nonce] == [h.key[-8:] for _, h in halves(arena, txn_id)]
+    assert [COMMIT, ROLLBACK] == resolutions(arena, txn_id)
+
+
+def test_a_confluent_serializer_writes_the_values(arena: Arena) -> None:
+    with made_for(arena, serializer=StringSerializer("utf_16_be")) as producer:
+        result = producer.publish(Message(arena.targets[0], "k", "ä"))
+
+    ((record, _),) = halves(arena, result.txn_id)
+    assert (b"k", "ä".encode("utf_16_be")) == (record.key, record.value)
+
+
+def test_a_serializer_sees_topic_field_and_headers(arena: Arena) -> None:
+    def serialize(value: Any, context: Any) -> bytes:
+        context.headers.append(("schema", b"7"))
+        return f"{context.topic} {context.field} {value}".encode()
+
+    with made_for(arena, serializer=serialize) as producer:
+        result = producer.publish(Message(arena.targets[0], "k", 1, headers={"h": b"1"}))
+
+    ((record, _),) = halves(arena, result.txn_id)
+    assert f"{arena.targets[0]} value 1".encode() == record.value
+    assert [("h", b"1"), ("schema", b"7")] == record.headers[:-1]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_stored_of_what_is_refused(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    topic = arena.targets[0]
+    good = Message(topic, b"k", b"v")
+    refused: list[tuple[Message, type[TxLayerError]]] = [
+        (Message(unique_name("nowhere")), ForbiddenTopicError),
+        (Message(arena.topics.half), ForbiddenTopicError),
+        (Message(arena.topics.op), ForbiddenTopicError),
+        (Message("__consumer_offsets"), ForbiddenTopicError),
+        (Message(f"{GROUP}.{topic}.dlq"), ForbiddenTopicError),
+        (Message("a b"), ForbiddenTopicError),
+        (Message(topic, headers={"txl": b""}), ReservedHeaderError),
+        (Message(topic, value=b"x" * 1_048_588), RefusedRecordError),
+        (Message(topic, partition=4), RefusedRecordError),
+        (Message(topic, value=7), UsageError),
+    ]
+    before = half_end(arena)
+
+    for bad, error in refused:
+        for messages in ([bad], [good, bad]):
+            with pytest.raises(error):
+                producer.publish(messages)
+            with pytest.raises(error), producer.transaction() as tx:  # noqa: PT012 - the block is the subject
+                for m in messages:
+                    tx.send(**m._asdict())
+                tx.prepare()
+    with pytest.raises(UsageError):
+        producer.publish(good, txn_id="a b")
+    assert before == half_end(arena)
+
+
+def test_ten_thousand_messages_are_one_transaction_and_one_more_is_refused(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    messages = [Message(arena.targets[n % 2], b"k", str(n)) for n in range(10_000)]
+
+    result = producer.publish(messages, txn_id=unique_name("large"))
+    stored = halves(arena, result.txn_id)
+    assert list(range(10_000)) == [header.index for _, header in stored]
+    assert {10_000} == {header.count for _, header in stored}
+    assert stored[-1][0].offset == result.last_half_offset
+    with pytest.raises(UsageError, match="10001 messages"):
+        producer.publish([*messages, messages[0]])
+
+
+def test_the_largest_message_that_passes_is_accepted_by_its_topic(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
+    headers: list[tuple[str, bytes | str | None]] = [("header", b"value"), ("other", None)]
+    low, high = 0, 20_000
+    while low + 1 < high:  # the largest value that passes
+        size = (low + high) // 2
+        try:
+            producer.submit(Message(topic, b"k", b"x" * size, headers=headers))
+            low = size
+        except RefusedRecordError:
+            high = size
+
+    origin = codec.encode_origin(
+        partition=999, offset=10**15, index=9_999, count=10_000, born_ms=1_700_000_000_000
+    )
+    forwarded = [*headers, ("txl-id", b"i" * 128), ("txl-origin", origin.encode())]
+    failed: list[Any] = []
+    plain = Producer({"bootstrap.servers": arena.servers, "acks": "all"})
+    plain.produce(
+        topic,
+        b"x" * low,
+        b"k",
+        headers=forwarded,
+        on_delivery=lambda error, _: failed.append(error),
+    )
+    assert 0 == plain.flush(30)
+    assert [None] == failed
+    assert 9_500 < low < 10_000
+
+
+def test_a_topic_that_grew_is_noticed(arena: Arena, producer: TransactionalProducer) -> None:
+    from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stub forgets NewPartitions
+        AdminClient,
+        NewPartitions,
+    )
+
+    topic = create_topic(arena.servers, unique_name("growing"), partitions=1)
+    producer.publish(Message(topic, b"k", b"v"))
+    with pytest.raises(RefusedRecordError):
+        producer.publish(Message(topic, b"k", b"v", partition=1))
+    admin = AdminClient({"bootstrap.servers": arena.servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+
+    result = producer.publish(Message(topic, b"k", b"v", partition=1))
+    assert COMMIT is result.resolution
+
+
+def test_a_namespace_that_was_never_made_names_the_command(arena: Arena) -> None:
+    producer = TransactionalProducer(
+        bootstrap_servers=arena.servers, group=GROUP, namespace=unique_name("nobody")
+    )
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply"):
+        producer.start()
+
+
+def test_half_and_op_of_unlike_partition_counts_are_refused(arena: Arena) -> None:
+    namespace = unique_name("ns")
+    create_topic(arena.servers, f"{namespace}.half", partitions=2)
+    create_topic(arena.servers, f"{namespace}.op", partitions=3)
+    producer = TransactionalProducer(
+        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
+    )
+
+    with pytest.raises(TopicMismatchError) as raised:
+        producer.start()
+    assert (f"{namespace}.op", "3") == (raised.value.topic, raised.value.found)
+
+
+def test_batches_stay_below_what_a_small_half_topic_takes(arena: Arena) -> None:
+    namespace = unique_name("ns")
+    for name in ("half", "op"):
+        create_topic(arena.servers, f"{namespace}.{name}", config={"max.message.bytes": "5000"})
+    with TransactionalProducer(
+        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
+    ) as producer:
+        futures = [
+            producer.submit(Message(arena.targets[0], b"k", b"x" * 1_000)) for _ in range(500)
+        ]
+        assert {COMMIT} == {future.result(30).resolution for future in futures}
+        with pytest.raises(RefusedRecordError):
+            producer.submit(Message(arena.targets[0], b"k", b"x" * 4_500))
+
+
+# --- how they are used ------------------------------------------------------------------------------------------------
+
+
+def test_many_threads_share_one_producer(arena: Arena, producer: TransactionalProducer) -> None:
+    prefix = unique_name("t")
+
+    def work(number: int) -> None:
+        for count in range(20):
+            with producer.transaction(f"{prefix}-{number}-{count}") as tx:
+                tx.send(arena.targets[0], key=str(number), value=str(count))
+                tx.prepare()
+                if count % 5 == 4:
+                    tx.rollback()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.close()
+
+    said = {
+        op.key.partition("/")[0]: op.resolution
+        for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]
+        for op in map(codec.decode_op, (record.value or b"").decode().split("\n"))
+        if isinstance(op, OpMessage) and op.key.startswith(prefix)
+    }
+    assert {
+        f"{prefix}-{n}-{count}": ROLLBACK if count % 5 == 4 else COMMIT
+        for n in range(16)
+        for count in range(20)
+    } == said
+
+
+def test_close_loses_nothing_of_what_was_submitted(arena: Arena) -> None:
+    txn_id = unique_name("bulk")
+    producer = made_for(arena)
+    futures = [
+        producer.submit(Message(arena.targets[0], b"k", str(n)), txn_id=txn_id)
+        for n in range(3_000)
+    ]
+    producer.close()
+
+    assert all(future.done() for future in futures)
+    assert [COMMIT] * 3_000 == resolutions(arena, txn_id)
+    assert 3_000 == len(halves(arena, txn_id))
+
+
+def test_pipelined_transactions_wait_for_their_half_messages_and_pack_their_op_lines(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    seen: list[int] = []
+    futures = [
+        producer.submit(
+            Message(arena.targets[0], b"k", b"v"),
+            lambda tx: seen.append(tx.last_half_offset),
+            ordering_key="one partition",
+        )
+        for _ in range(2_000)
+    ]
+    wait(futures, timeout=30)
+    results = [future.result() for future in futures]
+
+    assert [result.last_half_offset for result in results] == seen
+    assert sorted(seen) == seen
+    assert 2_000 > len({result.op_offset for result in results})
+
+
+def test_an_executor_runs_local_transactions(arena: Arena, producer: TransactionalProducer) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        futures = [
+            producer.submit(
+                Message(arena.targets[0], b"k", str(n)),
+                lambda _tx, n=n: (COMMIT, ROLLBACK, UNKNOWN)[n % 3],  # type: ignore[misc] # its default
+                executor=pool,
+            )
+            for n in range(300)
+        ]
+        results = [future.result(30) for future in futures]
+    assert [(COMMIT, ROLLBACK, UNKNOWN)[n % 3] for n in range(300)] == [
+        result.resolution for result in results
+    ]
+
+
+def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
+    txn_id = unique_name("tasks")
+
+    async def run() -> None:
+        async with AsyncTransactionalProducer(
+            bootstrap_servers=arena.servers,
+            group=GROUP,
+            namespace=arena.namespace,
+            in_flight_max=300,
+        ) as producer:
+
+            async def work(number: int) -> None:
+                async with producer.transaction(txn_id) as tx:
+                    tx.send(arena.targets[0], key=str(number), value=b"v")
+                    await tx.prepare()
+                    if number % 10 == 9:
+                        tx.rollback()
+
+            await asyncio.gather(*(work(n) for n in range(1_000)))
+            futures = [
+                await producer.submit(Message(arena.targets[1], b"k", b"v")) for _ in range(100)
+            ]
+            assert {COMMIT} == {r.resolution for r in await asyncio.gather(*futures)}
+            assert 1_000 == len(await producer.status(txn_id))
+
+    asyncio.run(run())
+    said = resolutions(arena, txn_id)
+    assert (900, 100) == (said.count(COMMIT), said.count(ROLLBACK))
+
+
+def test_status_tells_what_became_of_a_transaction(
+    arena: Arena, producer: TransactionalProducer
+) -> None:
+    txn_id, keyed = unique_name("order"), unique_name("keyed")
+    producer.publish(Message(arena.targets[0], b"k", b"1"), txn_id=txn_id)
+    with producer.transaction(txn_id) as tx:
+        tx.send(arena.targets[0], value="2")
+        tx.send(arena.targets[1], value="3")
+        tx.prepare()
+        (committed, undecided) = producer.status(txn_id)
+        tx.rollback()
+    tx.result(30)
+    producer.publish(Message(arena.targets[0]), txn_id=keyed, ordering_key="c")
+
+    assert (TxnState.COMMITTED, 1) == (committed.state, committed.message_count)
+    assert (TxnState.OPEN, 2, tx.nonce) == (
+        undecided.state,
+        undecided.message_count,
+        undecided.nonce,
+    )
+    assert [TxnState.COMMITTED, TxnState.ROLLED_BACK] == [
+        history.state for history in producer.status(txn_id)
+    ]
+    (history,) = producer.status(keyed, ordering_key="c")
+    assert [arena.targets[0]] == [half.topic for half in history.half_records]
+    assert [] == producer.status(unique_name("nobody"))

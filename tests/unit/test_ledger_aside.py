@@ -1,0 +1,209 @@
+"""One partition: what is none of ours, and where a batch ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
+from tests.support.partition_driver import PartitionDriver
+from txlayer.core.batch import ReportKind
+from txlayer.core.transitions import TxnState
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+
+
+def kept_aside(driver: PartitionDriver) -> list[tuple[str, int]]:
+    """Where the records stood that were kept aside."""
+    return [(origin.topic, origin.offset) for origin in driver.log.kept_aside]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_at_the_line_where_its_limit_is() -> None:
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(5)]
+    driver.op_lines(*(op_line("C", key, driver.half(key)) for key in keys))
+
+    driver.turn(lines=2)
+    assert (keys[:2], 0, 2) == (
+        driver.log.forwarded,
+        driver.log.stored.op_offset,
+        driver.log.stored.op_line,
+    )
+    assert driver.ledger.has_more
+    driver.turn(lines=2)
+    driver.turn(lines=2)
+
+    assert (keys, False) == (driver.log.forwarded, driver.ledger.has_more)
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_batch_ends_with_the_line_that_fills_it(is_keyed: bool) -> None:
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(3)]
+    for key in keys:
+        of = options("red") if is_keyed else options()
+        driver.op("C", key, driver.half(key, value=b"x" * 100, options=of))
+
+    driver.turn(byte_count=150)
+
+    assert keys[:2] == driver.log.forwarded
+
+
+def test_lines_from_which_nothing_follows_do_not_fill_a_batch() -> None:
+    # Nothing would be appended then, and the next turn would find the batch full: it would stand still.
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(5)]
+    for key in keys:
+        driver.op("R", key, driver.half(key))
+    driver.read()
+
+    for _ in keys:
+        assert driver.advance(lines=1).is_empty
+
+    assert {} == driver.ledger.transactions
+
+
+def test_lines_read_ahead_are_counted() -> None:
+    driver = PartitionDriver()
+    driver.op_lines(op_line("C", A, 0), op_line("C", B, 1))
+    driver.read()
+    assert 2 == driver.ledger.ahead_line_count
+
+    driver.half(A)
+    driver.half(B)
+    driver.turn()
+
+    assert 0 == driver.ledger.ahead_line_count
+
+
+def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 2)
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(7)]
+    for key in keys:
+        driver.op("C", key, driver.half(key))
+        driver.turn()
+
+    for n, key in enumerate(keys):
+        driver.op("R", key, n)
+    driver.turn()
+
+    assert keys[-4:] == driver.reported(ReportKind.CONFLICT)
+    assert keys[:-4] == driver.reported(ReportKind.UNMATCHED)
+
+
+# --- what is none of ours ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff"])
+def test_an_op_record_that_cannot_be_read_is_kept_aside_in_its_turn(value: bytes | None) -> None:
+    driver = PartitionDriver()
+    driver.op_lines(op_line("C", A, driver.half(A)), op_line("C", B, driver.half(B)))
+    driver.log.add_op(value, appended_ms=driver.now_ms)
+    driver.op("C", C, driver.half(C))
+
+    driver.turn(lines=1)
+    assert [] == kept_aside(driver), "the lines before it come first"
+    driver.turn()
+
+    assert ([("txlayer.op", 1)], [A, B, C]) == (kept_aside(driver), driver.log.forwarded)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "garbage",
+        "1|C|a|b|c|d|e|f|g",
+        op_line("C", A, 0).replace("1|C", "2|C"),
+        op_line("C", A, 0).replace("1|C", "1|X"),
+        op_line("C", A, 0).replace("producer", "nobody"),
+        op_line("C", A, 0) + "|",
+        op_line("C", A, 0).replace("|0|", "|+0|"),
+        op_line("C", A, FAR_AWAY).replace("1|C", "2|C"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_kept_aside_and_the_next_one_acts(line: str) -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.op_lines(line, op_line("R", A, 0))
+
+    driver.turn()
+
+    assert ([("txlayer.op", 0)], {}) == (kept_aside(driver), driver.ledger.transactions)
+
+
+def test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked() -> None:
+    driver = PartitionDriver()
+    driver.op_lines(op_line("C", A, FAR_AWAY), op_line("C", B, driver.half(B)))
+    driver.read()
+    driver.advance()
+    assert ([], FAR_AWAY) == (driver.ledger.batch.forwards, driver.ledger.waits_for_half)
+
+    driver.give_up()
+    driver.turn()
+
+    assert ([B], TxnState.PARKED) == (driver.log.forwarded, driver.state(A))
+    assert "misplaced" == driver.log.on_doubt()[A].summary().reason
+    assert [("txlayer.op", 0)] == kept_aside(driver)
+
+
+def test_half_records_that_come_later_join_what_was_parked() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, FAR_AWAY)
+    driver.read()
+    driver.advance()
+    driver.give_up()
+    driver.publish()
+
+    driver.half(A, index=0, count=2)
+    driver.turn()
+    last = driver.half(A, index=1, count=2)
+    driver.crash()
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [0, 1] == [message.index for message in driver.log.visible]
+    assert {} == driver.log.contents_on_doubt(A)
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_misplaced_line_of_a_known_transaction_is_kept_aside_alone(is_settled: bool) -> None:
+    driver = PartitionDriver()
+    offset = driver.half(A)
+    driver.op_lines(*[op_line("R", A, offset)] * is_settled, op_line("C", A, FAR_AWAY))
+    driver.read()
+    driver.advance()
+
+    driver.give_up()
+    driver.turn()
+
+    assert (None if is_settled else TxnState.OPEN) is driver.state(A)
+    assert ({}, [("txlayer.op", 0)]) == (driver.log.on_doubt(), kept_aside(driver))
+
+
+def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
+    driver = PartitionDriver()
+    good = driver.half(B)
+    driver.op_lines(op_line("C", B, good), op_line("C", A, FAR_AWAY), op_line("U", B, good))
+    driver.turn()
+
+    driver.give_up()
+    driver.turn()
+
+    assert (1, 0, [B]) == (
+        driver.log.stored.op_offset,
+        driver.log.stored.op_line,
+        driver.reported(ReportKind.REPEAT),
+    )
+
+
+def test_a_half_header_may_not_be_taken_for_another_version() -> None:
+    driver = PartitionDriver()
+    driver.half_raw(half_header(A).replace(b"1|", b"2|", 1))
+
+    driver.turn()
+
+    assert ([("txlayer.half", 0)], {}) == (kept_aside(driver), driver.ledger.transactions)

@@ -1,0 +1,308 @@
+"""One partition: what is held while its topic refuses, and how it goes when the topic is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import op_line, options, txn_key
+from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from txlayer.core.batch import ReportKind
+from txlayer.core.messages import OrderMode
+from txlayer.core.target import Target
+from txlayer.core.transitions import TxnState
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+RED = options("red")
+RED_PREPARE = options("red", order=OrderMode.PREPARE)
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+# --- held -------------------------------------------------------------------------------------------------------------
+
+
+def held(*, targets: dict[str, Target] | None = None) -> PartitionDriver:
+    """A is committed, and its topic is missing."""
+    driver = PartitionDriver(targets=targets or {})
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    return driver
+
+
+@pytest.mark.promise("P1")
+def test_a_transaction_whose_topic_is_missing_is_held_whole() -> None:
+    driver = held()
+
+    assert (TxnState.HELD, {A: "topic-missing"}) == (driver.state(A), driver.reasons())
+    assert [b"v"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
+    assert [A] == driver.reported(ReportKind.HELD)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("is_new_process", [None, False, True])
+def test_a_held_one_is_forwarded_when_its_topic_is_mended(
+    *, is_told: bool, is_new_process: bool | None
+) -> None:
+    driver = held()
+    if is_new_process is not None:
+        driver.crash(is_new_process=is_new_process)
+
+    driver.set_target("orders", ACCEPTS, is_told=is_told)
+    driver.turn()
+    driver.tick()
+    driver.publish()
+
+    assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.ledger.shelf.held)
+
+
+def test_the_topics_of_what_is_on_doubt_are_asked_for_after_a_restart() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+
+    driver.crash(is_new_process=True)
+
+    assert {"orders"} == driver.ledger.unknown_topics
+
+
+def test_a_repeated_commit_tries_a_held_one_again() -> None:
+    driver = held()
+    driver.set_target("orders", ACCEPTS, is_told=False)
+
+    driver.op("C", A, 0)
+    driver.turn()
+
+    assert [A] == driver.log.forwarded
+
+
+def test_a_repeated_commit_does_not_take_away_that_all_records_are_there() -> None:
+    driver = PartitionDriver(targets={})
+    first = driver.half(A, index=0, count=2)
+    driver.op("C", A, driver.half(A, index=1, count=2))
+    driver.turn()
+
+    driver.op("C", A, first)
+    driver.turn()
+
+    assert TxnState.HELD is driver.state(A)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS})
+    driver.op("C", A, driver.half(A, topic="stock", options=RED))
+    driver.op("C", B, driver.half(B, options=RED))
+    driver.op("C", C, driver.half(C, options=options("blue")))
+    driver.turn()
+    assert ([C], TxnState.WAITING) == (driver.log.forwarded, driver.state(B))
+    assert {A, B} == set(driver.log.on_doubt()), "who waits for one on doubt stands there too"
+    if is_restarted:
+        driver.crash()
+
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+
+    assert [C, A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+def test_those_who_wait_go_to_doubt_with_a_parked_one_that_is_committed_before_them() -> None:
+    # Else a replay of half alone would find the second one free, and take it for forwarded.
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.op("C", C, driver.half(C, index=0, count=2, topic="stock", options=RED))
+    first = driver.half(A, options=RED)
+    driver.op("C", B, driver.half(B, options=RED_PREPARE))
+    driver.turn()
+    assert (TxnState.WAITING, {C}) == (driver.state(B), set(driver.log.on_doubt()))
+
+    driver.op("C", C, driver.half(C, index=1, count=2, topic="stock", options=RED))
+    driver.op("R", A, first)
+    driver.turn()
+    driver.crash()
+
+    assert (TxnState.HELD, TxnState.WAITING) == (driver.state(C), driver.state(B))
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+    assert [C, B] == driver.log.forwarded
+
+
+def test_a_held_one_that_must_wait_again_lets_those_go_who_waited_for_it() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.op("C", A, driver.half(A, index=0, count=2, options=RED))
+    driver.op("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
+    driver.turn()
+    assert (TxnState.PARKED_COMMITTED, TxnState.HELD) == (driver.state(A), driver.state(B))
+    driver.op("C", A, driver.half(A, index=1, count=2, options=RED))
+    driver.turn()
+    assert (TxnState.WAITING, TxnState.HELD) == (driver.state(A), driver.state(B))
+
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
+def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
+    driver = PartitionDriver(targets={})
+    offset = driver.half(A)
+    driver.op_lines(op_line("C", A, offset), op_line("A", A, offset))
+
+    driver.turn()
+    driver.tick(after_ms=8 * DAY_MS)
+    driver.publish()
+
+    assert ({}, {}, {}) == (
+        driver.log.on_doubt(),
+        driver.ledger.transactions,
+        driver.ledger.shelf.held,
+    )
+
+
+def test_a_held_one_is_parked_when_it_was_held_too_long() -> None:
+    driver = held()
+    driver.tick(after_ms=7 * DAY_MS - 1)
+    assert driver.ledger.batch.is_empty
+
+    driver.tick(after_ms=1)
+    driver.publish()
+
+    assert (TxnState.PARKED_COMMITTED, {A: "held-too-long"}) == (driver.state(A), driver.reasons())
+    driver.op("C", A, 0)
+    driver.set_target("orders", ACCEPTS, is_told=False)
+    driver.turn()
+    assert [A] == driver.log.forwarded
+
+
+def test_the_age_of_a_held_one_counts_from_its_commit() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    driver.set_target("orders", MISSING)
+    driver.tick(after_ms=8 * DAY_MS)
+    driver.op("C", A, 0)
+    driver.turn()
+
+    driver.tick(after_ms=HOUR_MS)
+
+    assert TxnState.HELD is driver.state(A)
+
+
+@pytest.mark.promise("P6")
+def test_a_parked_one_holds_its_key_no_more() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS})
+    driver.op("C", A, driver.half(A, topic="stock", options=RED))
+    driver.op("C", B, driver.half(B, options=RED))
+    driver.turn()
+    assert [] == driver.log.forwarded
+
+    driver.tick(after_ms=8 * DAY_MS)
+    driver.publish()
+
+    assert [B] == driver.log.forwarded
+
+
+def test_parking_what_was_held_too_long_is_limited_per_batch() -> None:
+    driver = PartitionDriver(targets={})
+    for key in (A, B, C):
+        driver.op("C", key, driver.half(key))
+    driver.turn()
+
+    driver.tick(after_ms=8 * DAY_MS, moves=2)
+
+    assert 2 == len(driver.ledger.batch.keeps)
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def many(count: int, **kwargs: object) -> PartitionDriver:
+    """So many committed transactions whose topic is missing."""
+    driver = PartitionDriver(targets={})
+    for n in range(count):
+        key = txn_key(f"t{n}")
+        driver.op("C", key, driver.half(key, **kwargs))  # type: ignore[arg-type]  # options alone
+    driver.turn()
+    return driver
+
+
+@pytest.mark.parametrize("of", [options(), RED, RED_PREPARE])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_one_mended_topic_frees_goes_in_pieces(
+    of: object, *, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 3)
+    driver = many(8, options=of)
+
+    driver.set_target("orders", ACCEPTS)
+    driver.publish()
+    assert (3, True) == (len(driver.log.forwarded), driver.ledger.has_more)
+    if is_restarted:
+        driver.crash()
+    driver.advance()
+    driver.tick()
+    driver.publish()
+    assert 6 == len(driver.log.forwarded)
+    driver.turn()
+
+    in_order = [txn_key(f"t{n}") for n in range(8)]
+    assert (in_order, False) == (driver.log.forwarded, driver.ledger.has_more)
+    assert {} == driver.log.on_doubt()
+
+
+def test_what_waits_in_half_is_never_left_for_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Free and in half at a stored position: a replay would take it for forwarded.
+    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 0)
+    driver = PartitionDriver()
+    first = driver.half(A, options=RED_PREPARE)
+    driver.op("C", B, driver.half(B, options=RED_PREPARE))
+    driver.turn()
+
+    driver.op("C", A, first)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
+def test_a_key_with_very_many_waits_on_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.settling.KEY_IN_HALF_MAX", 3)
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(5)]
+    offsets = [driver.half(key, options=RED_PREPARE) for key in keys]
+    for n in (1, 2):
+        driver.op("C", keys[n], offsets[n])
+
+    driver.turn()
+    assert {keys[1], keys[2]} == set(driver.log.on_doubt())
+    driver.crash()
+    driver.op("C", keys[0], offsets[0])
+    driver.turn()
+
+    assert keys[:3] == driver.log.forwarded
+
+
+def test_a_thousand_of_one_key_that_wait_go_to_doubt_together() -> None:
+    driver = PartitionDriver()
+    driver.half(A, options=RED_PREPARE)
+    keys = [txn_key(f"t{n}") for n in range(1_500)]
+    driver.op_lines(*(op_line("C", key, driver.half(key, options=RED_PREPARE)) for key in keys))
+    driver.turn()
+
+    driver.tick(after_ms=60_000, moves=1)
+    driver.publish()
+
+    assert {A, *keys} == set(driver.log.on_doubt())
+
+
+def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 2)
+    driver = many(3)
+
+    driver.set_target("orders", ACCEPTS)
+    driver.set_target("orders", ACCEPTS)
+    driver.publish()
+    driver.turn()
+
+    assert [txn_key(f"t{n}") for n in range(3)] == driver.log.forwarded
+    assert 3 == len(driver.log.visible)
