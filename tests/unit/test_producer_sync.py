@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeRecord, ProducerLog
-from tests.support.waiting import wait_until
+from tests.support.fake_log import ProducerLog
 from txlayer.adapters.ports import TopicLimits
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
     ConfigError,
-    FencedError,
     ForbiddenTopicError,
     LifecycleError,
-    OutcomeUnknownError,
     RefusedRecordError,
     ReservedHeaderError,
     RetriableError,
     TopicMismatchError,
-    TxLayerError,
     UsageError,
 )
 from txlayer.producer.sync import TransactionalProducer
@@ -325,205 +320,3 @@ def test_one_id_twice_is_two_transactions(log: ProducerLog) -> None:
 
     assert (first.txn_id, first.half_partition) == (second.txn_id, second.half_partition)
     assert first.nonce != second.nonce
-
-
-# --- the barrier's place ----------------------------------------------------------------------------------------------
-
-
-class Barrier:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, str, str]] = []
-
-    def write(self, session: Any, *, txn_id: str, nonce: str) -> None:
-        self.rows.append((session, txn_id, nonce))
-
-
-def test_join_prepares_and_then_writes_the_barrier(log: ProducerLog) -> None:
-    barrier = Barrier()
-    with log.producer(barrier=barrier).transaction() as tx:
-        tx.send("orders", value="v")
-        tx.join("session")
-        assert 1 == len(log.writer.of(HALF))
-
-    assert [("session", tx.txn_id, tx.nonce)] == barrier.rows
-    assert COMMIT is tx.result(10).resolution
-
-
-def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
-    with (  # noqa: PT012 - the block is the subject
-        pytest.raises(LifecycleError, match="join"),
-        log.producer(barrier=Barrier()).transaction() as tx,
-    ):
-        tx.send("orders", value="v")
-        tx.prepare()
-    assert Resolution.UNKNOWN is tx.result(10).resolution
-
-
-def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
-    with (  # noqa: PT012 - the block is the subject
-        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
-        log.producer().transaction() as tx,
-    ):
-        tx.send("orders", value="v")
-        tx.join("session")
-    assert [] == log.writer.stored
-
-
-# --- threads and the end ----------------------------------------------------------------------------------------------
-
-
-def test_threads_share_one_producer(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=4)
-
-    def work() -> None:
-        for _ in range(50):
-            with producer.transaction() as tx:
-                tx.send("orders", value="v")
-                tx.prepare()
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    producer.close()
-    assert 400 == len(log.writer.of(HALF))
-    assert [COMMIT] * 400 == log.resolutions()
-
-
-def test_close_waits_for_what_is_in_flight(log: ProducerLog) -> None:
-    producer = log.producer()
-    producer.start()
-    log.writer.hold(True)
-    future = producer.submit(ORDER)
-    closing = threading.Thread(target=producer.close)
-    closing.start()
-    wait_until(lambda: refuses(producer), within=5, what="new transactions are refused")
-
-    assert not future.done()
-    log.writer.hold(False)
-    closing.join(10)
-    assert future.done()
-    assert [COMMIT] == log.resolutions()
-
-
-def refuses(producer: TransactionalProducer) -> bool:
-    try:
-        producer.transaction()
-    except LifecycleError:
-        return True
-    return False
-
-
-def test_close_gives_up_after_its_time_and_says_how_many_are_left(log: ProducerLog) -> None:
-    producer = log.producer()
-    with producer.transaction() as tx:
-        tx.send("orders", value="v")
-        tx.prepare()
-        with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
-            producer.close(0.05)
-
-    with pytest.raises(OutcomeUnknownError):
-        tx.result(10)
-    assert [] == log.writer.of(OP)
-
-
-def test_who_waits_for_a_place_is_told_when_the_producer_closes(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=1)
-    log.writer.hold(True)
-    first = producer.submit(ORDER)
-    raised: list[BaseException] = []
-
-    def wait_for_a_place() -> None:
-        try:
-            producer.publish(ORDER)
-        except TxLayerError as exc:
-            raised.append(exc)
-
-    waiting = threading.Thread(target=wait_for_a_place)
-    waiting.start()
-    closing = threading.Thread(target=producer.close)
-    closing.start()
-    waiting.join(10)
-    log.writer.hold(False)
-    closing.join(10)
-
-    assert isinstance(raised[0], LifecycleError)
-    assert first.done()
-
-
-def test_a_fatal_error_of_the_client_refuses_everything_from_then_on(log: ProducerLog) -> None:
-    producer = log.producer()
-    producer.start()
-    log.writer.fatal = FencedError("the client gave up")
-
-    wait_until(lambda: fails_fenced(producer), within=5, what="the failure is seen")
-    with pytest.raises(FencedError, match="the client gave up"):
-        producer.publish(ORDER)
-
-
-def fails_fenced(producer: TransactionalProducer) -> bool:
-    try:
-        producer.transaction()
-    except FencedError:
-        return True
-    return False
-
-
-def test_who_waits_at_a_producer_whose_thread_broke_is_told(log: ProducerLog) -> None:
-    producer = log.producer()
-    producer.start()
-    log.writer.hold(True)
-    tx = producer.transaction()
-    tx.send("orders", value="v")
-    log.writer.poll_error = RuntimeError("a bug")
-
-    with pytest.raises((OutcomeUnknownError, FencedError)):
-        tx.prepare()
-    log.producers.clear()
-    with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
-        producer.close()
-
-
-def test_a_result_is_waited_for_no_longer_than_asked(log: ProducerLog) -> None:
-    producer = log.producer()
-    with producer.transaction() as tx:
-        tx.send("orders", value="v")
-        tx.prepare()
-        log.writer.hold(True)
-
-    with pytest.raises(TimeoutError):
-        tx.result(0.02)
-    log.writer.hold(False)
-    assert COMMIT is tx.result(10).resolution
-
-
-def test_a_serializer_is_used_by_every_way_of_sending(log: ProducerLog) -> None:
-    producer = log.producer(serializer=lambda value, topic: f"{topic}={value}".encode())
-
-    producer.publish(Message("orders", b"k", 7))
-    producer.submit(Message("orders", b"k", b"8")).result(10)
-    with producer.transaction() as tx:
-        tx.send("orders", value=9)
-        tx.prepare()
-    values = [record.value for record in log.writer.of(HALF)]
-    assert [b"orders=7", b"orders=b'8'", b"orders=9"] == values
-
-
-def test_a_half_record_that_is_refused_does_not_stop_the_producer(log: ProducerLog) -> None:
-    producer = log.producer()
-    refused: list[FakeRecord] = []
-
-    def refuse_the_first(record: FakeRecord) -> TxLayerError | None:
-        if refused:
-            return None
-        refused.append(record)
-        return RefusedRecordError("no", topic=HALF)
-
-    log.writer.refuse = refuse_the_first
-    with pytest.raises(RefusedRecordError):
-        producer.publish(ORDER)
-    producer.publish(ORDER)
-    assert [COMMIT] == log.resolutions()

@@ -1,4 +1,4 @@
-"""The producers on a real broker: what they store, what they refuse, and how they are used."""
+"""The producers on a real broker: what they store, and how they are used."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.serialization import StringSerializer
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
-from tests.support.broker import create_topic, unique_name
-from tests.support.logs import Seen, read_log
-from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.config import ClientConfig
+from tests.support.broker import unique_name
+from tests.support.logs import read_log
+from tests.support.producers import GROUP, halves, made_for, ops, resolutions
 from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
@@ -28,24 +26,13 @@ from txlayer.core.messages import (
     Message,
     OpMessage,
     OrderMode,
-    Resolution,
 )
 from txlayer.core.partitions import half_partition, key_hash, murmur2
 from txlayer.core.transitions import TxnState
-from txlayer.errors import (
-    ForbiddenTopicError,
-    RefusedRecordError,
-    ReservedHeaderError,
-    TopicMismatchError,
-    TxLayerError,
-    UsageError,
-)
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.sync import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
-
-GROUP = "orders"
 
 
 @pytest.fixture(scope="module")
@@ -57,44 +44,6 @@ def arena(broker: Broker) -> Arena:
 def producer(arena: Arena) -> Iterator[TransactionalProducer]:
     with made_for(arena) as opened:
         yield opened
-
-
-def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
-    return TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings
-    )
-
-
-def halves(arena: Arena, txn_id: str) -> list[tuple[Seen, HalfHeader]]:
-    """The half records of one id, in order."""
-    found = []
-    for record in read_log(arena.servers, [arena.topics.half])[arena.topics.half]:
-        header = codec.decode_half_header(codec.half_header_of(record.headers) or b"")
-        if isinstance(header, HalfHeader) and header.key.startswith(f"{txn_id}/"):
-            found.append((record, header))
-    return found
-
-
-def ops(arena: Arena, txn_id: str) -> list[tuple[Seen, OpMessage]]:
-    """The op lines of one id, in order."""
-    found = []
-    for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]:
-        for line in (record.value or b"").decode().split("\n"):
-            op = codec.decode_op(line)
-            if isinstance(op, OpMessage) and op.key.startswith(f"{txn_id}/"):
-                found.append((record, op))
-    return found
-
-
-def resolutions(arena: Arena, txn_id: str) -> list[Resolution]:
-    return [op.resolution for _, op in ops(arena, txn_id)]
-
-
-def half_end(arena: Arena) -> int:
-    """How many half records there are."""
-    partitions = [(arena.topics.half, p) for p in range(arena.partition_count)]
-    with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers)) as admin:
-        return sum(admin.end_offsets(partitions).values())
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------------
@@ -243,141 +192,6 @@ def test_a_serializer_sees_topic_field_and_headers(arena: Arena) -> None:
     ((record, _),) = halves(arena, result.txn_id)
     assert f"{arena.targets[0]} value 1".encode() == record.value
     assert [("h", b"1"), ("schema", b"7")] == record.headers[:-1]
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_stored_of_what_is_refused(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
-    topic = arena.targets[0]
-    good = Message(topic, b"k", b"v")
-    refused: list[tuple[Message, type[TxLayerError]]] = [
-        (Message(unique_name("nowhere")), ForbiddenTopicError),
-        (Message(arena.topics.half), ForbiddenTopicError),
-        (Message(arena.topics.op), ForbiddenTopicError),
-        (Message("__consumer_offsets"), ForbiddenTopicError),
-        (Message(f"{GROUP}.{topic}.dlq"), ForbiddenTopicError),
-        (Message("a b"), ForbiddenTopicError),
-        (Message(topic, headers={"txl": b""}), ReservedHeaderError),
-        (Message(topic, value=b"x" * 1_048_588), RefusedRecordError),
-        (Message(topic, partition=4), RefusedRecordError),
-        (Message(topic, value=7), UsageError),
-    ]
-    before = half_end(arena)
-
-    for bad, error in refused:
-        for messages in ([bad], [good, bad]):
-            with pytest.raises(error):
-                producer.publish(messages)
-            with pytest.raises(error), producer.transaction() as tx:  # noqa: PT012 - the block is the subject
-                for m in messages:
-                    tx.send(**m._asdict())
-                tx.prepare()
-    with pytest.raises(UsageError):
-        producer.publish(good, txn_id="a b")
-    assert before == half_end(arena)
-
-
-def test_ten_thousand_messages_are_one_transaction_and_one_more_is_refused(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
-    messages = [Message(arena.targets[n % 2], b"k", str(n)) for n in range(10_000)]
-
-    result = producer.publish(messages, txn_id=unique_name("large"))
-    stored = halves(arena, result.txn_id)
-    assert list(range(10_000)) == [header.index for _, header in stored]
-    assert {10_000} == {header.count for _, header in stored}
-    assert stored[-1][0].offset == result.last_half_offset
-    with pytest.raises(UsageError, match="10001 messages"):
-        producer.publish([*messages, messages[0]])
-
-
-def test_the_largest_message_that_passes_is_accepted_by_its_topic(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
-    topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
-    headers: list[tuple[str, bytes | str | None]] = [("header", b"value"), ("other", None)]
-    low, high = 0, 20_000
-    while low + 1 < high:  # the largest value that passes
-        size = (low + high) // 2
-        try:
-            producer.submit(Message(topic, b"k", b"x" * size, headers=headers))
-            low = size
-        except RefusedRecordError:
-            high = size
-
-    origin = codec.encode_origin(
-        partition=999, offset=10**15, index=9_999, count=10_000, born_ms=1_700_000_000_000
-    )
-    forwarded = [*headers, ("txl-id", b"i" * 128), ("txl-origin", origin.encode())]
-    failed: list[Any] = []
-    plain = Producer({"bootstrap.servers": arena.servers, "acks": "all"})
-    plain.produce(
-        topic,
-        b"x" * low,
-        b"k",
-        headers=forwarded,
-        on_delivery=lambda error, _: failed.append(error),
-    )
-    assert 0 == plain.flush(30)
-    assert [None] == failed
-    assert 9_500 < low < 10_000
-
-
-def test_a_topic_that_grew_is_noticed(arena: Arena, producer: TransactionalProducer) -> None:
-    from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stub forgets NewPartitions
-        AdminClient,
-        NewPartitions,
-    )
-
-    topic = create_topic(arena.servers, unique_name("growing"), partitions=1)
-    producer.publish(Message(topic, b"k", b"v"))
-    with pytest.raises(RefusedRecordError):
-        producer.publish(Message(topic, b"k", b"v", partition=1))
-    admin = AdminClient({"bootstrap.servers": arena.servers})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
-
-    result = producer.publish(Message(topic, b"k", b"v", partition=1))
-    assert COMMIT is result.resolution
-
-
-def test_a_namespace_that_was_never_made_names_the_command(arena: Arena) -> None:
-    producer = TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=unique_name("nobody")
-    )
-
-    with pytest.raises(TopicMismatchError, match="txlayer topics apply"):
-        producer.start()
-
-
-def test_half_and_op_of_unlike_partition_counts_are_refused(arena: Arena) -> None:
-    namespace = unique_name("ns")
-    create_topic(arena.servers, f"{namespace}.half", partitions=2)
-    create_topic(arena.servers, f"{namespace}.op", partitions=3)
-    producer = TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
-    )
-
-    with pytest.raises(TopicMismatchError) as raised:
-        producer.start()
-    assert (f"{namespace}.op", "3") == (raised.value.topic, raised.value.found)
-
-
-def test_batches_stay_below_what_a_small_half_topic_takes(arena: Arena) -> None:
-    namespace = unique_name("ns")
-    for name in ("half", "op"):
-        create_topic(arena.servers, f"{namespace}.{name}", config={"max.message.bytes": "5000"})
-    with TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
-    ) as producer:
-        futures = [
-            producer.submit(Message(arena.targets[0], b"k", b"x" * 1_000)) for _ in range(500)
-        ]
-        assert {COMMIT} == {future.result(30).resolution for future in futures}
-        with pytest.raises(RefusedRecordError):
-            producer.submit(Message(arena.targets[0], b"k", b"x" * 4_500))
 
 
 # --- how they are used ------------------------------------------------------------------------------------------------

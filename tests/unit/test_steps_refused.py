@@ -1,0 +1,257 @@
+"""A transaction's steps when a limit or the log refuses: what was stored, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_log import FakeRecord
+from tests.support.steps_world import (
+    HALF,
+    KEY,
+    OP,
+    ORDER,
+    World,
+    finish,
+    ops_of,
+    refuse_index,
+    waits,
+)
+from txlayer.core.messages import COMMIT, Message, Resolution
+from txlayer.errors import (
+    LifecycleError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    RetriableError,
+    RollbackRequiredError,
+    TxLayerError,
+)
+from txlayer.producer import steps
+from txlayer.producer.flight import Flight, Stage
+from txlayer.producer.identity import ANYWHERE
+from txlayer.producer.pipeline import State
+from txlayer.producer.waiting import Blocking
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_than_in_flight_max_are_in_flight() -> None:
+    world = World(in_flight_max=2)
+    first = world.prepared()
+    world.launch()
+    third = steps.launch(world.engine, Flight, [ORDER], ANYWHERE, KEY)
+
+    assert waits(third)
+    steps.resolve(world.engine, first, COMMIT)
+    world.serve()
+    world.serve()
+    assert isinstance(finish(third), Flight)
+    assert 2 == world.engine.pipeline.in_flight_count
+
+
+def test_who_may_not_wait_is_told_at_once() -> None:
+    world = World(in_flight_max=1)
+    world.launch()
+
+    with pytest.raises(RetriableError, match="in_flight_max=1"):
+        finish(steps.launch(world.engine, Flight, [ORDER], ANYWHERE, KEY, may_wait=False))
+
+
+def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
+    world = World()
+    world.writer.room = 2
+    messages = [Message("orders", b"k", str(n)) for n in range(5)]
+    run = steps.launch(world.engine, Flight, messages, ANYWHERE, KEY)
+    world.engine.learn("orders")
+
+    assert waits(run)
+    world.serve()
+    assert waits(run)
+    world.serve()
+    flight = finish(run)
+    world.serve()
+
+    assert Stage.PREPARED is flight.stage
+    assert [b"0", b"1", b"2", b"3", b"4"] == [r.value for r in world.writer.of(HALF)]
+
+
+def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.room = 0
+    steps.resolve(world.engine, flight, COMMIT)
+    world.serve()
+    assert [] == world.writer.of(OP)
+
+    world.writer.room = 1
+    world.serve()
+    world.serve()
+    assert 1 == len(world.writer.of(OP))
+    assert flight.is_over
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_half_messages_that_were_all_refused_leave_nothing_behind() -> None:
+    world = World()
+    world.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+    flight = world.launch([ORDER, ORDER])
+    world.serve()
+
+    with pytest.raises(RefusedRecordError):
+        finish(steps.stored(world.engine, flight))
+    world.serve()
+    assert [] == world.writer.stored
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RefusedRecordError("no"), RefusedRecordError),
+        (OutcomeUnknownError("late", step="half"), OutcomeUnknownError),
+        (RetriableError("closed"), RollbackRequiredError),
+    ],
+)
+def test_what_is_stored_of_a_transaction_that_lost_a_part_is_rolled_back(
+    error: TxLayerError, raised: type[TxLayerError]
+) -> None:
+    world = World()
+    world.writer.refuse = refuse_index(1, error)
+    flight = world.launch([ORDER, ORDER, ORDER])
+    world.serve()
+
+    with pytest.raises(raised):
+        finish(steps.stored(world.engine, flight))
+    world.serve()
+    (op,) = ops_of(world)
+    assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
+    assert Stage.FAILED is flight.stage
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_a_record_that_the_client_refuses_at_once_rolls_the_rest_back() -> None:
+    world = World()
+    world.engine.learn("orders")
+    given: list[int] = []
+
+    def refuse(topic: str) -> Exception | None:
+        given.append(1)
+        return RefusedRecordError("too large", topic=topic) if len(given) == 3 else None
+
+    world.writer.refuse_at_once = refuse
+    with pytest.raises(RefusedRecordError):
+        world.launch([ORDER] * 4)
+    world.serve()
+    world.serve()
+    (op,) = ops_of(world)
+    assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> None:
+    world = World()
+    world.writer.room = 2
+    world.engine.learn("orders")
+    run = steps.launch(world.engine, Flight, [ORDER] * 5, ANYWHERE, KEY)
+    assert waits(run)
+
+    run.close()
+    world.serve()
+    world.serve()
+    (op,) = ops_of(world)
+    assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: bool) -> None:
+    world = World()
+    flight = world.prepared() if is_stored else world.launch()
+
+    world.engine.pipeline.post(flight.abandon)
+    world.serve()
+    world.serve()
+    (op,) = ops_of(world)
+    assert Resolution.UNKNOWN is op.resolution
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
+    world = World()
+    flight = world.prepared()
+    refused: list[FakeRecord] = []
+
+    def refuse(record: FakeRecord) -> TxLayerError | None:
+        if record.topic_name == OP and len(refused) < 2:
+            refused.append(record)
+            return OutcomeUnknownError("late", step="op")
+        return None
+
+    world.writer.refuse = refuse
+    steps.resolve(world.engine, flight, COMMIT)
+    for _ in range(3):
+        world.serve()
+    assert COMMIT is finish(steps.result(world.engine, flight)).resolution
+    (op,) = world.writer.of(OP)
+    assert [op.value] * 2 == [r.value for r in refused]
+
+
+def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
+    steps.resolve(world.engine, flight, COMMIT)
+    world.serve()
+
+    with pytest.raises(OutcomeUnknownError) as raised:
+        finish(steps.result(world.engine, flight))
+    assert ("order-1", "op") == (raised.value.txn_id, raised.value.step)
+    assert isinstance(raised.value.__cause__, RefusedRecordError)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_an_op_line_that_the_client_refuses_at_once_is_an_unknown_outcome() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
+    steps.resolve(world.engine, flight, COMMIT)
+    world.serve()
+
+    with pytest.raises(OutcomeUnknownError):
+        finish(steps.result(world.engine, flight))
+
+
+def test_who_waits_at_a_producer_that_broke_is_told() -> None:
+    world = World()
+    flight = world.launch()
+    world.engine.pipeline.state = State.FAILED
+
+    with pytest.raises(OutcomeUnknownError):
+        finish(steps.stored(world.engine, flight))
+
+
+def test_a_resolution_after_the_end_is_an_unknown_outcome() -> None:
+    world = World()
+    flight = world.prepared()
+    world.engine.pipeline.state = State.CLOSED
+    steps.resolve(world.engine, flight, COMMIT)
+
+    with pytest.raises(OutcomeUnknownError):
+        finish(steps.result(world.engine, flight))
+    assert [] == world.writer.of(OP)
+
+
+def test_closing_refuses_what_is_new_and_waits_for_what_is_in_flight() -> None:
+    world = World()
+    flight = world.prepared()
+    run = steps.close(world.engine, 10.0)
+
+    assert waits(run)
+    with pytest.raises(LifecycleError):
+        world.launch()
+    steps.resolve(world.engine, flight, COMMIT)
+    world.serve()
+    wait = next(run)
+    assert isinstance(wait, Blocking)
+    assert 0 == world.engine.pipeline.in_flight_count
