@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the client's stub forgets to export them
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,

@@ -68,6 +68,9 @@ class AdminConnection:
         except KafkaException as exc:
             if kafka_error(exc).code() in foreseen:
                 raise
+            # The client believes what it once learned about leaders, also when a broker says that it is out of date
+            # (FENCED_LEADER_EPOCH after a restart): the next question gets a new one that asks afresh.
+            self.close()
             error = self.translated(exc, resource=resource, operation=operation)
             if isinstance(error, BrokerUnavailableError):
                 raise self._unavailable(waited_ms) from exc

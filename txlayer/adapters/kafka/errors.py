@@ -15,6 +15,7 @@ from txlayer.errors import (
     OutcomeUnknownError,
     ProducerFencedError,
     RefusedRecordError,
+    RetriableError,
     TxLayerError,
     UsageError,
 )
@@ -89,6 +90,15 @@ UNAVAILABLE_CODES = frozenset(
     }
 )
 
+# The client's knowledge of leaders is out of date: asked afresh, the question has an answer.
+STALE_LEADER_CODES = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
     """The KafkaError inside."""
@@ -144,4 +154,6 @@ def translate(
         return BrokerUnavailableError(
             detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms
         )
+    if code in STALE_LEADER_CODES:
+        return RetriableError(detail)
     return TxLayerError(detail)

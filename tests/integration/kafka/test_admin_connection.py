@@ -1,0 +1,47 @@
+"""The admin client is given up when what it knows may be out of date."""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from txlayer.adapters.kafka.admin_connection import AdminConnection
+from txlayer.config import ClientConfig
+from txlayer.errors import RetriableError
+
+pytestmark = pytest.mark.kafka
+
+
+def refused_with(code: int) -> concurrent.futures.Future[None]:
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
+
+
+def test_a_client_that_is_told_it_is_out_of_date_is_not_asked_again(config: ClientConfig) -> None:
+    connection = AdminConnection(config, timeout_ms=5_000)
+    old = connection.client()
+
+    with pytest.raises(RetriableError):
+        connection.wait(
+            refused_with(KafkaError.FENCED_LEADER_EPOCH), resource="orders", operation="describe"
+        )
+
+    assert connection.client() is not old
+    connection.close()
+
+
+def test_a_client_whose_question_was_answered_as_foreseen_is_kept(config: ClientConfig) -> None:
+    connection = AdminConnection(config, timeout_ms=5_000)
+    old = connection.client()
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    with pytest.raises(KafkaException):
+        connection.wait(
+            refused_with(code), resource="orders", operation="describe", foreseen={code}
+        )
+
+    assert connection.client() is old
+    connection.close()
