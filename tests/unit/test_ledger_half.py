@@ -19,7 +19,7 @@ from tests.support.fake_records import (
 )
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.core.batch import ReportKind
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger import RECENT_COUNT_MAX, Ledger
 from txlayer.core.messages import HalfOptions
 from txlayer.core.partitions import key_hash
 from txlayer.core.transitions import TxnState
@@ -92,12 +92,13 @@ def tampered(raw: bytes, place: int, byte: int, *, is_inserted: bool) -> bytes:
     return raw[:place] + bytes([byte]) + raw[place + (0 if is_inserted else 1) :]
 
 
-def folded(raw: bytes, *, is_topic_known: bool) -> Any:
-    """What a ledger makes of one half record."""
+def folded(*headers: bytes, is_topic_known: bool) -> Any:
+    """What a ledger makes of half records with these headers."""
     driver = PartitionDriver()
     driver.book.update({"orders": ACCEPTS} if is_topic_known else {})
     ledger: Ledger = driver.ledger
-    ledger.fold_half(0, 5, raw, half_record(raw))
+    for offset, raw in enumerate(headers):
+        ledger.fold_half(offset, 5, raw, half_record(raw))
     found = [(t.summary(), type(t.content)) for t in ledger.transactions.values()]
     return found, len(ledger.batch.asides), ledger.content_bytes, len(ledger._young)
 
@@ -112,8 +113,9 @@ def test_the_quick_way_and_the_careful_way_make_the_same_of_a_half_record(
     raw: bytes, place: int, byte: int, *, is_inserted: bool
 ) -> None:
     # A topic that is not known yet takes the careful way.
-    for header in (raw, tampered(raw, place, byte, is_inserted=is_inserted)):
-        assert folded(header, is_topic_known=False) == folded(header, is_topic_known=True)
+    like_it = tampered(raw, place, byte, is_inserted=is_inserted)
+    for headers in ((raw,), (like_it,), (raw, like_it), (like_it, raw)):
+        assert folded(*headers, is_topic_known=False) == folded(*headers, is_topic_known=True)
 
 
 def test_a_topic_that_is_not_known_yet_is_told() -> None:
@@ -191,16 +193,20 @@ def test_a_record_that_stands_there_twice_is_forwarded_once(named: int) -> None:
 
 
 @pytest.mark.promise("P2")
-def test_a_second_copy_that_is_read_after_the_end_is_nothing_new() -> None:
+@pytest.mark.parametrize("settled_since", [0, RECENT_COUNT_MAX + 1])
+def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: int) -> None:
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))
     driver.turn()
-
-    driver.half(A)
-    driver.op("C", A, 1)
+    driver.ledger._recent.update({f"other-{n}": TxnState.COMMITTED for n in range(settled_since)})
+    driver.op("C", B, driver.half(B))
     driver.turn()
 
-    assert (1, {}) == (len(driver.log.visible), driver.ledger.transactions)
+    driver.half(A)
+    driver.op("C", A, 2)
+    driver.turn()
+
+    assert ([A, B], {}) == ([m.txn_key for m in driver.log.visible], driver.ledger.transactions)
 
 
 @pytest.mark.promise("P2")

@@ -24,6 +24,7 @@ from txlayer.coordinator.shard import (
     Shard,
     assigned_partitions,
     count_partitions,
+    empty_ledgers,
     fill_contents,
     ledger_settings,
 )
@@ -204,13 +205,12 @@ class Coordinator:
             make_writer=self._connections.make_writer,
             book=self._book,
         )
-        settings = ledger_settings(self._config, partition_count=self._partition_count)
-        ledgers = {
-            p: Ledger(
-                p, settings=settings, targets=self._book.targets, refusals=self._refusals.reasons
-            )
-            for p in partitions
-        }
+        ledgers = empty_ledgers(
+            partitions,
+            settings=ledger_settings(self._config, partition_count=self._partition_count),
+            targets=self._book.targets,
+            refusals=self._refusals.reasons,
+        )
         recovery = Recovery(self._config, self._connections, is_still_ours=self._raise_if_moved)
         # What this very process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)

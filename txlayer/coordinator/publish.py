@@ -23,6 +23,7 @@ from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, KeptAside
+from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import user_headers
 from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
@@ -231,19 +232,20 @@ class Publisher:
         self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
     ) -> None:
         produce, origin = writer.produce, f"{partition}:"
+        id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         for txn in transactions:
             record = txn.content
             if type(record) is list:
                 for content in record:
                     self._forward(writer, partition, txn, content)
                 continue
+            headers: list[tuple[str, Any]] = [
+                (id_header, txn.key[:end]),
+                (origin_header, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
+            ]
             half_headers = record.headers()
-            ours = (
-                (codec.ID_HEADER, txn.key[:-9]),
-                (codec.ORIGIN_HEADER, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
-            )
-            # With one header there is none of the user's: it is our own.
-            headers = [*ours] if len(half_headers) == 1 else [*user_headers(half_headers), *ours]
+            if len(half_headers) > 1:  # with one there is none of the user's: it is our own
+                headers[:0] = user_headers(half_headers)
             try:
                 produce(txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
             except BufferError:

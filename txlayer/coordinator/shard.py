@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds
 from txlayer.coordinator.ranges import fetch_contents
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.ledger import Ledger
-from txlayer.core.settling import LedgerSettings
+from txlayer.core.messages import ParkReason
+from txlayer.core.settling import LedgerSettings, PlainTail
+from txlayer.core.target import Target
 from txlayer.core.transaction import Transaction
 from txlayer.errors import TopicMismatchError
 
@@ -104,6 +107,21 @@ def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> Ledge
         held_age_max_ms=milliseconds(config.held_age_max),
         transaction_messages_max=config.transaction_messages_max,
     )
+
+
+def empty_ledgers(
+    partitions: Sequence[int],
+    *,
+    settings: LedgerSettings,
+    targets: Mapping[str, Target],
+    refusals: Mapping[str, ParkReason],
+) -> dict[int, Ledger]:
+    """A ledger per partition, for a recovery to fill."""
+    plain_tails: dict[str, PlainTail] = {}
+    return {
+        p: Ledger(p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails)
+        for p in partitions
+    }
 
 
 def fill_contents(

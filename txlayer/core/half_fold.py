@@ -11,12 +11,17 @@ from txlayer.core.batch import Keep, ReportKind
 from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
-from txlayer.core.settling import Settling
+from txlayer.core.settling import PlainTail, Settling
 from txlayer.core.transaction import Content, More, Transaction
 from txlayer.core.transitions import Effect, Kind, transition
 
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
+
+PLAIN_TAILS_MAX = 1_000
+"""Tails that are remembered: under load many transactions are born in one millisecond."""
+
+_START = f"{codec.VERSION}|"
 
 
 class HalfFold(Settling):
@@ -31,31 +36,28 @@ class HalfFold(Settling):
         # must be well formed: a test holds it to the codec.
         try:
             text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
-            version, key, group, topic, part, born, options = text.split("|")
+            end = text.find("|", 2)
+            tail = text[end:]
+            plain = self.plain_tails.get(tail) or self._plain_tail(tail)
+            key = text[2:end]
+            txn_id, nonce = key.split("/")
         except (AttributeError, ValueError):
             self._fold_half_with_care(offset, appended_ms, header, record)
             return
-        txn_id, _, nonce = key.partition("/")
         if (
-            part == "0/1"
-            and not options
-            and version == codec.VERSION
-            and topic in self.targets
+            plain is not None
+            and text[:2] == _START
             and key not in self.transactions
             and key not in self._recent
+            and key not in self._recent_before
             and zlib.crc32(txn_id.encode()) % self.settings.partition_count == self.partition
-            and born.isdigit()
-            and len(born) < BORN_DIGITS_MAX
             and len(nonce) == NONCE_LENGTH
-            and "/" not in nonce
             and 0 < len(txn_id) <= TXN_ID_LENGTH_MAX
-            and group
-            and "\n" not in text
+            and "\n" not in key
         ):
             self.content_bytes += len(record)
-            txn = Transaction(
-                key, intern(group), intern(topic), offset, appended_ms, born, self.op_next, record
-            )
+            group, topic, born = plain
+            txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record)
             self.transactions[key] = txn
             self._young.append(txn)
         else:
@@ -93,6 +95,27 @@ class HalfFold(Settling):
                 self._report(
                     ReportKind.LATE_HALF, txn.key, f"half record {offset} after the decision"
                 )
+
+    def _plain_tail(self, tail: str) -> PlainTail | None:
+        """What follows the key in the header of a single message without options, for a known topic; else None."""
+        try:
+            _, group, topic, part, born, options = tail.split("|")
+        except ValueError:
+            return None
+        if not (
+            part == "0/1"
+            and not options
+            and topic in self.targets
+            and group
+            and born.isdigit()
+            and len(born) < BORN_DIGITS_MAX
+            and "\n" not in tail
+        ):
+            return None
+        if len(self.plain_tails) >= PLAIN_TAILS_MAX:
+            self.plain_tails.clear()
+        self.plain_tails[tail] = plain = (intern(group), intern(topic), born)
+        return plain
 
     def _home_of(self, header: HalfHeader) -> int:
         count = self.settings.partition_count

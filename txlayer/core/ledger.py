@@ -67,12 +67,7 @@ class Ledger(HalfFold):
         The batch holds everything that follows, also from what was folded before; it stays the ledger's until
         `published` or the ledger's end.
         """
-        batch, transactions, targets, refusals = (
-            self.batch,
-            self.transactions,
-            self.targets,
-            self.refusals,
-        )
+        batch, transactions, refusals = self.batch, self.transactions, self.refusals
         if batch.is_empty:
             batch.line_count = (
                 0  # lines from which nothing followed are no part of what may be refused
@@ -82,13 +77,14 @@ class Ledger(HalfFold):
         half_next = NEVER if self.is_replaying else self.half_next
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
-        quick_bytes = 0
+        quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
+        topic, topic_bytes_max = "", -1
         self.waits_for_half = None
         while ops:
             op_offset, appended_ms, lines = ops[0]
             self.newest_ms = max(self.newest_ms, appended_ms)
             for number in range(start, len(lines)):
-                if line_count >= line_count_max or quick_bytes + batch.byte_count >= byte_count_max:
+                if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
                     return self._pause((op_offset, number), line_count, quick_bytes)
                 line = lines[number]
                 key = line[KEY_PLACE : line.find("|", KEY_PLACE)]
@@ -98,21 +94,27 @@ class Ledger(HalfFold):
                     and txn.state is _OPEN
                     and line
                     == f"{_PLAIN}{key}|{txn.group}|{txn.last_offset}|{txn.born}|{_PRODUCER}||"
-                    and (size := len(txn.content or b""))
-                    <= targets.get(txn.topic, UNKNOWN_TARGET).quick_bytes_max
-                    and key not in refusals
+                    and (not refusals or key not in refusals)
                 ):
-                    # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
-                    del transactions[key]
-                    txn.state = recent[key] = _COMMITTED
-                    quick_bytes += size
-                    forwards.append(txn)
-                else:
-                    op = codec.decode_op(line)
-                    if isinstance(op, OpMessage) and op.last_offset >= half_next:
-                        self.waits_for_half = op.last_offset
-                        return self._pause((op_offset, number), line_count, quick_bytes)
-                    self._apply(op, line, (op_offset, number))
+                    if txn.topic is not topic:
+                        topic = txn.topic
+                        topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
+                    content = txn.content
+                    size = 0 if content is None else len(content)
+                    if size <= topic_bytes_max:
+                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
+                        del transactions[key]
+                        txn.state = recent[key] = _COMMITTED
+                        quick_bytes += size
+                        forwards.append(txn)
+                        line_count += 1
+                        continue
+                op = codec.decode_op(line)
+                if isinstance(op, OpMessage) and op.last_offset >= half_next:
+                    self.waits_for_half = op.last_offset
+                    return self._pause((op_offset, number), line_count, quick_bytes)
+                self._apply(op, line, (op_offset, number))
+                quick_bytes_left = byte_count_max - batch.byte_count
                 line_count += 1
             ops.popleft()
             if not lines:

@@ -25,6 +25,9 @@ free a hundred thousand, and a Kafka transaction has an end."""
 KEY_IN_HALF_MAX = 5_000
 """With more transactions of one ordering key those that wait go to doubt at once: from there they can go in pieces."""
 
+PlainTail = tuple[str, str, str]
+"""(producer group, real topic, born) of a half header that asks for nothing else; interned where they repeat."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -48,6 +51,7 @@ class Settling:
         settings: LedgerSettings,
         targets: Mapping[str, Target],
         refusals: Mapping[str, ParkReason] | None = None,
+        plain_tails: dict[str, PlainTail] | None = None,
     ) -> None:
         self.partition = partition
         self.settings = settings
@@ -56,6 +60,8 @@ class Settling:
         self.refusals = (
             {} if refusals is None else refusals
         )  # key → reason, by bisection; outlives a rebuild
+        # What was found of headers' tails; the ledgers of a process may share it: it depends on nothing else.
+        self.plain_tails = {} if plain_tails is None else plain_tails
         self.transactions: dict[str, Transaction] = {}
         self.order = ForwardOrder()
         self.batch = Batch()

@@ -44,6 +44,9 @@ POLLS_MAX = 4
 SLICE_S = 0.001
 """Local transactions run for so long before the resolutions that are ready are written: none waits for a slow one."""
 
+PLACES_SHARE = 16
+"""Who waits for a place in flight is woken when one in so many is free."""
+
 LOOK_S = 1.0
 """So often those who wait are woken to look at their own limits."""
 
@@ -101,6 +104,7 @@ class Pipeline:
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max
+        self._places_at_once = max(in_flight_max // PLACES_SHARE, 1)
         self.resolution_timeout_s = resolution_timeout_s
         self._writer = writer
         self.produce = writer.produce
@@ -318,13 +322,20 @@ class Pipeline:
         while self.unsent and self.is_alive and self.unsent[0].write():
             self.unsent.popleft()
         self.write_ops()
-        if self.places_bell and self.places:
+        if self.places_bell and self._is_room_again():
             self.places_bell.ring(len(self.places))
         if self.round_bell:
             self.round_bell.ring()
         self._wake()
         if self.at_end_of_round is not None:
             self.at_end_of_round()
+
+    def _is_room_again(self) -> bool:
+        """True when those who wait for a place in flight should be woken."""
+        # One at a time they would take turns with this thread for every single place. While reports are still to come
+        # there will be more of them within a round trip.
+        count = len(self.places)
+        return count >= self._places_at_once or (count > 0 and not self._writer.unreported_count())
 
     def _open_gate(self) -> None:
         if self.is_serving:
