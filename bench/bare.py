@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from txlayer.core.ids import uuid7
 
 PARTITION_COUNT = 8
+KEYS = [f"customer-{n}".encode() for n in range(1_000)]
 VALUE = os.urandom(512) * 2  # 1 KB that compresses to about half, as orders do
 TAIL = VALUE[8:]
 
@@ -102,7 +103,7 @@ def run_producer(  # one hot loop, kept in one piece
             producer.produce(
                 half,
                 stamped_value() if rate else VALUE,
-                b"k",
+                KEYS[sent % 1_000],
                 partition,
                 make_report(key, partition, born),
                 None,

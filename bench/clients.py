@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from bare import VALUE, Pace, stamped_value
+from bare import KEYS, VALUE, Pace, stamped_value
 
 from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
 
@@ -36,7 +36,7 @@ def run_submit(
             while not pace.due(sent):
                 time.sleep(0.0005)
             value = stamped_value() if rate else VALUE
-            future = submit([Message(topic, key=b"k", value=value)], None)
+            future = submit([Message(topic, key=KEYS[sent % 1_000], value=value)], None)
         future.result(60)
         producer.close()
     return {"started": started, "took_s": time.time() - started}
@@ -50,9 +50,9 @@ def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> 
     ) as producer:
 
         def work() -> None:
-            for _ in range(count // thread_count):
+            for number in range(count // thread_count):
                 with producer.transaction() as tx:
-                    tx.send(topic, key=b"k", value=VALUE)
+                    tx.send(topic, key=KEYS[number % 1_000], value=VALUE)
                     tx.prepare()
 
         started = time.time()
@@ -73,9 +73,9 @@ async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -
     ) as producer:
 
         async def work() -> None:
-            for _ in range(count // task_count):
+            for number in range(count // task_count):
                 async with producer.transaction() as tx:
-                    tx.send(topic, key=b"k", value=VALUE)
+                    tx.send(topic, key=KEYS[number % 1_000], value=VALUE)
                     await tx.prepare()
 
         started = time.time()

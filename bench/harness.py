@@ -171,6 +171,26 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
     return child
 
 
+def warm(kafka: LocalBroker, *, transaction_count: int = 600_000) -> None:
+    """Load the broker with bare loops until its compiler has done its work: CPU per record falls for about a minute."""
+    servers, namespace, count = kafka.bootstrap_servers, "warm", str(transaction_count)
+    print(
+        f"warming the broker with {transaction_count:,} transactions of the bare loop", flush=True
+    )
+    make_namespace(servers, namespace)
+    with ExitStack() as stack:
+        for role in ("consumer", "coordinator", "producer"):
+            arguments = [servers, namespace, count, *(["5000"] if role == "producer" else [])]
+            child = Child(role, ["bench/bare.py", role, *arguments])
+            stack.callback(child.end)
+            if role == "consumer":
+                reader = child
+            if role != "producer":
+                child.line()
+        reader.result(600)
+    drop_namespace(servers, namespace)
+
+
 def has_taken_over(servers: str, namespace: str) -> bool:
     """True when the coordinator's name stands in the stored offsets."""
     return bool(stored_metadata(servers, namespace)[0])

@@ -20,6 +20,7 @@ from harness import (
     settings_line,
     show_figures,
     wait_for,
+    warm,
 )
 
 IN_FLIGHT = 5_000
@@ -74,7 +75,7 @@ def main() -> int:
     print(settings_line())
     figures = []
     with broker() as kafka:
-        measure("bare", kafka, "warm", rate=500, seconds=4)
+        warm(kafka)
         for rate in arguments.rates:
             measure("bare", kafka, f"bare{rate}", rate=rate, seconds=arguments.seconds)
             ours = measure("txlayer", kafka, f"ours{rate}", rate=rate, seconds=arguments.seconds)

@@ -28,6 +28,7 @@ from harness import (
     settings_line,
     show_figures,
     wait_for,
+    warm,
 )
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -122,14 +123,10 @@ def restart(kafka: Any, namespace: str, open_count: int, *, where: str) -> tuple
         os.environ["TXLAYER_CONTENT_BYTES_MAX"] = (
             "1"  # so that what is measured is the transactions themselves
         )
-        empty = coordinator(stack, servers, "empty-" + namespace)
-        make_namespace(servers, "empty-" + namespace)
-        time.sleep(0)
         started = time.monotonic()
         second = coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
         commit_and_wait(servers, namespace, key, partition, offset)
         took_s = time.monotonic() - started
-        empty.end()
         memory = (second.memory_bytes() - idle_memory(kafka)) / open_count
         del os.environ["TXLAYER_CONTENT_BYTES_MAX"]
     print(
@@ -198,6 +195,7 @@ def main() -> int:
     print(settings_line())
     figures = []
     with broker() as kafka:
+        warm(kafka)
         for where in arguments.where:
             took_s, memory = restart(kafka, f"re{where}", arguments.open, where=where)
             figures.append(

@@ -24,6 +24,7 @@ from harness import (
     settings_line,
     show_figures,
     wait_for,
+    warm,
 )
 
 IN_FLIGHT = 5_000
@@ -108,7 +109,10 @@ def main() -> int:
         "--rounds", type=int, default=3, help="pairs of bare and txlayer; the median ratio counts"
     )
     parser.add_argument(
-        "--warm-rounds", type=int, default=2, help="bare phases before the first that counts"
+        "--warm",
+        type=int,
+        default=1_000_000,
+        help="transactions before the first phase that counts",
     )
     parser.add_argument(
         "--only", choices=("ratio", "threads", "asyncio", "half-bare"), help="one subject"
@@ -118,9 +122,7 @@ def main() -> int:
     figures: list[Figure] = []
     ratio = 0.0
     with broker() as kafka:
-        # The broker's compiler needs about a minute of load before its CPU per record stops falling.
-        for number in range(arguments.warm_rounds):
-            measure("bare", kafka, f"warm{number}", arguments.count)
+        warm(kafka, transaction_count=arguments.warm)
         if arguments.only in (None, "ratio", "half-bare"):
             kind = "half-bare" if arguments.only == "half-bare" else "submit"
             ratios = []

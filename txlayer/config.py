@@ -223,11 +223,11 @@ def environment_names(role: type[ClientConfig]) -> dict[str, str]:
 KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in ROLES))
 
 
-def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
-    """The role's settings: what is `given` and not None wins over `environ`, which wins over the defaults.
+def check_names(environ: Mapping[str, str]) -> None:
+    """Refuse a name that nobody reads: mistyped, it would leave a default in force without a word.
 
     Raises:
-        ConfigError: a value has the wrong form, or a name that begins with TXLAYER_ is unknown.
+        ConfigError: a name that begins with TXLAYER_ is unknown. Its value, which may be a secret, is not shown.
     """
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in KNOWN_NAMES:
@@ -235,6 +235,15 @@ def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
                 "unknown setting in the environment; correct or remove it", name=name,
                 expected="one of " + ", ".join(sorted(KNOWN_NAMES)),
             )  # fmt: skip
+
+
+def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
+    """The role's settings: what is `given` and not None wins over `environ`, which wins over the defaults.
+
+    Raises:
+        ConfigError: a value has the wrong form, or a name that begins with TXLAYER_ is unknown.
+    """
+    check_names(environ)
     values: dict[str, Any] = {}
     for name, field_name in environment_names(role).items():
         if name in environ:

@@ -128,9 +128,8 @@ def compare_topic(
     yield from _finding(topic, "missing", must.keys() - seen.keys())
     yield from _finding(topic, "more than once", [n for n in must if seen[n] > 1])
     yield from _finding(topic, "refused and yet visible", refused & seen.keys())
-    unknown = [
-        r.value.decode(errors="replace") for r in records if r.number not in must.keys() | refused
-    ]
+    sold = must.keys() | refused
+    unknown = [r.value.decode(errors="replace") for r in records if r.number not in sold]
     yield from _finding(topic, "of no purchase", unknown)
     changed = [p.number for r, p in known if r.value != value_of(p) or r.key != p.customer]
     yield from _finding(topic, "with other content", changed)

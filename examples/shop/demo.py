@@ -8,16 +8,15 @@ topics at the end. Exit code 0: equal; 1: something differs; 2: it could not run
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -38,27 +37,26 @@ from shop import (
 )
 from show import Percentiles, Report, Show
 
-from txlayer import TransactionalProducer
+from txlayer import AsyncTransactionalProducer
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.errors import TxLayerError
 
-THREAD_COUNT = 16
+TILL_COUNT = int(os.environ["T"])
 """Customers served at the same time; waiting for acknowledgements takes most of their time."""
 PURCHASES_MIN = 1_000
 """Fewer are over before a coordinator can be killed in the middle."""
-TICK_S = 0.02
+TICK_S = 0.1
 SETTLING_MAX_S = 60.0
 """The group notices a dead coordinator after 6 s; the rest is catching up."""
 
 
 @dataclass
 class Sales:
-    """How the purchases went; the counts are read while threads still add to them."""
+    """How the purchases went, so far."""
 
     accepted_count: int = 0
     refused_count: int = 0
     took_ms: list[float] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def count(self) -> int:
@@ -66,11 +64,10 @@ class Sales:
         return len(self.took_ms)
 
     def add(self, receipt: Receipt) -> None:
-        """Any thread."""
-        with self._lock:
-            self.accepted_count += receipt.is_accepted
-            self.refused_count += not receipt.is_accepted
-            self.took_ms.append(receipt.took_ms)
+        """One more is over."""
+        self.accepted_count += receipt.is_accepted
+        self.refused_count += not receipt.is_accepted
+        self.took_ms.append(receipt.took_ms)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,7 +136,7 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
     """The whole demo; everything that it starts has ended when it returns or raises."""
     database_file = folder / DATABASE_FILE
     with LocalBroker(
-        data=folder / "kafka", performance=True, config=LocalConfig.from_environ(os.environ)
+        data=folder / "kafka", performance=os.environ.get("PERF","1")=="1", config=LocalConfig.from_environ(os.environ)
     ) as broker:
         servers = broker.bootstrap_servers
         show.tell(f"Kafka is ready at {servers}")
@@ -148,7 +145,7 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
         with Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators:
             coordinators.wait_until_ready()
             show.tell(
-                f"two coordinators are ready; the shop opens, {THREAD_COUNT} customers at a time"
+                f"two coordinators are ready; the shop opens, {TILL_COUNT} customers at a time"
             )
             bad_day = BadDay(coordinators, purchase_count=len(purchases), seed=seed, tell=show.tell)
             with Watcher(servers, ORDERS) as watcher, show.progress(len(purchases)) as on_progress:
@@ -159,7 +156,7 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
                     bad_day.go_on(sold_count=sales.count, visible_count=seen)
 
                 opened = time.monotonic()
-                sales = sell(purchases, servers=servers, database_file=database_file, tick=tick)
+                sales = asyncio.run(sell(purchases, servers=servers, database_file=database_file, tick=tick))
                 closed = time.monotonic()
                 settling_s = settle(coordinators, watcher, sales=sales, tick=tick)
             coordinators.stop()
@@ -178,50 +175,37 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
     )
 
 
-def sell(
+async def sell(
     purchases: list[Purchase],
     *,
     servers: str,
     database_file: Path,
     tick: Callable[[Sales], None],
 ) -> Sales:
-    """Serve all customers, each by one thread only, so that nobody buys two things at the same time."""
-    queues: list[list[Purchase]] = [[] for _ in range(THREAD_COUNT)]
+    """Serve all customers, each at one till only, so that nobody buys two things at the same time."""
+    tills: list[list[Purchase]] = [[] for _ in range(TILL_COUNT)]
     for purchase in purchases:
-        queues[int(purchase.customer) % THREAD_COUNT].append(purchase)
+        tills[int(purchase.customer) % TILL_COUNT].append(purchase)
     sales = Sales()
-    closing = threading.Event()
     database = open_database(database_file)
-    with (
-        TransactionalProducer(bootstrap_servers=servers, group="shop") as producer,
-        ThreadPoolExecutor(THREAD_COUNT) as threads,
-    ):
-        shop = Shop(database, producer)
+    async with AsyncTransactionalProducer(bootstrap_servers=servers, group="shop") as producer:
+        with database.connect() as connection:
+            shop = Shop(connection, producer)
 
-        def serve(queue: list[Purchase]) -> None:
-            for purchase in queue:
-                if closing.is_set():
-                    return
-                sales.add(shop.buy(purchase))
+            async def serve(queue: list[Purchase]) -> None:
+                for purchase in queue:
+                    sales.add(await shop.buy(purchase))
 
-        served = [threads.submit(serve, queue) for queue in queues]
-        try:
-            await_all(served, tick=lambda: tick(sales))
-        finally:
-            closing.set()
+            serving = asyncio.gather(*map(serve, tills))
+            try:
+                while not serving.done():
+                    tick(sales)
+                    await asyncio.wait([serving], timeout=TICK_S)
+                await serving
+            finally:
+                serving.cancel()
     database.dispose()
     return sales
-
-
-def await_all(tasks: Sequence[Future[None]], *, tick: Callable[[], None]) -> None:
-    """Tick until all are done; the first exception of one is raised."""
-    while True:
-        done, running = wait(tasks, TICK_S, return_when=FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-        tick()
-        if not running:
-            return
 
 
 def settle(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -30,7 +29,7 @@ from sqlalchemy import (
     select,
 )
 
-from txlayer import TransactionalProducer
+from txlayer import AsyncTransactionalProducer
 
 DATABASE_FILE = "shop.db"
 DATA_FILE = Path(__file__).parent / "data" / "CDNOW_master.txt.gz"
@@ -99,43 +98,42 @@ class PurchaseRefusedError(Exception):
 
 
 class Shop:
-    """Sells. Many threads may call `buy`, for different customers."""
+    """Sells. Many tasks may call `buy`, for different customers."""
 
-    def __init__(self, database: Engine, producer: TransactionalProducer) -> None:
+    def __init__(self, database: Connection, producer: AsyncTransactionalProducer) -> None:
         self._database = database
         self._producer = producer
-        # SQLite lets one connection write at a time. Threads that wait here find out sooner than SQLite's own waiting.
-        self._one_writer = threading.Lock()
 
-    def buy(self, purchase: Purchase) -> Receipt:
+    async def buy(self, purchase: Purchase) -> Receipt:
         """Store a purchase and tell two topics about it: all of it or, when the rule is broken, nothing."""
         started = time.perf_counter()
-        with self._producer.transaction(
+        async with self._producer.transaction(
             txn_id=f"purchase-{purchase.number}", ordering_key=purchase.customer
         ) as tx:
             tx.send(ORDERS, key=purchase.customer, value=purchase.order())
             tx.send(LOYALTY, key=purchase.customer, value=purchase.loyalty())
-            tx.prepare()  # both messages are stored now, and nobody can read them yet
+            await tx.prepare()  # both messages are stored now, and nobody can read them yet
             try:
-                with self._one_writer, self._database.begin() as local_transaction:
-                    store(local_transaction, purchase)
+                # Nothing is awaited in here: SQLite writes for one at a time, and answers sooner than a thread would.
+                with self._database.begin():
+                    store(self._database, purchase)
                 is_accepted = True
             except PurchaseRefusedError:
                 tx.rollback()
                 is_accepted = False
         # The decision is on its way. A shop that need not know when it has arrived leaves this line out.
-        tx.result()
+        await tx.result()
         return Receipt(is_accepted, (time.perf_counter() - started) * 1000)
 
 
-def store(local_transaction: Connection, purchase: Purchase) -> None:
+def store(database: Connection, purchase: Purchase) -> None:
     """Write a purchase into the database.
 
     Raises:
         PurchaseRefusedError: it breaks the rule. The row is written: the caller rolls back.
     """
-    local_transaction.execute(_STORE, purchase._asdict() | {"month": purchase.month})
-    cds = local_transaction.scalar(
+    database.execute(_STORE, purchase._asdict() | {"month": purchase.month})
+    cds = database.scalar(
         _CDS_OF_THE_MONTH, {"customer": purchase.customer, "month": purchase.month}
     )
     if cds > CDS_PER_MONTH_MAX:

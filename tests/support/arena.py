@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.checker import Logs, Verdict, judge, missing_from
+from tests.support.checker import Verdict, judge, missing_from
 from tests.support.doubt import DoubtShelf, read_doubt
+from tests.support.history import Logs
 from tests.support.load import Load
 from tests.support.logs import Seen, hanging, header, partition_counts, read_log
 from tests.support.waiting import wait_until
+from txlayer.adapters.coordinator_status import CoordinatorStatus, read_status
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.coordinator_status import CoordinatorStatus, read_status
-from txlayer.adapters.kafka.namespace import Namespace
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
@@ -76,17 +77,21 @@ class Arena:
         except AssertionError as exc:
             raise AssertionError(f"{exc}: {last}") from exc
 
-    def verdict(self, load: Load | None = None) -> Verdict:
-        """P1-P6, read by plain clients; with a `load`, that nothing acknowledged is missing."""
+    def logs(self) -> Logs:
+        """Everything that the topics hold, read by plain clients."""
         read = read_log(self.servers, self._logs())
         real = [record for target in self.targets for record in read[target]]
         half, op, doubt = (read[t] for t in (self.topics.half, self.topics.op, self.topics.doubt))
-        counts = partition_counts(self.servers, self.targets)
-        verdict = judge(Logs(half, op, doubt, real, counts))
+        return Logs(half, op, doubt, real, partition_counts(self.servers, self.targets))
+
+    def verdict(self, load: Load | None = None) -> Verdict:
+        """P1-P6, read by plain clients; with a `load`, that nothing acknowledged is missing."""
+        logs = self.logs()
+        verdict = judge(logs)
         if load is not None:
             stored = [(sent.partition, o) for sent in load.sent for o in sent.acknowledged]
-            verdict.findings += missing_from(half, stored, what="half")
-            verdict.findings += missing_from(op, load.acknowledged_ops, what="op")
+            verdict.findings += missing_from(logs.half, stored, what="half")
+            verdict.findings += missing_from(logs.op, load.acknowledged_ops, what="op")
         return verdict
 
     def visible(self, txn_id: str, *, topics: Sequence[str] | None = None) -> list[Seen]:
@@ -147,15 +152,22 @@ def make_arena(
     *,
     partition_count: int = PARTITION_COUNT,
     target_partitions: Sequence[int] = (4, 2),
+    replication_factor: int = 1,
 ) -> Arena:
     """Create a namespace as `txlayer topics apply` does, and real topics with so many partitions."""
+    is_replicated = replication_factor > 1
+    settings = {**REAL_TOPIC_SETTINGS, **({"min.insync.replicas": "2"} if is_replicated else {})}
     topics = SystemTopics(unique_name("ns"))
     with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=topics.namespace)) as admin:
         namespace = Namespace(admin, topics=topics, files=read_topic_files())
-        namespace.apply(partition_count=partition_count, replication_factor=1)
+        namespace.apply(partition_count=partition_count, replication_factor=replication_factor)
     targets = tuple(
         create_topic(
-            servers, unique_name("real"), partitions=partitions, config=REAL_TOPIC_SETTINGS
+            servers,
+            unique_name("real"),
+            partitions=partitions,
+            replicas=replication_factor,
+            config=settings,
         )
         for partitions in target_partitions
     )

@@ -28,11 +28,14 @@ def create_topic(
     name: str,
     *,
     partitions: int = 1,
+    replicas: int = 1,
     config: Mapping[str, str] | None = None,
 ) -> str:
     """Create a topic, wait until every partition has a leader, and give its name back."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    wanted = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+    wanted = NewTopic(
+        name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {})
+    )
     admin.create_topics([wanted])[name].result(timeout=30)
 
     def leader_count() -> bool:

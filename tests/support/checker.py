@@ -6,11 +6,12 @@ What must be visible follows from the half and op logs alone; what is visible an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tests.support.history import Logs
 from tests.support.logs import Headers, Seen, header
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -20,8 +21,10 @@ from txlayer.core.messages import (
     OrderMode,
     Resolution,
     Undecodable,
+    txn_id_of,
 )
-from txlayer.core.partitions import murmur2
+from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
+from txlayer.core.transitions import TxnState
 
 
 class Kind(Enum):
@@ -36,6 +39,14 @@ class Kind(Enum):
     TORN = "torn"  #: some of a transaction's messages are visible or on doubt, others not (P5)
     OUT_OF_ORDER = "out-of-order"  #: one ordering key, one partition, the wrong order (P6)
     LEFT_ON_DOUBT = "left-on-doubt"  #: settled, and still on doubt
+    FORGOTTEN = "forgotten"  #: undecided, and no successor would find it (P7)
+    DROPPED = "dropped"  #: a record that is none of ours is not kept aside, or more than once
+    BACKWARDS = "backwards"  #: stored positions that went back, or two owners in turns
+    AHEAD = "ahead"  #: stored positions beyond what is forwarded
+    UNSTEADY = "unsteady"  #: a reader saw what later was not so
+    HANGING = "hanging"  #: an open Kafka transaction holds readers back at the end
+    RESTLESS = "restless"  #: something that must come to its end did not
+    BROKEN = "broken"  #: a process ended by an error that it must not meet
 
 
 class Finding(NamedTuple):
@@ -44,16 +55,6 @@ class Finding(NamedTuple):
     kind: Kind
     txn_key: str
     detail: str
-
-
-class Logs(NamedTuple):
-    """What was read; `real` with read_committed, the others too."""
-
-    half: Sequence[Seen]
-    op: Sequence[Seen]
-    doubt: Sequence[Seen]
-    real: Sequence[Seen]
-    real_partition_counts: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -77,6 +78,11 @@ class Expected:
         return len(self.records) == self.head.count
 
     @property
+    def is_twin(self) -> bool:
+        """True when the broker kept one of its half records twice (librdkafka #4953)."""
+        return len(self.offsets) > len(self.records)
+
+    @property
     def first_offset(self) -> int:
         """Of its first half record."""
         return self.offsets[0]
@@ -98,13 +104,17 @@ class Verdict:
 class Judge:
     """Folds the logs once and compares."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, *, partition_count: int | None = None) -> None:
         self._logs = logs
-        self._expected: dict[str, Expected] = {}
+        self._partition_count = partition_count
+        self.expected: dict[str, Expected] = {}
+        self.summaries: dict[str, DoubtSummary] = {}
+        self.visible: dict[str, dict[int, Seen]] = {}
+        self.asides: Counter[bytes] = Counter()
+        """What is kept aside on doubt, by its key, and how often it was written."""
+        self.were_on_doubt: set[str] = set()
         self._by_half: dict[tuple[int, int], tuple[Expected, int]] = {}
-        self._summaries: dict[str, DoubtSummary] = {}
         self._doubt_contents: dict[str, dict[int, Seen]] = {}
-        self._visible: dict[str, dict[int, Seen]] = {}
         self._verdict = Verdict()
 
     def verdict(self) -> Verdict:
@@ -122,16 +132,20 @@ class Judge:
     def _fold_half(self) -> None:
         for record in self._logs.half:
             head = codec.decode_half_header(header(record.headers, codec.HALF_HEADER) or b"")
-            if isinstance(head, Undecodable):
+            if isinstance(head, Undecodable) or not self._is_at_home(head, record):
                 continue
-            txn = self._expected.get(head.key)
+            txn = self.expected.get(head.key)
             if txn is None:
-                txn = self._expected[head.key] = Expected(head.key, record.partition, head)
+                txn = self.expected[head.key] = Expected(head.key, record.partition, head)
             txn.offsets.append(record.offset)
             # The broker may keep a record twice (librdkafka #4953): the first one of an index counts.
             txn.records.setdefault(head.index, record)
             txn.heads.setdefault(head.index, head)
             self._by_half[record.partition, record.offset] = (txn, head.index)
+
+    def _is_at_home(self, head: HalfHeader, record: Seen) -> bool:
+        count = self._partition_count
+        return count is None or home_of(head, partition_count=count) == record.partition
 
     def _fold_op(self) -> None:
         for record in self._logs.op:
@@ -143,7 +157,7 @@ class Judge:
                     self._apply(op, record, number)
 
     def _apply(self, op: OpMessage, record: Seen, number: int) -> None:
-        txn = self._expected.get(op.key)
+        txn = self.expected.get(op.key)
         is_about_it = (
             txn is not None
             and txn.partition == record.partition
@@ -169,8 +183,10 @@ class Judge:
             parsed = codec.parse_doubt_key(record.key)
             if parsed is None:
                 self._verdict.counts["kept aside"] += 1
+                self.asides[record.key or b""] += 1
                 continue
             key, index = parsed
+            self.were_on_doubt.add(key)
             if index is not None:
                 contents = self._doubt_contents.setdefault(key, {})
                 if record.value is None:
@@ -178,12 +194,12 @@ class Judge:
                 else:
                     contents[index] = record
             elif record.value is None:
-                self._summaries.pop(key, None)
+                self.summaries.pop(key, None)
             else:
                 summary = codec.decode_summary(key, record.value)
                 assert isinstance(summary, DoubtSummary), summary
-                self._summaries[key] = summary
-        for summary in self._summaries.values():
+                self.summaries[key] = summary
+        for summary in self.summaries.values():
             self._verdict.doubt_states[summary.state] += 1
 
     def _look_at_real(self) -> None:
@@ -196,7 +212,7 @@ class Judge:
                 self._add(Kind.PHANTOM, "", f"{where} has no half record")
                 continue
             txn, index = found
-            visible = self._visible.setdefault(txn.key, {})
+            visible = self.visible.setdefault(txn.key, {})
             if index in visible:
                 self._add(Kind.DUPLICATE, txn.key, f"message {index} at {where} again")
                 continue
@@ -235,20 +251,38 @@ class Judge:
 
     def _look_at_transactions(self) -> None:
         counts = self._verdict.counts
-        for txn in self._expected.values():
-            visible = self._visible.get(txn.key, {})
-            summary = self._summaries.get(txn.key)
+        for txn in self.expected.values():
+            visible = self.visible.get(txn.key, {})
+            summary = self.summaries.get(txn.key)
             name = "undecided" if txn.decision is None else txn.decision.name.lower()
             counts[name] += 1
             if visible and len(visible) < txn.head.count:
                 missing = sorted(set(range(txn.head.count)) - set(visible))
                 self._add(Kind.TORN, txn.key, f"{sorted(visible)} visible, {missing} not")
-            if summary is not None:
+            if summary is not None and summary.seen:
                 self._look_at_doubt(txn, summary, is_visible=bool(visible))
-            elif txn.decision is Resolution.COMMIT and not visible:
+            elif txn.decision is Resolution.COMMIT and not visible and not self._waits(txn):
                 self._add(Kind.LOST, txn.key, f"committed at op {txn.decided_at}")
 
+    def _waits(self, txn: Expected) -> bool:
+        """P6: a prepare-ordered one waits for every earlier one of its key, also in half."""
+        options = txn.head.options
+        return options.order is OrderMode.PREPARE and any(
+            other.head.options.key_hash == options.key_hash
+            and other.first_offset < txn.first_offset
+            and (other.decision is None or self._is_unsettled(other.key) or self._waits(other))
+            for other in self.expected.values()
+        )
+
+    def _is_unsettled(self, key: str) -> bool:
+        summary = self.summaries.get(key)
+        return summary is not None and summary.state in _GOES_FIRST
+
     def _look_at_doubt(self, txn: Expected, summary: DoubtSummary, *, is_visible: bool) -> None:
+        if txn.is_twin and summary.state == TxnState.OPEN.value and not is_visible:
+            # Doubt remembers the offset of one copy, and the line named the other: it waits for a line that does not.
+            self._verdict.counts["twins on doubt"] += 1
+            return
         if is_visible or txn.decision is Resolution.ROLLBACK:
             self._add(Kind.LEFT_ON_DOUBT, txn.key, f"{summary.state} {summary.reason}")
             return
@@ -268,8 +302,8 @@ class Judge:
 
     def _look_at_order(self) -> None:
         queues: dict[tuple[str, str, int], list[tuple[Seen, int, Expected]]] = {}
-        for key, messages in self._visible.items():
-            txn = self._expected[key]
+        for key, messages in self.visible.items():
+            txn = self.expected[key]
             # Released by a second commit: its place among the decisions is another one.
             if txn.head.options.key_hash is None or txn.decision is not Resolution.COMMIT:
                 continue
@@ -307,6 +341,16 @@ class Judge:
 
 
 _LATE = 1 << 62
+_GOES_FIRST = frozenset(s.value for s in (TxnState.OPEN, TxnState.WAITING, TxnState.HELD))
+
+
+def home_of(head: HalfHeader, *, partition_count: int) -> int:
+    """The partition of half, op and doubt where a transaction belongs."""
+    key_hash = head.options.key_hash
+    if key_hash is not None:
+        return partition_of_key_hash(key_hash, partition_count=partition_count)
+    txn_id = txn_id_of(head.key)
+    return half_partition(ordering_key=None, txn_id=txn_id, partition_count=partition_count)
 
 
 def judge(logs: Logs) -> Verdict:

@@ -10,7 +10,7 @@ from typing import Self
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from tests.support.logs import header, partition_counts, plain_reader, seen
+from tests.support.logs import Seen, header, partition_counts, plain_reader, read_log, seen
 from tests.support.waiting import wait_until
 from txlayer.core.codec import ORIGIN_HEADER
 
@@ -31,8 +31,10 @@ class Witness:
     """Reads real topics from a thread of its own until the block ends."""
 
     def __init__(self, servers: str, topics: Sequence[str]) -> None:
+        self.records: list[Seen] = []
         self._origins: Counter[bytes] = Counter()
         self._failures: list[str] = []
+        self._servers = servers
         self._reader = plain_reader(servers, isolation="read_committed")
         counts = partition_counts(servers, topics)
         self._reader.assign([TopicPartition(t, p, 0) for t, n in counts.items() for p in range(n)])
@@ -63,6 +65,18 @@ class Witness:
         before = self.count
         wait_until(lambda: self.count > before, within=within, what="new messages")
 
+    def wait_until_at_end(self, topics: Sequence[str], *, within: float = 60) -> None:
+        """Wait until it saw the last message of each partition that now is there."""
+        wanted = {
+            (record.topic, record.partition, record.offset)
+            for records in read_log(self._servers, topics).values()
+            for record in records
+        }
+        wait_until(
+            lambda: wanted <= {(r.topic, r.partition, r.offset) for r in self.records},
+            within=within, what="the witness has seen everything",
+        )  # fmt: skip
+
     def repeated(self) -> list[bytes]:
         """Origins that were seen more than once, and whatever went wrong with reading."""
         return [origin for origin, n in self._origins.items() if n > 1] + [
@@ -74,7 +88,8 @@ class Witness:
             for record in self._reader.consume(1_000, 0.1):
                 error = record.error()
                 if error is None:
-                    origin = header(seen(record).headers, ORIGIN_HEADER)
-                    self._origins[origin or b"no origin"] += 1
+                    found = seen(record)
+                    self._origins[header(found.headers, ORIGIN_HEADER) or b"no origin"] += 1
+                    self.records.append(found)
                 elif error.code() not in _PASSING:
                     self._failures.append(str(error))

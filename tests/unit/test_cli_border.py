@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import typer
 
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
 from txlayer.cli.border import INTERRUPTED, guard
 from txlayer.cli.exits import ExitCode, exit_code
+from txlayer.cli.main import GROUPS, build_app
 from txlayer.cli.options import client_config
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, ConfigError, TxLayerError
@@ -98,6 +103,38 @@ def test_a_client_setting_of_the_wrong_form_is_refused_without_its_value() -> No
         client_config(ClientConfig, client_setting=["=secret"], environ={})
 
     assert "secret" not in str(refused.value)
+
+
+def command_names(group: Any, *before: str) -> Iterator[list[str]]:
+    """The words of every command below a group."""
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from command_names(command, *before, name)
+        else:
+            yield [*before, name]
+
+
+@pytest.mark.parametrize(
+    "words", list(command_names(typer.main.get_command(build_app()))), ids=" ".join
+)
+def test_no_command_begins_with_an_unknown_setting_in_the_environment(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLAYER_NAMESPAC", "secret")
+
+    code, out, err = run_command(build_app(), *words, capsys=capsys)
+
+    assert (2, "") == (code, out)
+    assert "error: unknown setting in the environment" in err
+    assert "name='TXLAYER_NAMESPAC'" in err
+    assert "secret" not in err
+
+
+def test_there_are_commands_in_every_group() -> None:
+    found = [words[0] for words in command_names(typer.main.get_command(build_app()))]
+
+    assert {name for name, _ in GROUPS} == set(found)
+    assert len(found) > 12
 
 
 @pytest.mark.parametrize(

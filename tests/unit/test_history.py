@@ -209,6 +209,20 @@ def test_what_doubt_says_without_a_decision_is_the_state(logs: Logs, state: TxnS
     assert not history.is_decided
 
 
+def test_what_stands_on_doubt_alone_tells_its_times(logs: Logs) -> None:
+    logs.doubt("parked")
+
+    history = logs.only()
+
+    assert (900, 1_000, ()) == (history.born_ms, history.appended_ms, history.half_records)
+
+
+def test_what_left_doubt_long_ago_has_no_times(logs: Logs) -> None:
+    logs.settled()
+
+    assert (None, None) == (logs.only().born_ms, logs.only().appended_ms)
+
+
 def test_a_decision_after_parking_is_the_newer_word(logs: Logs) -> None:
     logs.doubt("parked", reason="too-old")
     logs.op(9, Resolution.COMMIT, source=Source.OPERATOR)

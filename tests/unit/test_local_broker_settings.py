@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from txlayer.adapters.kafka.local.cluster_folder import Cluster, check_fits, new_cluster_id
+from txlayer.adapters.kafka.local.cluster_folder import Cluster, check_fits, new_id
 from txlayer.adapters.kafka.local.fetch import (
     ivy_module,
     ivy_settings,
@@ -228,7 +228,7 @@ def test_a_key_store_holds_every_certificate_and_its_own_checksum() -> None:
 
 
 def test_a_cluster_id_has_kafkas_form() -> None:
-    assert 22 == len(new_cluster_id())
+    assert 22 == len(new_id())
 
 
 @pytest.mark.parametrize(

@@ -346,22 +346,6 @@ def test_a_full_producer_refuses_who_may_not_wait(log: ProducerLog) -> None:
     assert COMMIT is producer.submit(ORDER, block=True).result(10).resolution
 
 
-def test_a_single_free_place_is_used_when_no_report_is_to_come(log: ProducerLog) -> None:
-    count = 64
-    producer = log.producer(in_flight_max=count)
-    let_go = threading.Event()
-
-    def local_transaction(_tx: SubmittedTransaction) -> None:
-        assert let_go.wait(10)
-
-    with ThreadPoolExecutor(count - 1) as pool:
-        slow = [producer.submit(ORDER, local_transaction, executor=pool) for _ in range(count - 1)]
-        quick = [producer.submit(ORDER) for _ in range(3)]
-        assert [COMMIT] * 3 == [future.result(10).resolution for future in quick]
-        let_go.set()
-        wait(slow, timeout=10)
-
-
 def test_a_client_without_room_is_waited_for(log: ProducerLog) -> None:
     log.writer.room = 3
     producer = log.producer()

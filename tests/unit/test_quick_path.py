@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import BORN_MS, FAR_AWAY, op_line, txn_key
+from tests.support.fake_records import BORN_MS, FAR_AWAY, half_header, op_line, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
+from txlayer.core.half_fold import PLAIN_TAILS_MAX
 from txlayer.core.messages import ParkReason, Source
 from txlayer.core.target import accepting_target
 from txlayer.core.transitions import TRANSITIONS, Effect, Kind, TxnState
@@ -119,3 +120,33 @@ def test_the_quick_way_is_taken() -> None:
     driver.ledger.unknown_topics.clear()
 
     assert (TxnState.COMMITTED, None) == (txn.state, txn.more)
+
+
+def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    later = [txn_key(name) for name in ("c", "d", "e")]
+    for offset in [driver.half(key) for key in later]:
+        driver.op("C", later[offset - 1], offset)
+    driver.read()
+    topics = {id(driver.ledger.transactions[key].topic) for key in later}
+
+    batch = driver.advance()
+
+    assert 1 == len(topics), "the topic is looked up once for all of them"
+    assert later == [txn.key for txn in batch.forwards]
+    assert {} == driver.ledger.transactions
+
+
+def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    keys = [txn_key(f"txn-{number}") for number in range(PLAIN_TAILS_MAX + 2)]
+    for born_ms, key in enumerate(keys):
+        driver.half_raw(half_header(key, born_ms=born_ms))
+    driver.read()
+
+    assert 2 == len(driver.ledger.plain_tails)
+    assert set(keys) == set(driver.ledger.transactions)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
 from tests.support.commands import run_command
-from txlayer.adapters.kafka.coordinator_status import PartitionStatus
-from txlayer.cli import tx, tx_rows
+from txlayer.adapters.coordinator_status import PartitionStatus
+from txlayer.cli import aside_rows, tx, tx_rows
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core import codec
+from txlayer.core.asides import Aside
 from txlayer.core.history import HistoryFold
 from txlayer.core.messages import (
     DoubtSummary,
@@ -19,6 +21,7 @@ from txlayer.core.messages import (
     HalfOptions,
     OpMessage,
     OrderMode,
+    Origin,
     Resolution,
     Source,
 )
@@ -82,6 +85,8 @@ def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
         (["list", "--state", "settled"], "parked-committed"),
         (["list", "--older-than", "an hour"], "error: a length of time"),
         (["list", "--limit", "0"], "--limit"),
+        (["list", "--kept-aside", "--group", "orders"], "neither a group nor a state"),
+        (["list", "--kept-aside", "--state", "open"], "neither a group nor a state"),
         (["show", "two words"], "error: transaction id 'two words'"),
         (["show", "x" * 129], "error: transaction id"),
         (["show", "order-4711", "--since", "yesterday"], "error: a length of time"),
@@ -182,36 +187,85 @@ def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
 
 def test_stats_say_how_far_each_partition_reaches() -> None:
     status = PartitionStatus(1, 40, 57, 31, 33, 5, 25, "ns.0b7e")
-    partition = tx_rows.partition_json(status, doubt_count=4)
+    partition = tx_rows.partition_json(status, doubt_count=4, aside_count=6)
     state = {"producer_group": "orders", "state": "open", "count": 12_345, "oldest_age_ms": 3_000}
     body = {
         "namespace": "ns",
         "transaction_count": 12_345,
+        "kept_aside_count": 1_006,
         "states": [state],
         "partitions": [partition],
     }
 
     text = drawn(tx_rows.stats_tables(body))
 
-    assert (2, 20, 4) == tuple(
-        partition[n] for n in ("op_lag", "doubt_record_count", "doubt_transaction_count")
+    assert (2, 20, 4, 6) == tuple(
+        partition[n]
+        for n in ("op_lag", "doubt_record_count", "doubt_transaction_count", "kept_aside_count")
     )
-    assert all(part in text for part in ("ns: 12,345 not settled", "12,345", "3 s", "57"))
+    title = "ns: 12,345 not settled, 1,006 kept aside"
+    assert all(part in text for part in (title, "12,345", "3 s", "57"))
 
 
-def test_stats_of_an_empty_namespace_without_stored_offsets() -> None:
+@pytest.mark.parametrize(
+    ("aside_count", "said"), [(0, "nothing is open\n"), (2, "nothing is open, 2 kept aside\n")]
+)
+def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, said: str) -> None:
     status = PartitionStatus(0, None, 0, None, 0, None, 0, "")
     body = {
         "namespace": "ns",
         "transaction_count": 0,
+        "kept_aside_count": aside_count,
         "states": [],
-        "partitions": [tx_rows.partition_json(status, doubt_count=0)],
+        "partitions": [tx_rows.partition_json(status, doubt_count=0, aside_count=aside_count)],
     }
 
     text = drawn(tx_rows.stats_tables(body))
 
-    assert "nothing is open" in text
+    assert said in text
     assert "none" in text
+
+
+# --- kept aside -------------------------------------------------------------------------------------------------------
+
+
+def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any) -> Aside:
+    """A record that was kept aside."""
+    return Aside(
+        Origin("ns.op", 2, 17), line, "undecodable", why, key, 1_000, Origin("ns.doubt", 2, 40),
+        **{"key_bytes": None, "value_bytes": 1_234, "header_names": ("a", "b"), **more},
+    )  # fmt: skip
+
+
+def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it_is() -> None:
+    row = aside_rows.aside_json(aside(), now_ms=61_000)
+
+    assert {
+        "state": "kept-aside", "name": "origin/ns.op/2/17", "topic": "ns.op", "partition": 2, "offset": 17,
+        "line": None, "reason": "undecodable", "why": "0 fields", "txn_id": "order-4711", "nonce": "5f3a90c2",
+        "kept_ms": 1_000, "age_ms": 60_000, "key_bytes": None, "value_bytes": 1_234, "header_names": ["a", "b"],
+        "doubt_partition": 2, "doubt_offset": 40,
+    } == row  # fmt: skip
+    listed = drawn(aside_rows.aside_list([row]))
+    assert all(part in listed for part in (row["name"], "undecodable", "order-4711", "1 min"))
+    shown = drawn(aside_rows.aside_table(row))
+    assert all(part in shown for part in ("record ns.op-2@17", "1,234 bytes", "null", "a, b"))
+
+
+def test_a_line_kept_aside_has_the_name_that_show_finds_it_by() -> None:
+    row = aside_rows.aside_json(aside(line=3, key=""), now_ms=0)
+
+    assert ("origin/ns.op/2/17:3", None, None) == (row["name"], row["txn_id"], row["nonce"])
+    assert "line 3 of the record ns.op-2@17" in drawn(aside_rows.aside_table(row))
+    assert "it names none" in drawn(aside_rows.aside_table(row))
+
+
+def test_what_is_wrong_with_a_record_moves_no_cursor() -> None:
+    row = aside_rows.aside_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
+
+    for table in (aside_rows.aside_list([row]), aside_rows.aside_table(row)):
+        assert r"\x1b[2J" in drawn(table)
+        assert not {"\x1b", "\x07"} & set(drawn(table))
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import typer
 
 from txlayer.cli.border import guard
+from txlayer.config import check_names
 
 # (name, module): each module has an `app`, a `typer.Typer` with a line of help.
 GROUPS = (
@@ -26,9 +28,15 @@ def build_app() -> typer.Typer:
         # A traceback is for programmers; users get the one line of the border.
         pretty_exceptions_enable=False,
     )
+    # Before every command, also those that take no role's settings.
+    app.callback()(_check_environment)
     for name, module in GROUPS:
         app.add_typer(import_module(module).app, name=name)
     return app
+
+
+def _check_environment() -> None:
+    check_names(os.environ)
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def apply(
 ) -> None:
     """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
     from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.kafka.namespace import Namespace as KafkaNamespace
+    from txlayer.adapters.namespace import Namespace as KafkaNamespace
 
     config = client_config(
         ClientConfig,
@@ -135,7 +135,7 @@ def _planned(
 ) -> list[Change]:
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.kafka.namespace import Namespace as KafkaNamespace
+    from txlayer.adapters.namespace import Namespace as KafkaNamespace
 
     with KafkaAdmin(config) as admin:
         return KafkaNamespace(admin, topics=config.topics, files=read_topic_files()).plan(

@@ -8,17 +8,19 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Annotated
 
 import typer
 
 from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.coordinator_status import read_status
+from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.coordinator_status import read_status
-from txlayer.adapters.kafka.history import HalfPlace, KafkaHistoryReader
+from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import HistoryStart
-from txlayer.cli import tx_rows
+from txlayer.cli import aside_rows, tx_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -31,8 +33,11 @@ from txlayer.cli.options import (
 from txlayer.config import ClientConfig, CoordinatorConfig, milliseconds, parse_duration
 from txlayer.coordinator.overview import COMMITTING, Overview, Standing
 from txlayer.coordinator.stored import decode_stored
+from txlayer.core import codec
+from txlayer.core.asides import Aside
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
+from txlayer.core.messages import Origin
 from txlayer.core.transitions import SETTLED, TxnState
 from txlayer.errors import ConfigError
 
@@ -64,12 +69,20 @@ OlderThan = Annotated[
         "--older-than", metavar="1h", help="Only those prepared longer ago.", show_default=False
     ),
 ]
+KeptAside = Annotated[
+    bool,
+    typer.Option(
+        "--kept-aside",
+        help="Show instead the records that nobody can read, or that stood in the wrong place.",
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
 What = Annotated[
     str,
     typer.Argument(
-        metavar="ID|PARTITION:OFFSET",
-        help="A transaction id, or where one of its half messages stands (as in the header txl-origin).",
+        metavar="ID|PARTITION:OFFSET|ORIGIN",
+        help="A transaction id; where one of its half messages stands (as in the header txl-origin); "
+        "or a record kept aside, as `list --kept-aside` names it.",
     ),
 ]
 Since = Annotated[
@@ -88,15 +101,18 @@ def list_(
     group: GroupFilter = None,
     state: StateFilter = None,
     older_than: OlderThan = None,
+    kept_aside: KeptAside = False,
     limit: Limit = LIMIT,
     client_setting: ClientSetting = None,
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
-    """Show the transactions that are not settled, the oldest first.
+    """Show the transactions that are not settled, the oldest first; or the records that were kept aside.
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
+    if kept_aside and (group is not None or state):
+        raise typer.BadParameter("a record kept aside has neither a group nor a state")
     config = client_config(
         CoordinatorConfig,
         bootstrap_servers=bootstrap_servers,
@@ -107,17 +123,24 @@ def list_(
     older_ms = milliseconds(parse_duration("--older-than", older_than)) if older_than else 0
     now_ms = _now_ms()
     states = {s.value for s in state or ()}
-    matching = _Counted(
-        found
-        for found in _standing(config)
-        if (group is None or found.txn.group == group)
-        and (not states or found.state in states)
-        and now_ms - found.txn.appended_ms >= older_ms
-    )
-    # Never all of them at once: of a million only the oldest hundred are wanted.
-    oldest = heapq.nsmallest(limit, matching, key=_by_age)
+    with _overview(config) as overview:
+        asides = overview.kept_aside()
+        if kept_aside:
+            _list_asides(
+                [a for a in asides if now_ms - a.kept_ms >= older_ms],
+                config=config, limit=limit, now_ms=now_ms, as_json=as_json,
+            )  # fmt: skip
+            return
+        matching = _Counted(
+            found
+            for found in overview.standing()
+            if (group is None or found.txn.group == group)
+            and (not states or found.state in states)
+            and now_ms - found.txn.appended_ms >= older_ms
+        )
+        # Never all of them at once: of a million only the oldest hundred are wanted.
+        oldest = heapq.nsmallest(limit, matching, key=_by_age)
     rows = [tx_rows.standing_json(found, now_ms=now_ms) for found in oldest]
-    left_count = matching.count - len(rows)
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
@@ -125,6 +148,26 @@ def list_(
         typer.echo(f"nothing{kind} is open in {config.namespace}")
     else:
         tx_rows.console().print(tx_rows.list_table(rows))
+    _say_more(matching.count - len(rows), as_json=as_json)
+    if asides:
+        typer.echo(f"{len(asides):,} kept aside; --kept-aside shows what", err=as_json)
+
+
+def _list_asides(
+    asides: list[Aside], *, config: ClientConfig, limit: int, now_ms: int, as_json: bool
+) -> None:
+    oldest = heapq.nsmallest(limit, asides, key=lambda a: (a.kept_ms, a.place))
+    rows = [aside_rows.aside_json(found, now_ms=now_ms) for found in oldest]
+    if as_json:
+        typer.echo(json.dumps(rows))
+    elif not rows:
+        typer.echo(f"nothing is kept aside in {config.namespace}")
+    else:
+        tx_rows.console().print(aside_rows.aside_list(rows))
+    _say_more(len(asides) - len(rows), as_json=as_json)
+
+
+def _say_more(left_count: int, *, as_json: bool) -> None:
     if left_count:
         typer.echo(f"{left_count:,} more, younger than these; --limit shows more", err=as_json)
 
@@ -138,7 +181,7 @@ def stats(
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
-    """Count what is not settled, by group and state; and say how far half, op and doubt reach."""
+    """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
     config = client_config(
         CoordinatorConfig,
         bootstrap_servers=bootstrap_servers,
@@ -152,15 +195,18 @@ def stats(
     counts: Counter[tuple[str, str]] = Counter()
     oldest_ms: dict[tuple[str, str], int] = {}
     doubt_counts: Counter[int] = Counter()
-    for partition, state, txn in _standing(config):
-        kind = (txn.group, state)
-        counts[kind] += 1
-        oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
-        doubt_counts[partition] += txn.is_in_doubt
+    with _overview(config) as overview:
+        aside_counts = Counter(found.place.partition for found in overview.kept_aside())
+        for partition, state, txn in overview.standing():
+            kind = (txn.group, state)
+            counts[kind] += 1
+            oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
+            doubt_counts[partition] += txn.is_in_doubt
     body = {
         "namespace": config.namespace,
         "transaction_count": counts.total(),
         "oldest_age_ms": max((now_ms - at_ms for at_ms in oldest_ms.values()), default=None),
+        "kept_aside_count": aside_counts.total(),
         "states": [
             {
                 "producer_group": group,
@@ -171,7 +217,9 @@ def stats(
             for (group, state), count in sorted(counts.items())
         ],
         "partitions": [
-            tx_rows.partition_json(p, doubt_count=doubt_counts[p.partition])
+            tx_rows.partition_json(
+                p, doubt_count=doubt_counts[p.partition], aside_count=aside_counts[p.partition]
+            )
             for p in status.partitions
         ],
     }
@@ -198,22 +246,29 @@ def show(
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
     config = client_config(
-        ClientConfig,
+        CoordinatorConfig,
         bootstrap_servers=bootstrap_servers,
         namespace=namespace,
         client_setting=client_setting,
         insecure=insecure,
     )
     place = None if is_id else parse_place(what)
-    if place is None:
+    wanted = codec.parse_kept_aside_key(what.encode(errors="replace"))
+    if place is not None:
+        wanted = Origin(config.topics.half, *place), None
+    if wanted is not None and _show_aside(config, wanted, as_json=as_json):
+        return
+    if place is not None:
+        histories, searched = _histories_at(config, *place)
+    elif wanted is not None:
+        histories, searched = [], f"{config.topics.doubt} holds nothing under {what}"
+    else:
         start = HistoryStart(_now_ms() - milliseconds(parse_duration("--since", since)))
         histories = KafkaHistoryReader(config).read(check_txn_id(what), start=start)
         searched = (
             f"half and op of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
             f"the id {what}; --since goes further back"
         )
-    else:
-        histories, searched = _histories_at(config, *place)
     if not histories:
         typer.echo(tx_rows.plain(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
@@ -232,6 +287,23 @@ def parse_place(text: str) -> tuple[int, int] | None:
     """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _show_aside(
+    config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
+) -> bool:
+    """Print the record kept aside that stood there; False: there is none."""
+    with _overview(config) as overview:
+        asides = overview.kept_aside([wanted[0].partition])
+    found = next((a for a in asides if (a.origin, a.line) == wanted), None)
+    if found is None:
+        return False
+    row = aside_rows.aside_json(found, now_ms=_now_ms())
+    if as_json:
+        typer.echo(json.dumps([row]))
+    else:
+        tx_rows.console().print(aside_rows.aside_table(row))
+    return True
 
 
 def _histories_at(
@@ -271,10 +343,11 @@ def _are_applied(
             yield history.decided_at < (positions.op_offset, positions.op_line)
 
 
-def _standing(config: CoordinatorConfig) -> Iterator[Standing]:
+@contextmanager
+def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
     connections = connect_coordinator(config)
     try:
-        yield from Overview(config, connections).standing()
+        yield Overview(config, connections)
     finally:
         connections.close()
 

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txlayer.adapters.kafka.coordinator_status import PartitionStatus
+from txlayer.adapters.coordinator_status import PartitionStatus
 from txlayer.coordinator.overview import Standing
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
@@ -133,8 +133,8 @@ def list_table(rows: list[Json]) -> Table:
 # --- stats ------------------------------------------------------------------------------------------------------------
 
 
-def partition_json(status: PartitionStatus, *, doubt_count: int) -> Json:
-    """One partition of `tx stats --json`; `doubt_count` transactions stand on its doubt partition."""
+def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: int) -> Json:
+    """One partition of `tx stats --json`: so many transactions, and records kept aside, stand on its doubt partition."""
     doubt_low = status.doubt_low or 0
     return {
         "partition": status.partition,
@@ -147,12 +147,17 @@ def partition_json(status: PartitionStatus, *, doubt_count: int) -> Json:
         "doubt_end": status.doubt_end,
         "doubt_record_count": status.doubt_end - doubt_low,
         "doubt_transaction_count": doubt_count,
+        "kept_aside_count": aside_count,
     }
 
 
 def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
-    states = Table(title=plain(f"{body['namespace']}: {body['transaction_count']:,} not settled"))
+    aside_count = body["kept_aside_count"]
+    asides = f", {aside_count:,} kept aside" if aside_count else ""
+    states = Table(
+        title=plain(f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}")
+    )
     for name in ("group", "state", "transactions", "oldest"):
         states.add_column(name, justify="right" if name in ("transactions", "oldest") else "left")
     for row in body["states"]:
@@ -167,14 +172,15 @@ def stats_tables(body: Json) -> RenderableType:
         "partition": "partition", "low water": "low_water", "half end": "half_end", "op next": "op_next",
         "op end": "op_end", "op lag": "op_lag", "doubt low": "doubt_low", "doubt end": "doubt_end",
         "doubt records": "doubt_record_count", "on doubt": "doubt_transaction_count",
+        "kept aside": "kept_aside_count",
     }  # fmt: skip
     for name in names:
         partitions.add_column(name, justify="right")
     for row in body["partitions"]:
         partitions.add_row(*(cell("none" if row[n] is None else row[n]) for n in names.values()))
-    return (
-        Group(states, partitions) if body["states"] else Group(cell("nothing is open"), partitions)
-    )
+    if body["states"]:
+        return Group(states, partitions)
+    return Group(cell(f"nothing is open{asides}"), partitions)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

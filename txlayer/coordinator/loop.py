@@ -6,10 +6,7 @@ which tell what happened.
 
 from __future__ import annotations
 
-import gc
 import logging
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +26,7 @@ from txlayer.coordinator.shard import (
     ledger_settings,
 )
 from txlayer.coordinator.stored import encode_stored
+from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch
@@ -61,20 +59,24 @@ TICK_S = 0.5
 class Coordinator:
     """Owns one group member, two writers and the ledgers of its partitions."""
 
+    make_publisher = Publisher
+    make_recovery = Recovery
+    make_ledger = Ledger
+    """What it is built from; a subclass may name others."""
+
     def __init__(
         self,
         config: CoordinatorConfig,
         connections: CoordinatorConnections,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        surroundings: Surroundings = REAL,
     ) -> None:
         self._config = config
         self._connections = connections
-        self._clock = clock
-        self._sleep = sleep
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
         self._topics = config.topics
-        self._book = TargetBook(config, connections, clock=clock)
+        self._book = TargetBook(config, connections, clock=self._clock)
         self._refusals = Refusals()
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -82,7 +84,7 @@ class Coordinator:
         self._publisher: Publisher | None = None
         self._partition_count = 0
         self._writer_name = ""
-        self._time = LogTime(clock)
+        self._time = LogTime(self._clock)
         self._stored_at = 0.0
         self._ticked_at = 0.0
         self._has_more = False
@@ -170,7 +172,7 @@ class Coordinator:
                 raise
             except TxLayerError as exc:
                 logger.info("group.unreadable", extra={"reason": str(exc)})
-                self._sleep(min(0.05, wait_s))
+                self._surroundings.sleep(min(0.05, wait_s))
 
     def _group_moved(self, *, wait_s: float) -> bool:
         """Serve the group without reading; True when it took partitions away or gave new ones."""
@@ -198,20 +200,22 @@ class Coordinator:
         partitions = assigned_partitions(assignment, self._topics)
         if not partitions:
             return
-        name = f"{self._config.namespace}.{uuid.uuid4().hex}"
-        publisher = Publisher(
-            self._config,
-            name=name,
-            make_writer=self._connections.make_writer,
-            book=self._book,
-        )
+        name = f"{self._config.namespace}.{self._surroundings.draw_name()}"
+        publisher = self.make_publisher(
+            self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
+            surroundings=self._surroundings,
+        )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,
             settings=ledger_settings(self._config, partition_count=self._partition_count),
             targets=self._book.targets,
             refusals=self._refusals.reasons,
+            make=self.make_ledger,
         )
-        recovery = Recovery(self._config, self._connections, is_still_ours=self._raise_if_moved)
+        recovery = self.make_recovery(
+            self._config, self._connections, is_still_ours=self._raise_if_moved,
+            surroundings=self._surroundings,
+        )  # fmt: skip
         # What this very process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
         self._writer_name, self._publisher = name, publisher
@@ -229,9 +233,7 @@ class Coordinator:
         for p, shard in self._shards.items():
             resume[self._topics.half, p] = shard.ledger.half_next
             resume[self._topics.op, p] = shard.ledger.op_next[0]
-        # A million open transactions are long-lived: the collector need not look at them again.
-        gc.collect()
-        gc.freeze()
+        self._surroundings.keep_for_long()
         self._group.resume_at(resume)
         logger.info(
             "partitions.taken_over",
@@ -273,19 +275,8 @@ class Coordinator:
             self._keep_within_memory(ledgers)
 
     def _keep_within_memory(self, ledgers: dict[int, Ledger]) -> None:
-        for p, shard in self._shards.items():
-            count, op = shard.ledger.ahead_line_count, [(self._topics.op, p)]
-            if not shard.is_op_paused and count > self._config.ahead_lines_max:
-                self._group.pause(op)
-                shard.is_op_paused = True
-            elif shard.is_op_paused and count < self._config.ahead_lines_max // 2:
-                self._group.resume(op)
-                shard.is_op_paused = False
-        over = (
-            sum(ledger.content_bytes for ledger in ledgers.values())
-            - self._config.content_bytes_max
-        )
-        if over > 0:
+        content_bytes = sum(ledger.content_bytes for ledger in ledgers.values())
+        if content_bytes > self._config.content_bytes_max:
             for ledger in ledgers.values():
                 ledger.drop_content(ledger.content_bytes // 4)
 
@@ -303,6 +294,9 @@ class Coordinator:
             batch = ledger.advance(
                 line_count_max=line_count_max, byte_count_max=self._config.batch_bytes_max
             )
+            shard.pause_op_far_ahead(
+                self._group, self._topics, line_count_max=self._config.ahead_lines_max
+            )
             self._has_more |= ledger.has_more
             if not batch.is_empty:
                 batches.append((p, batch))
@@ -313,7 +307,8 @@ class Coordinator:
             self._publish(publisher, batches)
 
     def _in_turn(self) -> list[tuple[int, Shard]]:
-        suspect = self._refusals.partition_in_turn(self._shards)
+        busy = [p for p, s in self._shards.items() if s.is_busy]
+        suspect = self._refusals.partition_in_turn(busy)
         return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
@@ -346,7 +341,10 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
-        fill_contents(batches, self._shards, config=self._config, connections=self._connections)
+        fill_contents(
+            batches, self._shards, config=self._config, connections=self._connections,
+            clock=self._clock,
+        )  # fmt: skip
         # A partition whose batch stays behind (its turn comes later) must not be stored beyond it.
         included = {p for p, _ in batches}
         positions = {
@@ -359,7 +357,7 @@ class Coordinator:
             offsets.update(
                 encode_stored(position, writer=publisher.name, topics=self._topics, partition=p)
             )
-        is_careful = self._refusals.is_careful
+        is_careful = self._refusals.is_careful(included)
         kept = publisher.publish(batches, offsets, self._assignment.member, is_careful=is_careful)
         self._stored_at = self._clock()
         for p, batch in batches:
@@ -374,14 +372,21 @@ class Coordinator:
     def _stop_cleanly(self) -> None:
         """What was folded is stored, so that the successor begins exactly here."""
         publisher = self._publisher
-        if publisher is not None and self._shards:
-            batches = [
-                (p, s.ledger.batch) for p, s in self._shards.items() if not s.ledger.batch.is_empty
-            ]
+        if publisher is None or not self._shards:
+            return
+        batches = [
+            (p, s.ledger.batch) for p, s in self._shards.items() if not s.ledger.batch.is_empty
+        ]
+        try:
             self._publish(publisher, batches)
-            self._add_stats(publisher)
-            publisher.close()
-            self._publisher = None
+        except InvariantError:
+            raise
+        except TxLayerError as exc:
+            logger.info("coordinator.not_stored", extra={"reason": str(exc)})
+            return  # the successor begins where the last Kafka transaction ended
+        self._add_stats(publisher)
+        publisher.close()
+        self._publisher = None
 
     # --- time and counts ----------------------------------------------------------------------------------------------
 

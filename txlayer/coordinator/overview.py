@@ -5,7 +5,7 @@ Nothing is fenced, stored or written, and no group is joined, so any number may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
@@ -15,6 +15,7 @@ from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery
 from txlayer.coordinator.shard import count_partitions, ledger_settings
 from txlayer.coordinator.stored import StoredPositions, decode_stored
 from txlayer.core import codec
+from txlayer.core.asides import Aside, AsideFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.core.settling import LedgerSettings
 from txlayer.core.target import Target, accepting_target
@@ -74,6 +75,31 @@ class Overview:
         for partition, ledger in ledgers.items():
             for txn in ledger.transactions.values():
                 yield Standing(partition, txn.state.value, txn)
+
+    def kept_aside(self, partitions: Iterable[int] | None = None) -> list[Aside]:
+        """Every record kept aside of these partitions (None: of all), the oldest first in each.
+
+        Doubt is read from its beginning: nobody waits for such a record, so no low-water mark holds it back.
+
+        Raises:
+            TopicMismatchError: the namespace's topics are not there.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        count = count_partitions(self._connections, self._config.topics)
+        wanted = range(count) if partitions is None else [p for p in partitions if p < count]
+        topic = self._config.topics.doubt
+        starts = self._connections.start_offsets([(topic, p) for p in wanted])
+        fold = AsideFold()
+        reader = self._connections.make_reader("read_committed")
+        try:
+            left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})
+            ranges = {(topic, p): to_read for p, to_read in left.items()}
+            read_ranges(
+                reader, ranges, fold.fold, is_still_ours=_nobody_asks, patience_s=STABLE_PATIENCE_S
+            )
+        finally:
+            reader.close()
+        return fold.asides()
 
     def _stored(self, partitions: range) -> dict[int, StoredPositions]:
         topics = self._config.topics

@@ -11,15 +11,14 @@ commit took longer than 0.7 of it is replaced (same id, new epoch: every stale r
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.coordinator.surroundings import REAL, Running, Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, KeptAside
@@ -63,8 +62,12 @@ class Publisher:
         name: str,
         make_writer: MakeWriter,
         book: TargetBook,
+        surroundings: Surroundings = REAL,
     ) -> None:
         self.name = name
+        self._clock = surroundings.clock
+        self._wall_clock = surroundings.wall_clock
+        self._aside = surroundings.aside
         self._book = book
         self.stats = PublishStats()
         self._config = config
@@ -73,8 +76,7 @@ class Publisher:
         self._recycle_after_s = config.recycle_after.total_seconds()
         self._writers: list[TransactionalWriter] = []
         self._turn = 0
-        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="txlayer-successor")
-        self._successors: list[Future[TransactionalWriter] | None] = [None, None]
+        self._successors: list[Running[TransactionalWriter] | None] = [None, None]
         self._doubt_topic = config.topics.doubt
 
     def start(self) -> None:
@@ -121,11 +123,11 @@ class Publisher:
                 bootstrap_servers=self._config.bootstrap_servers,
                 waited_ms=milliseconds(self._config.kafka_transaction_timeout),
             )
-        started = time.monotonic()
+        started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
-        sent = time.monotonic()
+        sent = self._clock()
         self._commit(writer)
-        slowest = max(sent - started, time.monotonic() - sent)
+        slowest = max(sent - started, self._clock() - sent)
         if slowest > self._recycle_after_s:
             self._replace_aside(self._turn)
         self.stats.slowest_end_ms = max(self.stats.slowest_end_ms, slowest * 1000)
@@ -136,11 +138,10 @@ class Publisher:
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""
         # A close after a fatal error may hang (librdkafka #4674): it must not hang the coordinator.
-        threading.Thread(target=self.close, name="txlayer-close", daemon=True).start()
+        self._aside.start(self.close, name="txlayer-close")
 
     def close(self) -> None:
         """End both writers."""
-        self._aside.shutdown(wait=True)
         for turn, successor in enumerate(self._successors):
             if successor is not None and successor.exception() is None:
                 self._writers[turn] = successor.result()
@@ -151,7 +152,9 @@ class Publisher:
 
     def _replace_aside(self, turn: int) -> None:
         """Make the successor of a writer that may be haunted while the other one works (it takes 3 to 550 ms)."""
-        self._successors[turn] = self._aside.submit(self._successor_of, self._writers[turn])
+        self._successors[turn] = self._aside.start(
+            partial(self._successor_of, self._writers[turn]), name="txlayer-successor"
+        )
 
     def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
         successor = self._new_writer(old.transactional_id)
@@ -179,12 +182,12 @@ class Publisher:
         return self._writers[turn]
 
     def _commit(self, writer: TransactionalWriter) -> None:
-        give_up_at = time.monotonic() + self._timeout_s + COMMIT_PATIENCE_S
+        give_up_at = self._clock() + self._timeout_s + COMMIT_PATIENCE_S
         while True:
             try:
                 writer.commit(timeout_s=self._timeout_s)
             except RetriableError:
-                if time.monotonic() >= give_up_at:
+                if self._clock() >= give_up_at:
                     raise
                 logger.warning(
                     "commit.unanswered", extra={"transactional_id": writer.transactional_id}
@@ -295,7 +298,7 @@ class Publisher:
         stamp = (
             0
             if options.timestamp_ms is None
-            else min(options.timestamp_ms, int(time.time() * 1000))
+            else min(options.timestamp_ms, int(self._wall_clock() * 1000))
         )
         self._produce(
             writer,

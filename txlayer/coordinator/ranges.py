@@ -57,6 +57,7 @@ def read_ranges(
     *,
     is_still_ours: Callable[[], None],
     patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Call `on_record` for every record of the ranges, in offset order per partition.
 
@@ -67,13 +68,13 @@ def read_ranges(
     if not ends:
         return
     reader.assign({partition: ranges[partition][0] for partition in ends})
-    heard_at = time.monotonic()
+    heard_at = clock()
     while ends:
         records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1)
         is_still_ours()
         if records:
-            heard_at = time.monotonic()
-        elif time.monotonic() - heard_at > patience_s:
+            heard_at = clock()
+        elif clock() - heard_at > patience_s:
             raise BrokerUnavailableError(
                 "ranges that must be read did not come: "
                 + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
@@ -112,6 +113,7 @@ def fetch_contents(
     half_topic: str,
     doubt_topic: str,
     patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, list[Content]]:
     """The contents of transactions whose content is not in memory, by transaction key.
 
@@ -142,7 +144,9 @@ def fetch_contents(
     rounds = {partition: _runs(spans) for partition, spans in places.items()}
     while any(rounds.values()):
         ranges = {partition: runs.pop(0) for partition, runs in rounds.items() if runs}
-        read_ranges(reader, ranges, take, is_still_ours=lambda: None, patience_s=patience_s)
+        read_ranges(
+            reader, ranges, take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
+        )
     for key, count in missing.items():
         if len(found[key]) < count:
             raise InvariantError(

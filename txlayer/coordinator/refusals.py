@@ -6,8 +6,7 @@ The rule of halving is `core.batch.Bisection`; here is one per partition, and wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core.batch import Batch, Bisection
@@ -29,10 +28,12 @@ class Refusals:
         self.reasons: dict[str, ParkReason] = {}
         self._bisections: dict[int, Bisection] = {}
 
-    @property
-    def is_careful(self) -> bool:
-        """True when the next Kafka transaction must tell which transaction is refused."""
-        return any(b.is_active and b.line_count_max == 1 for b in self._bisections.values())
+    def is_careful(self, partitions: Collection[int]) -> bool:
+        """True when a Kafka transaction for these partitions must tell which transaction is refused."""
+        return any(
+            b.is_active and b.line_count_max == 1 and p in partitions
+            for p, b in self._bisections.items()
+        )
 
     def line_count_max(self, partition: int, default: int) -> int:
         """How many op lines of a partition the next Kafka transaction may take."""
@@ -43,9 +44,12 @@ class Refusals:
             else default
         )
 
-    def partition_in_turn(self, owned: Mapping[int, Any]) -> int | None:
-        """The suspected partition that goes alone now; None: all go."""
-        return next((p for p, b in self._bisections.items() if b.is_active and p in owned), None)
+    def partition_in_turn(self, busy: Collection[int]) -> int | None:
+        """Which of the partitions that have something to do goes alone now, because it is suspected; None: all go.
+
+        One that has nothing to do keeps its suspicion, and nobody waiting.
+        """
+        return next((p for p, b in self._bisections.items() if b.is_active and p in busy), None)
 
     def passed(self, partition: int, batch: Batch) -> None:
         """A batch went through."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,11 @@ class Shard:
     is_op_paused: bool = False
     waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
 
+    @property
+    def is_busy(self) -> bool:
+        """True when something is left to apply or to append."""
+        return self.ledger.has_more or not self.ledger.batch.is_empty
+
     def is_read_to_the_ends(self, *, is_idle: bool) -> bool:
         """True when everything that was there at the assignment was folded (markers at op's end are never read)."""
         ledger = self.ledger
@@ -40,6 +46,21 @@ class Shard:
             ledger.op_next[0] >= self.op_end or is_idle
         )
         return is_read and not ledger.has_more and ledger.waits_for_half is None
+
+    def pause_op_far_ahead(
+        self, group: GroupReader, topics: SystemTopics, *, line_count_max: int
+    ) -> None:
+        """Stop reading op while it is far ahead of half, and go on when half has come nearer.
+
+        To be asked after every `advance`: with op paused and half read to its end no record would come to ask again.
+        """
+        count, op = self.ledger.ahead_line_count, [(topics.op, self.ledger.partition)]
+        if not self.is_op_paused and count > line_count_max:
+            group.pause(op)
+            self.is_op_paused = True
+        elif self.is_op_paused and count <= line_count_max // 2:
+            group.resume(op)
+            self.is_op_paused = False
 
     def look_for_misplaced(
         self, group: GroupReader, topics: SystemTopics, *, now: float, patience_s: float
@@ -115,11 +136,12 @@ def empty_ledgers(
     settings: LedgerSettings,
     targets: Mapping[str, Target],
     refusals: Mapping[str, ParkReason],
+    make: type[Ledger] = Ledger,
 ) -> dict[int, Ledger]:
     """A ledger per partition, for a recovery to fill."""
     plain_tails: dict[str, PlainTail] = {}
     return {
-        p: Ledger(p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails)
+        p: make(p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails)
         for p in partitions
     }
 
@@ -130,6 +152,7 @@ def fill_contents(
     *,
     config: CoordinatorConfig,
     connections: CoordinatorConnections,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Fetch the contents that the batches need and that are not in memory.
 
@@ -149,7 +172,7 @@ def fill_contents(
     try:
         found = fetch_contents(
             reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
-            patience_s=config.kafka_transaction_timeout.total_seconds(),
+            patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock,
         )  # fmt: skip
     finally:
         reader.close()

@@ -51,13 +51,13 @@ class TargetBook:
         Raises:
             BrokerUnavailableError: it did not answer; nothing was learnt.
         """
-        for topic in topics:
+        for topic in sorted(topics):
             if topic not in self.targets:
                 self._set(topic, self._look(topic))
 
     def look_again_at(self, topics: Iterable[str]) -> None:
         """Something went wrong while these were written: what does the broker say now?"""
-        for topic in set(topics):
+        for topic in sorted(set(topics)):
             self._set(topic, self._look(topic))
 
     def refused(self, topic: str) -> None:

@@ -18,6 +18,7 @@ from txlayer.core.messages import (
     Headers,
     OpMessage,
     OrderMode,
+    Origin,
     Resolution,
     Source,
     Undecodable,
@@ -39,6 +40,7 @@ NULL_HEADER = "txl-null"
 WHY_HEADER = "txl-why"
 """On a doubt record that holds a record kept aside: the reason and what was wrong with it."""
 
+_ORIGIN = "origin"
 _RESOLUTIONS = {r.value: r for r in Resolution}
 _ABANDON = "A"
 _SOURCES = {s.value: s for s in Source}
@@ -250,7 +252,18 @@ def content_key(key: str, index: int) -> bytes:
 
 def kept_aside_key(*, topic: str, partition: int, offset: int) -> bytes:
     """The doubt key of a record that was kept aside: its origin, in four segments."""
-    return f"origin/{topic}/{partition}/{offset}".encode()
+    return f"{_ORIGIN}/{topic}/{partition}/{offset}".encode()
+
+
+def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
+    """(origin, None) of a record kept aside, (origin, line) of one line of an op record; None for any other key."""
+    try:
+        word, topic, partition, place = (raw or b"").decode("ascii").split("/")
+        offset, colon, line = place.partition(":")
+        origin = Origin(topic, _whole(partition), _whole(offset))
+        return (origin, _whole(line) if colon else None) if word == _ORIGIN and topic else None
+    except ValueError:
+        return None
 
 
 def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
@@ -300,6 +313,12 @@ def decode_content(
 def encode_why(undecodable: Undecodable) -> bytes:
     """The header `txl-why`: reason, blank, explanation."""
     return f"{undecodable.reason.value} {undecodable.why[:_WHY_LENGTH_MAX]}".encode()
+
+
+def decode_why(raw: bytes | None) -> tuple[str, str]:
+    """(reason, explanation) of the header `txl-why`; both may be empty, and the reason one of a later version."""
+    reason, _, why = (raw or b"").decode("utf-8", "replace").partition(" ")
+    return reason, why
 
 
 # --- forwarded --------------------------------------------------------------------------------------------------------

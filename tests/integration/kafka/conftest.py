@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.broker import unique_name
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.namespace import Namespace
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
 

@@ -14,10 +14,11 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.secured import SecuredServers, credentials, secured_broker
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.admin import GroupState, KafkaAdmin
+from txlayer.adapters.administration import GroupState
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.namespace import Namespace, OffsetReset
+from txlayer.adapters.namespace import Namespace, OffsetReset
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local.cluster_folder import read_properties
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.processes import is_broker
+from txlayer.adapters.kafka.local.temporary import PREFIX, remove_orphans
 from txlayer.errors import ConfigError, LifecycleError
 
 pytestmark = pytest.mark.kafka
@@ -25,9 +28,9 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-broker = LocalBroker(config=LocalConfig(home=Path(sys.argv[1])), data=sys.argv[2])
+broker = LocalBroker(config=LocalConfig(home=Path(sys.argv[1])), data=(sys.argv[2:] or [None])[0])
 broker.start()
-print(broker.pids[1], flush=True)
+print(broker.pids[1], broker.folder, flush=True)
 time.sleep(600)
 """
 
@@ -75,7 +78,7 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
         [sys.executable, "-c", CHILD, local_config.home, data], stdout=subprocess.PIPE
     ) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        pid = int(parent.stdout.readline().split()[0])
         properties_file = data / "node-1" / "server.properties"
         assert is_broker(pid, properties_file=properties_file)
 
@@ -86,6 +89,77 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
         within=10,
         what="the broker ends with its parent",
     )
+
+
+@pytest.fixture
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of the test's own, for this process and its children."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_the_next_start_removes_what_a_killed_process_left_and_nothing_else(
+    local_config: LocalConfig, own_tmp: Path
+) -> None:
+    strange = own_tmp / f"{PREFIX}without-an-owner"
+    strange.mkdir()
+    line = [sys.executable, "-c", CHILD, str(local_config.home)]
+    with (
+        LocalBroker(config=local_config) as neighbour,
+        subprocess.Popen(line, stdout=subprocess.PIPE) as parent,
+    ):
+        assert parent.stdout is not None
+        pid, folder = parent.stdout.readline().decode().split()
+        properties_file = Path(folder) / "node-1" / "server.properties"
+        assert [] == remove_orphans(), "everybody lives"
+        parent.send_signal(signal.SIGKILL)
+        wait_until(
+            lambda: not is_broker(int(pid), properties_file=properties_file),
+            within=10,
+            what="the broker ends with its parent",
+        )
+        assert properties_file.exists(), "killed, it could not clear away"
+
+        with LocalBroker(config=local_config) as next_one:
+            kept = {strange, neighbour.folder.parent, next_one.folder.parent}
+
+            assert kept == set(own_tmp.iterdir())
+
+
+def test_the_folder_of_a_dead_process_stays_while_a_broker_lives_in_it(
+    local_config: LocalConfig, own_tmp: Path
+) -> None:
+    # A new owner file is locked by nobody, as if the owner had died: its brokers would be killed with it, too soon to look.
+    with LocalBroker(config=local_config) as broker:
+        folder = broker.folder.parent
+        (folder / ".owner").unlink()
+        (folder / ".owner").touch()
+
+        assert [] == remove_orphans()
+        broker.kill()
+        assert [folder] == remove_orphans()
+
+    assert [] == list(own_tmp.iterdir())
+
+
+def test_a_java_unpacks_into_its_nodes_folder_and_the_next_start_clears_it(
+    local_config: LocalConfig, own_tmp: Path
+) -> None:
+    with LocalBroker(config=local_config) as broker:
+        left = broker.folder / "node-1" / "tmp" / "left-by-a-killed-java.so"
+        left.touch()
+        # lz4 is one of the libraries that Kafka unpacks when it first meets them.
+        create_topic(broker.bootstrap_servers, "packed", config={"compression.type": "lz4"})
+        write(broker.bootstrap_servers, "packed", b"value")
+
+        unpacked = [path.name for path in left.parent.glob("liblz4*.so")]
+        broker.kill()
+        broker.start()
+
+        assert 1 == len(unpacked)
+        assert not left.exists()
+        assert [broker.folder.parent] == list(own_tmp.iterdir())
 
 
 def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
@@ -136,6 +210,10 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
             name: {len(p.replicas) for p in topics[name].partitions.values()}
             for name in (topic, "__transaction_state", "__consumer_offsets")
         }
+        metas = [
+            read_properties(cluster.folder / f"node-{number}" / "data" / "meta.properties")
+            for number in (1, 2, 3)
+        ]
         write(servers, topic, b"three")
 
         cluster.kill(2)
@@ -143,6 +221,9 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
         cluster.start(2)
 
         assert {name: {3} for name in copies} == copies
+        assert ["1", "2", "3"] == [meta["node.id"] for meta in metas]
+        assert 3 == len({meta["directory.id"] for meta in metas})
+        assert 1 == len({meta["cluster.id"] for meta in metas})
         assert [1, 2, 3] == sorted(cluster.pids)
         assert [b"three", b"two"] == read_all(servers, topic)
 

@@ -18,7 +18,7 @@ from tests.support.broker import create_topic
 from tests.support.commands import run_command
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.namespace import Namespace
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig

@@ -42,9 +42,9 @@ class Tx:
         return run_command(tx.app, *arguments, *self._where, capsys=self._capsys)
 
     def json(self, *arguments: str) -> Any:
-        """What it answers with --json."""
-        code, out, err = self.run(*arguments, "--json")
-        assert (0, "") == (code, err)
+        """What it answers with --json; what it leaves out is said on stderr."""
+        code, out, _ = self.run(*arguments, "--json")
+        assert 0 == code
         return json.loads(out)
 
     def states(self) -> dict[str, tuple[str, str | None, str]]:
@@ -212,6 +212,61 @@ def test_without_topics_or_without_stored_offsets_the_command_that_mends_it_is_n
         code, out, err = run_command(tx.app, *command, *where, capsys=capsys)
         assert (2, "") == (code, out)
         assert "`txlayer topics apply`" in err
+
+
+# --- kept aside -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
+    arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
+) -> None:
+    write(arena.servers, arena.topics.half, b"a secret")
+    write(arena.servers, arena.topics.op, b"garbage\nof two lines")
+    crafted.half("young/00000001", arena.targets[0])
+    half, op = (f"origin/{topic}/0/" for topic in (arena.topics.half, arena.topics.op))
+    names = {f"{half}0", f"{op}0:0", f"{op}0:1"}
+    wait_until(
+        lambda: names == {row["name"] for row in looking.json("list", "--kept-aside")},
+        within=20,
+        what="all are kept aside",
+    )
+    coordinator.terminate()
+    assert 0 == coordinator.wait()
+
+    code, out, err = looking.run("list")
+    assert (0, "") == (code, err)
+    assert "young" in out
+    assert "3 kept aside; --kept-aside shows what" in out
+
+    code, out, err = looking.run("list", "--kept-aside", "--limit", "2")
+    assert (0, "") == (code, err)
+    assert "undecodable" in out
+    assert "1 more, younger than these" in out
+    assert [] == looking.json("list", "--kept-aside", "--older-than", "1h")
+    assert "3 kept aside; --kept-aside shows what\n" == looking.run("list", "--json")[2]
+
+    body = looking.json("stats")
+    assert (1, 3) == (body["transaction_count"], body["kept_aside_count"])
+    assert [3, 0, 0, 0] == [p["kept_aside_count"] for p in body["partitions"]]
+
+    (row,) = looking.json("show", f"{half}0")
+    assert ("undecodable", None, 8) == (row["reason"], row["key_bytes"], row["value_bytes"])
+    assert [row["name"]] == [r["name"] for r in looking.json("show", "0:0")]
+    code, out, _ = looking.run("show", f"{op}0:1")
+    assert 0 == code
+    assert f"line 1 of the record {arena.topics.op}-0@0" in out
+    assert "secret" not in looking.run("show", "0:0")[1]
+
+
+def test_nothing_kept_aside_is_said_so(arena: Arena, looking: Tx) -> None:
+    name = f"origin/{arena.topics.half}/0/5"
+
+    assert [] == looking.json("list", "--kept-aside")
+    assert "nothing is kept aside in ns-" in looking.run("list", "--kept-aside")[1]
+    for missing in (name, f"origin/{arena.topics.half}/99/5"):
+        code, out, err = looking.run("show", missing)
+        assert (1, "") == (code, out)
+        assert f"not found: {arena.topics.doubt} holds nothing under {missing}" in err
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -24,34 +24,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
+from txlayer.adapters.administration import GroupMember, GroupState
 from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, AdminConnection
+from txlayer.adapters.kafka.group_offsets import GroupOffsets
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError
+from txlayer.errors import LifecycleError, RetriableError
 
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-
-
-class GroupMember(NamedTuple):
-    """One member of a consumer group."""
-
-    member_id: str
-    client_id: str
-    host: str
-    partitions: tuple[TopicPartition, ...]
-
-
-class GroupState(NamedTuple):
-    """A consumer group; one that never was is `dead` and has no member."""
-
-    state: str
-    members: tuple[GroupMember, ...]
-
-    @property
-    def is_active(self) -> bool:
-        """True while somebody is, or may be, a member."""
-        return bool(self.members) or self.state not in ("dead", "empty")
 
 
 class KafkaAdmin:
@@ -64,6 +45,7 @@ class KafkaAdmin:
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._connection = AdminConnection(config, timeout_ms=timeout_ms)
+        self._group_offsets = GroupOffsets(config, timeout_ms=timeout_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +59,9 @@ class KafkaAdmin:
         self.close()
 
     def close(self) -> None:
-        """Give the client back; the next question would make a new one."""
+        """Give the clients back; the next question would make new ones."""
         self._connection.close()
+        self._group_offsets.close()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -207,22 +190,7 @@ class KafkaAdmin:
         """
         if not partitions:
             return {}
-        request = ConsumerGroupTopicPartitions(group, [ClientPartition(*p) for p in partitions])
-        future = self._connection.client().list_consumer_group_offsets(
-            [request], require_stable=is_stable, **self._connection.limits()
-        )[group]
-        answer = self._connection.wait(future, resource=group, operation="read stored offsets")
-        found: dict[TopicPartition, StoredOffset | None] = dict.fromkeys(partitions)
-        for p in answer.topic_partitions:
-            if p.error is not None and p.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-                raise BrokerUnavailableError(f"offsets of {p.topic}-{p.partition} are pending")
-            if p.error is not None:
-                raise self._connection.translated(
-                    p.error, resource=p.topic, operation="read stored offsets"
-                )
-            if p.offset >= 0:
-                found[p.topic, p.partition] = StoredOffset(p.offset, p.metadata or "")
-        return found
+        return self._group_offsets.read(group, partitions, is_stable=is_stable)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets for a group that nobody is a member of; it need not exist.
@@ -260,13 +228,14 @@ class KafkaAdmin:
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still there, per partition."""
-        return self._list_offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client's stub says no type
+        return _known(self._list_offsets(partitions, OffsetSpec.earliest()))  # type: ignore[no-untyped-call]  # the client's stub says no type
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, is_committed: bool = True
     ) -> dict[TopicPartition, int]:
         """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
-        return self._list_offsets(partitions, OffsetSpec.latest(), is_committed=is_committed)  # type: ignore[no-untyped-call]  # the same
+        found = self._list_offsets(partitions, OffsetSpec.latest(), is_committed=is_committed)  # type: ignore[no-untyped-call]  # the same
+        return _known(found)
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], *, at_ms: int
@@ -374,6 +343,19 @@ class KafkaAdmin:
             ).offset
             for p, future in futures.items()
         }
+
+
+def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offsets themselves.
+
+    Raises:
+        RetriableError: one is none: a partition whose leader just moved was left out of the answer. Taken for an end it
+            would say that there is nothing to read.
+    """
+    for (topic, partition), offset in offsets.items():
+        if offset < 0:
+            raise RetriableError(f"{topic}-{partition}: the broker said no offset")
+    return offsets
 
 
 def _has_leaders(description: Any) -> bool:

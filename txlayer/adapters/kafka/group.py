@@ -10,29 +10,18 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from txlayer.adapters.error_codes import PASSING_CODES
 from txlayer.adapters.kafka.client import assign, group_consumer
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.adapters.translation import translate_read_error
 from txlayer.config import ClientConfig
-from txlayer.errors import ConfigError, InvariantError, TxLayerError
+from txlayer.errors import InvariantError
 
 _METADATA_PREFIX = b"CGMDv2:"
-
-# Not failures of the reader: the client goes on by itself.
-_PASSING = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TRANSPORT,
-        KafkaError._RESOLVE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.REQUEST_TIMED_OUT,
-    }
-)
 
 
 def parse_member(metadata: bytes) -> tuple[int, str]:
@@ -49,6 +38,9 @@ def parse_member(metadata: bytes) -> tuple[int, str]:
     if generation < 0 or not member:
         raise InvariantError(f"group metadata without a member or a generation: {metadata[:80]!r}")
     return generation, member
+
+
+_error_of = Message.error
 
 
 class KafkaGroupReader:
@@ -112,7 +104,7 @@ class KafkaGroupReader:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if any(r.error() is not None for r in records):
+        if any(map(_error_of, records)):
             records = [r for r in records if not self._is_error(r)]
         return records
 
@@ -171,16 +163,6 @@ class KafkaGroupReader:
         error = record.error()
         if error is None:
             return False
-        if error.code() in _PASSING:
+        if error.code() in PASSING_CODES:
             return True
-        raise self._as_failure(error)
-
-    def _as_failure(self, error: KafkaError) -> TxLayerError:
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            return ConfigError(
-                f"the stored offset is not in the log any more ({error.str()}); what was there is lost to the coordinator: "
-                "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
-                name="stored offset",
-                expected="an offset within the topic's retention",
-            )
-        return translate(error, bootstrap_servers=self._config.bootstrap_servers)
+        raise translate_read_error(error, bootstrap_servers=self._config.bootstrap_servers)

@@ -10,10 +10,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.client import half_producer
-from txlayer.adapters.kafka.errors import NOT_AUTHORISED_CODES, kafka_error, translate
+from txlayer.adapters.kafka.errors import kafka_error
+from txlayer.adapters.translation import translate_fatal, translate_unwritten
 from txlayer.config import ProducerConfig, milliseconds
-from txlayer.errors import FencedError, RetriableError, TxLayerError
+from txlayer.errors import TxLayerError
 
 logger = logging.getLogger("txlayer.kafka")
 
@@ -40,19 +42,7 @@ class KafkaHalfWriter:
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """What a report's error, or an exception of `produce`, means for the record."""
-        inner = kafka_error(error)
-        if inner.fatal():
-            return _fatal(inner)
-        if inner.code() == KafkaError._PURGE_QUEUE:
-            return RetriableError("closed before the record was sent")
-        return translate(
-            error,
-            topic=topic,
-            resource=topic,
-            operation="write",
-            txn_id=txn_id,
-            step=topic.rpartition(".")[2],
-        )
+        return translate_unwritten(kafka_error(error), topic=topic, txn_id=txn_id)
 
     def failure(self) -> TxLayerError | None:
         """A fatal error, after which nothing is written any more."""
@@ -75,14 +65,8 @@ class KafkaHalfWriter:
     def _on_error(self, error: KafkaError) -> None:
         # Called from within `poll`; it must not raise.
         if error.fatal():
-            self._failure = _fatal(error)
+            self._failure = translate_fatal(error)
         elif error.code() in NOT_AUTHORISED_CODES and not self._is_refusal_logged:
             # The client tries again for ever: the right may come back, and records time out meanwhile.
             self._is_refusal_logged = True
             logger.error("producer.refused", extra={"reason": error.str()})
-
-
-def _fatal(error: KafkaError) -> FencedError:
-    return FencedError(
-        f"{error.name()}: {error.str()}; this client writes nothing any more, close it and make a new one"
-    )

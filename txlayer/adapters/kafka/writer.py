@@ -15,24 +15,15 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.kafka.client import transactional_producer
 from txlayer.adapters.kafka.deadline import Deadline
-from txlayer.adapters.kafka.errors import (
-    REFUSED_RECORD_CODES,
-    REFUSED_TOPIC_CODES,
-    STALE_MEMBER_CODES,
-    kafka_error,
-    translate,
-)
+from txlayer.adapters.kafka.errors import kafka_error
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.config import ClientConfig
-from txlayer.errors import (
-    BrokerUnavailableError,
-    ForbiddenTopicError,
-    MemberFencedError,
-    ProducerFencedError,
-    RefusedRecordError,
-    RetriableError,
-    TxLayerError,
+from txlayer.adapters.translation import (
+    translate_refusal,
+    translate_writer_error,
+    unanswered_commit,
 )
+from txlayer.config import ClientConfig
+from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 
 class KafkaTransactionalWriter:
@@ -85,12 +76,13 @@ class KafkaTransactionalWriter:
 
     def refusal(self, error: KafkaError, *, topic: str, txn_key: str) -> TxLayerError:
         """Our error for a delivery report's: whose fault it is, the record's, its topic's or the cluster's."""
-        detail = f"{error.name()}: {error.str()}"
-        if error.code() in REFUSED_RECORD_CODES:
-            return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
-        if error.code() in REFUSED_TOPIC_CODES:
-            return ForbiddenTopicError(detail, topic=topic, reason=error.name())
-        return self._as_ours(error)
+        return translate_refusal(
+            error,
+            topic=topic,
+            txn_key=txn_key,
+            bootstrap_servers=self._config.bootstrap_servers,
+            transactional_id=self.transactional_id,
+        )
 
     def failure(self, exc: Exception) -> TxLayerError:
         """Our error for what `produce` raised.
@@ -139,9 +131,9 @@ class KafkaTransactionalWriter:
             try:
                 self._producer.commit_transaction(timeout_s)
             except KafkaException as exc:
-                error = kafka_error(exc)
-                if not error.fatal() and not error.txn_requires_abort() and error.retriable():
-                    raise RetriableError(f"{error.name()}: {error.str()}") from exc
+                unanswered = unanswered_commit(kafka_error(exc))
+                if unanswered is not None:
+                    raise unanswered from exc
                 raise
 
     def abort(self, *, timeout_s: float) -> None:
@@ -180,19 +172,7 @@ class KafkaTransactionalWriter:
             raise
 
     def _as_ours(self, error: KafkaError) -> TxLayerError:
-        detail = f"{error.name()}: {error.str()}"
-        if error.code() in STALE_MEMBER_CODES:
-            return MemberFencedError(detail)
-        if error.code() == KafkaError._FATAL:
-            # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
-            # what follows is the same: close, and let the group say who owns the partitions before going on.
-            return ProducerFencedError(detail, transactional_id=self.transactional_id)
-        if not error.fatal():
-            if error.code() in REFUSED_RECORD_CODES:
-                return RefusedRecordError(detail, reason=error.name())
-            if error.code() in REFUSED_TOPIC_CODES or error.code() == KafkaError._INCONSISTENT:
-                return ForbiddenTopicError(detail, reason=error.name())
-        return translate(
+        return translate_writer_error(
             error,
             bootstrap_servers=self._config.bootstrap_servers,
             transactional_id=self.transactional_id,

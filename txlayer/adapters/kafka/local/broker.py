@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from txlayer.adapters.kafka.local.server_settings import (
     jvm_flags,
 )
 from txlayer.adapters.kafka.local.starting import check_ports, open_cluster, prepare_storage
+from txlayer.adapters.kafka.local.temporary import TemporaryFolder, remove_orphans
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
 
 READY_TIMEOUT_S = 60
@@ -42,7 +41,8 @@ class LocalBroker:
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     The brokers listen to 127.0.0.1 on free ports and are killed when this process ends, however it ends. Data are in
-    a temporary folder that is removed at the end, or in `data`, which is kept. Not for several threads.
+    a temporary folder that is removed at the end (by the next start, when this process is killed), or in `data`, which
+    is kept. Not for several threads.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class LocalBroker:
         self._config = config
         self._progress = progress
         self._runtime: Runtime | None = None
+        self._temporary: TemporaryFolder | None = None
         self._folder: ClusterFolder | None = None
         self._cluster: Cluster | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -187,14 +188,18 @@ class LocalBroker:
                 self.kill(number)
         else:
             self.stop()
-        if self._folder is not None and self._data is None:
-            shutil.rmtree(self._folder.path, ignore_errors=True)
-        self._folder = self._cluster = None
+        if self._temporary is not None:
+            self._temporary.remove()
+        self._temporary = self._folder = self._cluster = None
 
     def _open(self) -> None:
         self._runtime = prepare_runtime(self._config or LocalConfig(), progress=self._progress)
-        path = self._data or Path(tempfile.mkdtemp(prefix="txlayer-broker-"))
-        self._folder = ClusterFolder(path.resolve())
+        if self._data is None:
+            remove_orphans()
+            self._temporary = TemporaryFolder()
+            self._folder = ClusterFolder(self._temporary.cluster)
+        else:
+            self._folder = ClusterFolder(self._data.resolve())
         try:
             cluster = open_cluster(
                 self._folder,

@@ -12,14 +12,13 @@ import hashlib
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from txlayer.adapters.kafka.local import processes
-from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder, new_cluster_id
-from txlayer.adapters.kafka.local.file_lock import file_lock
+from txlayer.adapters.kafka.local.cluster_folder import Cluster, ClusterFolder, new_id
+from txlayer.adapters.kafka.local.file_lock import file_lock, work_folder
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.processes import JavaCommand
 from txlayer.adapters.kafka.local.server_settings import JvmProfile, Node, jvm_flags
@@ -59,10 +58,10 @@ def _key(command: JavaCommand) -> str:
 
 
 def _make(command: JavaCommand, archive: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as work:
-        draft = Path(work) / "draft.jsa"
+    with work_folder(archive.parent, prefix=".classes-") as work:
+        draft = work / "draft.jsa"
         try:
-            classes = _classes_of_a_run(command, Path(work))
+            classes = _classes_of_a_run(command, work)
             _dump(command, classes=classes, archive=draft)
         except (TxLayerError, subprocess.SubprocessError):
             # Only speed is lost; a broker that cannot start at all says why at its own start.
@@ -75,7 +74,7 @@ def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
     """The list of classes that a broker loads until it serves transactions."""
     classes = work / "classes.txt"
     client_port, controller_port = free_ports(2)
-    cluster = Cluster(new_cluster_id(), "any", (Node(1, client_port, controller_port),))
+    cluster = Cluster(new_id(), "any", (Node(1, client_port, controller_port),))
     folder = ClusterFolder(work / "cluster")
     (node,) = cluster.nodes
     prepare_storage(folder, cluster, command=command, more={})

@@ -7,6 +7,7 @@
     <data>/node-1/broker.log       what the broker says (warnings and errors)
     <data>/node-1/broker.pid
     <data>/node-1/data/            Kafka's own
+    <data>/node-1/tmp/             what its Java unpacks
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ RECORD_NAME = "cluster.json"
 LOCK_NAME = ".lock"
 """Held while a command starts, stops or removes the cluster."""
 RECORD_FORMAT = 1
+_META_NAME = "meta.properties"
+_BOOTSTRAP_NAME = "bootstrap.checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,27 @@ class ClusterFolder:
 
     def is_formatted(self, node: Node) -> bool:
         """Whether Kafka's storage tool has been here."""
-        return (self.node_folder(node) / "data" / "meta.properties").is_file()
+        return (self._data_folder(node) / _META_NAME).is_file()
+
+    def format_like(self, formatted: Node, node: Node) -> bool:
+        """Format a node's storage as its neighbour's, without the tool; False: that one is not where ours would be.
+
+        The tool writes two files for every node of a cluster, alike but for the ids of the node and of the folder.
+        Source: Kafka's class Formatter; KIP-858 on directory ids.
+        """
+        source, target = self._data_folder(formatted), self._data_folder(node)
+        if not all((source / name).is_file() for name in (_META_NAME, _BOOTSTRAP_NAME)):
+            return False
+        own = {"node.id": str(node.node_id), "directory.id": new_id()}
+        meta = read_properties(source / _META_NAME) | own
+        target.mkdir(exist_ok=True)
+        shutil.copyfile(source / _BOOTSTRAP_NAME, target / _BOOTSTRAP_NAME)
+        # Last, for it says that the storage is formatted.
+        (target / _META_NAME).write_text(render_properties(meta), "utf-8")
+        return True
+
+    def _data_folder(self, node: Node) -> Path:
+        return self.node_folder(node) / "data"
 
     def load(self) -> Cluster | None:
         """The cluster whose data these are; None when the folder is missing or empty.
@@ -145,7 +169,9 @@ class ClusterFolder:
         """The node's `server.properties`, written anew at each start: ports may have changed."""
         folder = self.node_folder(node)
         folder.mkdir(parents=True, exist_ok=True)
-        settings = server_settings(node, nodes=cluster.nodes, log_folder=folder / "data", more=more)
+        settings = server_settings(
+            node, nodes=cluster.nodes, log_folder=self._data_folder(node), more=more
+        )
         self.properties_file(node).write_text(render_properties(settings), "utf-8")
         return self.properties_file(node)
 
@@ -155,13 +181,9 @@ class ClusterFolder:
         Raises:
             ConfigError: the node's data belong to another cluster; Kafka would refuse them with a stack trace.
         """
-        meta = self.node_folder(node) / "data" / "meta.properties"
-        if not meta.is_file():
+        if not self.is_formatted(node):
             return
-        pairs = dict(
-            line.split("=", 1) for line in meta.read_text("utf-8").splitlines() if "=" in line
-        )
-        found = pairs.get("cluster.id")
+        found = read_properties(self._data_folder(node) / _META_NAME).get("cluster.id")
         if found != cluster.cluster_id:
             raise ConfigError(
                 f"node-{node.node_id} holds the data of another cluster; put the right data back, "
@@ -182,8 +204,14 @@ def running_already(path: Path) -> ConfigError:
     )
 
 
-def new_cluster_id() -> str:
-    """A random id in Kafka's form: 16 bytes in URL-safe base64 without padding."""
+def read_properties(path: Path) -> dict[str, str]:
+    """A properties file of Kafka's own, without its comments."""
+    lines = path.read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def new_id() -> str:
+    """A random id in Kafka's form, of a cluster or a folder: 16 bytes in URL-safe base64 without padding."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         # Kafka's own rule: an id that begins with a dash looks like an option on a command line.

@@ -11,7 +11,6 @@ import contextlib
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 from xml.sax.saxutils import escape, quoteattr
 
-from txlayer.adapters.kafka.local.file_lock import file_lock
+from txlayer.adapters.kafka.local.file_lock import file_lock, work_folder
 from txlayer.adapters.kafka.local.jars import JarLock, has_all_sizes, verify
 from txlayer.adapters.kafka.local.trust import write_trust_store
 from txlayer.errors import ConfigError, RetriableError
@@ -83,8 +82,8 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
     with file_lock(cache / ".lock"):
         if has_all_sizes(folder, lock.jars):
             return folder
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
-            fetched = _fetch(lock, Path(work), sources, progress)
+        with work_folder(cache, prefix=".fetch-") as work:
+            fetched = _fetch(lock, work, sources, progress)
             verify(fetched, lock.jars)
             # Only a damaged folder can be here: its sizes were wrong a moment ago.
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,10 @@
-"""One process at a time, on this machine."""
+"""One process at a time, on this machine; and a folder for what the one at work has not finished."""
 
 from __future__ import annotations
 
 import fcntl
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,3 +17,12 @@ def file_lock(path: Path) -> Iterator[None]:
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
+    """A temporary folder for the holder of a lock; what a holder that was killed has left under the prefix goes first."""
+    for left in parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
+        yield Path(folder)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +17,7 @@ from typing import BinaryIO
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from txlayer.adapters.kafka.local.server_settings import LOG_LEVEL_FLAG
 from txlayer.errors import BrokerUnavailableError, UsageError
 
 MAIN_CLASS = "kafka.Kafka"
@@ -74,7 +77,7 @@ def format_storage(command: JavaCommand, *, cluster_id: str, properties_file: Pa
     """
     line = command.line(
         FORMAT_CLASS, "format", "-t", cluster_id, "-c", str(properties_file),
-        flags=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+        flags=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", LOG_LEVEL_FLAG),
     )  # fmt: skip
     answer = subprocess.run(  # noqa: S603 - our own command line
         line, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False
@@ -208,6 +211,11 @@ def answers(bootstrap_servers: str, *, timeout_s: float) -> bool:
 
 
 def _broker_line(command: JavaCommand, properties_file: Path, flags: Sequence[str]) -> list[str]:
+    # A Java that is killed leaves the libraries that it unpacked: here its next start removes them.
+    temporary = properties_file.parent / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    flags = (f"-Djava.io.tmpdir={temporary}", *flags)
     return command.line(MAIN_CLASS, str(properties_file), flags=flags)
 
 
@@ -236,7 +244,12 @@ def _warm_up(bootstrap_servers: str, *, deadline: float) -> None:
     begun_at = time.monotonic()
     unserved = [_serves_groups, _serves_kafka_transactions]
     while True:
-        unserved = [serves for serves in unserved if not serves(bootstrap_servers)]
+        # Side by side: each makes the broker create an internal topic.
+        with ThreadPoolExecutor(max_workers=len(unserved)) as pool:
+            served = list(pool.map(lambda serves: serves(bootstrap_servers), unserved))
+        unserved = [
+            serves for serves, is_served in zip(unserved, served, strict=True) if not is_served
+        ]
         if not unserved:
             return
         if time.monotonic() > deadline:

@@ -20,6 +20,7 @@ CONTROLLER_LISTENER = "CONTROLLER"
 REPLICATION_MAX = 3
 INSYNC_REPLICAS_OF_THREE = 2
 HEAP_MB_MIN = 128
+LOG_LEVEL_FLAG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 # Kafka's defaults are made for large clusters. Partitions of the internal topics are log files and start-up time;
 # the delays are waited for by every test and every first run.
@@ -154,7 +155,7 @@ def jvm_flags(profile: JvmProfile, *, heap_mb: int | None = None) -> tuple[str, 
         *flags,
         f"-Xmx{heap_mb or default_mb}m",
         "-Djava.awt.headless=true",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        LOG_LEVEL_FLAG,
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
         # No files outside the data folder, and no half-dead broker.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from txlayer.adapters.kafka.local.cluster_folder import (
     Cluster,
     ClusterFolder,
     check_fits,
-    new_cluster_id,
+    new_id,
 )
 from txlayer.adapters.kafka.local.ports import is_free
 from txlayer.adapters.kafka.local.processes import JavaCommand, format_storage
@@ -34,7 +33,7 @@ def open_cluster(folder: ClusterFolder, *, kafka_version: str, broker_count: int
     found = folder.load()
     if found is None:
         nodes = tuple(Node(number, 0, 0) for number in range(1, (broker_count or 1) + 1))
-        return Cluster(new_cluster_id(), kafka_version, nodes)
+        return Cluster(new_id(), kafka_version, nodes)
     check_fits(found, broker_count=broker_count, kafka_version=kafka_version, folder=folder.path)
     for node in found.nodes:
         folder.check_storage(found, node)
@@ -75,5 +74,9 @@ def prepare_storage(
     def format_one(node: Node) -> None:
         format_storage(command, cluster_id=cluster.cluster_id, properties_file=files[node])
 
-    with ThreadPoolExecutor(max_workers=len(new)) as pool:
-        list(pool.map(format_one, new))
+    # The tool takes a second of processor time, so one node's is copied where that can be.
+    first, *others = new
+    format_one(first)
+    for node in others:
+        if not folder.format_like(first, node):
+            format_one(node)

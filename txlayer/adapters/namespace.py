@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.administration import Administration
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.topic_files import NAMESPACE_ROLES
 from txlayer.config import SystemTopics
@@ -53,7 +53,11 @@ class Namespace:
     """The topics of one namespace and the offsets of its coordinator group; nothing here deletes or shrinks."""
 
     def __init__(
-        self, admin: KafkaAdmin, *, topics: SystemTopics, files: Mapping[str, Mapping[str, object]]
+        self,
+        admin: Administration,
+        *,
+        topics: SystemTopics,
+        files: Mapping[str, Mapping[str, object]],
     ) -> None:
         self._admin = admin
         self._topics = topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from txlayer.adapters.kafka.admin import GroupMember, KafkaAdmin
+from txlayer.adapters.administration import Administration, GroupMember
 from txlayer.config import SystemTopics
 from txlayer.errors import TopicMismatchError
 
@@ -41,7 +41,7 @@ class CoordinatorStatus(NamedTuple):
     partitions: tuple[PartitionStatus, ...]
 
 
-def read_status(admin: KafkaAdmin, topics: SystemTopics) -> CoordinatorStatus:
+def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:
     """The coordinators' group, its members, what they stored and how far the topics go.
 
     Raises:

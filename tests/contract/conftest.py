@@ -1,0 +1,62 @@
+"""One suite, two logs: memory always, real Kafka where there is a broker. Where they differ, memory is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.faultproxy import FaultProxy
+from tests.support.lab import FaultyLab, Lab
+from tests.support.lab_kafka import KafkaLab
+from tests.support.lab_memory import MemoryLab
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local.ports import free_ports
+
+LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+
+
+@pytest.fixture(params=LOGS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A cluster to work on."""
+    made: Lab
+    if request.param == "memory":
+        made = MemoryLab()
+    else:
+        broker: Broker = request.getfixturevalue("broker")
+        made = KafkaLab(broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=LOGS)
+def faulty_lab(request: pytest.FixtureRequest) -> Iterator[FaultyLab]:
+    """A cluster and a way to it that can be harmed."""
+    made: FaultyLab
+    made = MemoryLab() if request.param == "memory" else request.getfixturevalue("proxied_lab")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied_lab(proxied_broker: tuple[LocalBroker, FaultProxy]) -> KafkaLab:
+    """The real one behind a proxy."""
+    broker, proxy = proxied_broker
+    return KafkaLab(
+        broker.bootstrap_servers, proxy=proxy, distant_servers=broker.proxied_servers(listener=1)
+    )
+
+
+@pytest.fixture(scope="session")
+def proxied_broker(
+    broker: Broker,  # noqa: ARG001 - it skips where no broker can run
+    local_config: LocalConfig,
+) -> Iterator[tuple[LocalBroker, FaultProxy]]:
+    """A broker with a second listener, whose clients come through a proxy."""
+    (port,) = free_ports(1)
+    with (
+        LocalBroker(config=local_config, proxied_listeners=[[port]]) as started,
+        FaultProxy(started.upstream(listener=1), port=port) as proxy,
+    ):
+        yield started, proxy

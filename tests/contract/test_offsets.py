@@ -1,0 +1,271 @@
+"""Offsets within Kafka transactions: fenced by the member's generation, pending until the end, stored or gone with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.clients import (
+    TIMEOUT_S,
+    assigned,
+    join,
+    open_writer,
+    put,
+    stable,
+    store,
+    store_committed,
+    stored,
+)
+from tests.support.broker import unique_name
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.adapters.ports import (
+    Assignment,
+    CoordinatorConnections,
+    GroupReader,
+    StoredOffset,
+    TransactionalWriter,
+)
+from txlayer.errors import (
+    BrokerUnavailableError,
+    LifecycleError,
+    MemberFencedError,
+    TxLayerError,
+)
+
+
+@pytest.fixture
+def namespace() -> str:
+    return unique_name("ns")
+
+
+@pytest.fixture
+def group(namespace: str) -> str:
+    return f"{namespace}.coordinator"
+
+
+@pytest.fixture
+def connections(lab: Lab, namespace: str) -> CoordinatorConnections:
+    return lab.coordinator(namespace)
+
+
+@pytest.fixture
+def topic(lab: Lab) -> str:
+    return lab.topic(partitions=2)
+
+
+@pytest.fixture
+def writer(connections: CoordinatorConnections) -> TransactionalWriter:
+    return open_writer(connections)
+
+
+@pytest.fixture
+def joined(
+    connections: CoordinatorConnections, topic: str
+) -> Iterator[tuple[GroupReader, Assignment]]:
+    """A member of a group that it has for itself."""
+    reader, share = join(connections, topic)
+    yield reader, share
+    reader.close()
+
+
+def wait_until_stored(
+    connections: CoordinatorConnections, group: str, topic: str, offset: int
+) -> None:
+    wait_until(
+        lambda: stored(connections, group, (topic, 0)) == offset, within=20, what=f"{offset} stored"
+    )
+
+
+def test_offsets_are_stored_with_the_commit_and_their_metadata(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    writer.begin()
+    store(writer, {(topic, 0): 43}, joined[1].member, metadata="1|words")
+    assert stored(connections, group, (topic, 0)) is None
+
+    writer.commit(timeout_s=TIMEOUT_S)
+
+    assert StoredOffset(43, "1|words") == stable(connections, group, (topic, 0))
+    assert stable(connections, group, (topic, 1)) is None
+
+
+def test_offsets_are_gone_with_the_abort(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    store_committed(writer, {(topic, 0): 10}, joined[1].member)
+    writer.begin()
+    store(writer, {(topic, 0): 42}, joined[1].member)
+
+    open_writer(connections, writer.transactional_id)
+
+    assert StoredOffset(10, "") == stable(connections, group, (topic, 0))
+
+
+def test_a_stale_generation_is_refused_and_stores_nothing(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    first, share = joined
+    second = connections.make_group_reader()
+    second.start([topic])
+    shares = assigned(first, second)
+    assert share.generation < shares[0].generation
+
+    writer.begin()
+    with pytest.raises(MemberFencedError):
+        store(writer, {(topic, 0): 44}, share.member)
+    with pytest.raises(TxLayerError):
+        writer.commit(timeout_s=TIMEOUT_S)
+
+    open_writer(connections, writer.transactional_id)
+    assert stored(connections, group, (topic, 0)) is None
+    second.close()
+
+
+def test_a_member_that_left_is_refused(
+    connections: CoordinatorConnections, writer: TransactionalWriter, topic: str
+) -> None:
+    reader, share = join(connections, topic)
+    reader.close()
+
+    writer.begin()
+    with pytest.raises(MemberFencedError):
+        store(writer, {(topic, 0): 44}, share.member)
+
+
+def test_a_member_may_store_any_partition_of_its_group(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    # No broker checks who owns a partition: that is what the assignment's own checks are for.
+    first, _ = joined
+    second = connections.make_group_reader()
+    second.start([topic])
+    shares = assigned(first, second)
+    other = next(s for s in shares if (topic, 0) not in s.partitions)
+
+    store_committed(writer, {(topic, 0): 5}, other.member)
+
+    wait_until_stored(connections, group, topic, 5)
+    second.close()
+
+
+@pytest.mark.usefixtures("joined")
+def test_metadata_without_a_member_is_accepted_although_the_group_has_members(
+    lab: Lab,
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    group: str,
+    topic: str,
+) -> None:
+    # The known hole: nothing fences who never joined, so `parse_member` refuses such metadata.
+    store_committed(writer, {(topic, 0): 45}, lab.nobody(group))
+
+    wait_until_stored(connections, group, topic, 45)
+
+
+def test_a_pending_offset_keeps_the_stable_answer_away_and_nothing_else(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    store_committed(writer, {(topic, 0): 6, (topic, 1): 6}, joined[1].member)
+    wait_until_stored(connections, group, topic, 6)
+    writer.begin()
+    store(writer, {(topic, 0): 7}, joined[1].member)
+
+    with pytest.raises(BrokerUnavailableError):
+        connections.stored_offsets(group, [(topic, 0)], is_stable=True)
+
+    assert 6 == stored(connections, group, (topic, 0))
+    other = connections.stored_offsets(group, [(topic, 1)], is_stable=True)[topic, 1]
+    assert StoredOffset(6, "") == other
+    writer.commit(timeout_s=TIMEOUT_S)
+    assert StoredOffset(7, "") == stable(connections, group, (topic, 0))
+
+
+def test_of_two_writers_the_newest_append_counts_whoever_ends_first(
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    other = open_writer(connections)
+    writer.begin()
+    store(writer, {(topic, 0): 10}, joined[1].member)
+    other.begin()
+    store(other, {(topic, 0): 20}, joined[1].member)
+
+    other.commit(timeout_s=TIMEOUT_S)
+    writer.commit(timeout_s=TIMEOUT_S)
+
+    assert StoredOffset(20, "") == stable(connections, group, (topic, 0))
+
+
+def test_metadata_that_is_too_long_is_refused(
+    writer: TransactionalWriter, joined: tuple[GroupReader, Assignment], topic: str
+) -> None:
+    writer.begin()
+
+    with pytest.raises(TxLayerError, match="OFFSET_METADATA_TOO_LARGE"):
+        store(writer, {(topic, 0): 1}, joined[1].member, metadata="x" * 4_097)
+
+
+def test_offsets_and_records_of_one_kafka_transaction_end_together(
+    lab: Lab,
+    connections: CoordinatorConnections,
+    writer: TransactionalWriter,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    target = lab.topic()
+    writer.begin()
+    put(writer, target, b"v")
+    store(writer, {(topic, 0): 1}, joined[1].member)
+    open_writer(connections, writer.transactional_id)
+
+    assert [] == lab.read(target)
+    assert stored(connections, group, (topic, 0)) is None
+
+
+def test_an_administrator_stores_offsets_only_while_nobody_is_a_member(
+    lab: Lab, connections: CoordinatorConnections, group: str, topic: str
+) -> None:
+    admin = lab.admin()
+    admin.store_offsets(group, {(topic, 0): StoredOffset(3, "by hand")})
+    reader, _ = join(connections, topic)
+
+    assert admin.group(group).is_active
+    with pytest.raises(LifecycleError):
+        admin.store_offsets(group, {(topic, 0): StoredOffset(4, "")})
+
+    reader.close()
+    wait_until(lambda: not admin.group(group).is_active, within=20, what="nobody is a member")
+    assert {(topic, 0): StoredOffset(3, "by hand")} == admin.stored_offsets(group, [(topic, 0)])
+
+
+def test_a_group_that_never_was_stored_nothing_and_has_no_member(lab: Lab, topic: str) -> None:
+    admin, group = lab.admin(), unique_name("never")
+
+    assert {(topic, 0): None} == admin.stored_offsets(group, [(topic, 0)])
+    assert ("dead", ()) == admin.group(group)

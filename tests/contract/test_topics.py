@@ -1,0 +1,275 @@
+"""Topics and their settings: what is there, what is refused, which time a record has, what cleaning leaves."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.contract.clients import TIMEOUT_S, open_writer, seen, write_committed
+from tests.support.broker import unique_name
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.ports import StoredOffset, TopicLimits
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import SystemTopics
+from txlayer.core.partitions import murmur2
+from txlayer.core.topicspec import AlterSetting, CreateTopic
+from txlayer.errors import (
+    BrokerUnavailableError,
+    RefusedRecordError,
+    TxLayerError,
+    UsageError,
+)
+
+
+def creation(topic: str, *, partitions: int = 1, **settings: str) -> CreateTopic:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return CreateTopic(topic, partitions, 1, named, why="a test")
+
+
+def test_a_topics_limits_are_told_and_a_missing_one_is_none(lab: Lab) -> None:
+    topic = lab.topic(partitions=3, settings={"max.message.bytes": "2000"})
+    connections = lab.coordinator(unique_name("ns"))
+
+    assert TopicLimits(3, 2000, is_reachable=True) == connections.topic_limits(topic)
+    assert connections.topic_limits(unique_name("missing")) is None
+
+
+def test_a_topic_is_created_once_and_stays_as_it_is(lab: Lab) -> None:
+    admin, name = lab.admin(), unique_name("topic")
+
+    assert [name] == admin.create([creation(name, partitions=2)])
+    assert [] == admin.create([creation(name, partitions=5)])
+
+    assert 2 == admin.partition_count(name)
+    assert admin.partition_count(unique_name("missing")) is None
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        creation("no-such-setting", no_such_setting="1"),
+        creation("no-such-value", cleanup_policy="shred"),
+        creation("no-partition", partitions=0),
+        CreateTopic("too-many-replicas", 1, 7, {}, why="a test"),
+    ],
+    ids=lambda wanted: wanted.topic,
+)
+def test_a_topic_of_an_impossible_form_is_refused(lab: Lab, wanted: CreateTopic) -> None:
+    with pytest.raises(UsageError):
+        lab.admin().create([wanted])
+
+    assert lab.admin().partition_count(wanted.topic) is None
+
+
+def test_a_setting_is_altered_and_shown_in_effect(lab: Lab) -> None:
+    topic = lab.topic(settings={"max.message.bytes": "2000"})
+    admin = lab.admin()
+
+    admin.alter_settings([AlterSetting(topic, "retention.ms", None, "60000", why="a test")])
+
+    (state,) = admin.describe_topics([topic, unique_name("missing")]).values()
+    assert (1, 1) == (state.partition_count, state.replication_factor)
+    shown = {
+        name: state.settings[name]
+        for name in ("max.message.bytes", "retention.ms", "cleanup.policy")
+    }
+    assert {
+        "max.message.bytes": "2000",
+        "retention.ms": "60000",
+        "cleanup.policy": "delete",
+    } == shown
+
+
+def test_a_namespace_is_applied_once(lab: Lab) -> None:
+    topics = SystemTopics(unique_name("ns"))
+    admin = lab.admin()
+    namespace = Namespace(admin, topics=topics, files=read_topic_files())
+
+    applied = namespace.apply(partition_count=2, replication_factor=1)
+
+    assert topics.all == {c.topic for c in applied.done if isinstance(c, CreateTopic)}
+    assert [] == applied.left
+    assert [] == namespace.plan()
+    places = [(topic, p) for topic in (topics.half, topics.op) for p in range(2)]
+    stored = admin.stored_offsets(topics.coordinator_group, places)
+    assert dict.fromkeys(places, (0, "")) == stored
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_record_has_its_producers_time_or_the_brokers(lab: Lab, kind: str) -> None:
+    topic = lab.topic(settings={"message.timestamp.type": kind})
+    connections = lab.coordinator(unique_name("ns"))
+    before_ms = int(time.time() * 1000)
+    writer = open_writer(connections)
+    writer.begin()
+    writer.produce(topic, b"v", None, 0, None, None, 1_700_000_000_000)
+    writer.commit(timeout_s=TIMEOUT_S)
+    reader = connections.make_reader("read_committed")
+    reader.assign({(topic, 0): 0})
+
+    record = wait_until(
+        lambda: reader.read(record_count_max=1, timeout_s=0.1), within=20, what="the record"
+    )[0]
+
+    number, at_ms = record.timestamp()
+    if kind == "CreateTime":
+        assert (1, 1_700_000_000_000) == (number, at_ms)
+    else:
+        assert 2 == number
+        assert before_ms <= at_ms <= before_ms + 60_000
+    reader.close()
+
+
+def test_offsets_are_found_by_time(lab: Lab) -> None:
+    topic = lab.topic(partitions=2, settings={"message.timestamp.type": "LogAppendTime"})
+    before_ms = int(time.time() * 1000) - 60_000
+    lab.write(topic, b"0", b"1")
+    after_ms = int(time.time() * 1000) + 60_000
+    places = [(topic, 0), (topic, 1)]
+
+    assert {(topic, 0): 0, (topic, 1): 0} == lab.admin().offsets_at(places, at_ms=before_ms)
+    assert {(topic, 0): 2, (topic, 1): 0} == lab.admin().offsets_at(places, at_ms=after_ms)
+
+
+def test_a_record_that_is_too_large_is_refused_and_ruins_its_kafka_transaction(lab: Lab) -> None:
+    topic = lab.topic(settings={"max.message.bytes": "1000"})
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    reports = []
+    noise = random.Random(1).randbytes(4_000)  # nothing to compress
+    writer.begin()
+    writer.produce(topic, noise, b"k", 0, lambda error, _: reports.append(error))
+    wait_until(lambda: writer.flush(timeout_s=1) == 0, within=20, what="the report")
+
+    error = writer.refusal(reports[0], topic=topic, txn_key="id/nonce")
+    assert isinstance(error, RefusedRecordError)
+    assert (topic, "id/nonce", "MSG_SIZE_TOO_LARGE") == (error.topic, error.txn_key, error.reason)
+    with pytest.raises(RefusedRecordError):
+        writer.commit(timeout_s=TIMEOUT_S)
+    assert [] == seen(lab, topic)
+
+
+def test_a_record_from_the_far_future_is_refused(lab: Lab) -> None:
+    topic = lab.topic()
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    future_ms = int(time.time() * 1000) + 2 * 3_600_000
+    writer.begin()
+    writer.produce(topic, b"v", None, 0, None, None, future_ms)
+
+    with pytest.raises(RefusedRecordError, match="INVALID_TIMESTAMP"):
+        writer.commit(timeout_s=TIMEOUT_S)
+
+
+def test_a_compacted_topic_refuses_a_record_without_a_key(lab: Lab) -> None:
+    topic = lab.topic(settings={"cleanup.policy": "compact"})
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    writer.begin()
+    writer.produce(topic, b"v", None, 0)
+
+    with pytest.raises(RefusedRecordError, match="INVALID_RECORD"):
+        writer.commit(timeout_s=TIMEOUT_S)
+
+
+def test_a_keyed_record_goes_where_javas_partitioner_puts_it(lab: Lab) -> None:
+    topic = lab.topic(partitions=7)
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    keys = [f"key-{n}".encode() for n in range(20)]
+    writer.begin()
+    for key in keys:
+        writer.produce(topic, b"v", key, -1)
+    writer.commit(timeout_s=TIMEOUT_S)
+
+    wait_until(lambda: len(lab.read(topic)) == 20, within=20, what="all records")
+    assert {k: murmur2(k) % 7 for k in keys} == {r.key: r.partition for r in lab.read(topic)}
+
+
+def test_questions_about_a_topic_that_is_not_there_are_refused(lab: Lab) -> None:
+    connections = lab.coordinator(unique_name("ns"))
+    place = (unique_name("missing"), 0)
+
+    with pytest.raises(TxLayerError):
+        connections.end_offsets([place])
+    with pytest.raises(TxLayerError):
+        connections.start_offsets([place])
+
+
+def test_a_deleted_topic_is_gone_with_the_offsets_stored_for_it(lab: Lab) -> None:
+    topic, other = lab.topic(), lab.topic()
+    lab.write(topic, b"v")
+    admin, group = lab.admin(), unique_name("group")
+    admin.store_offsets(group, {(p, 0): StoredOffset(1, "") for p in (topic, other)})
+
+    lab.delete_topic(topic)
+
+    assert admin.partition_count(topic) is None
+    stored = wait_until(
+        lambda: [
+            s
+            for s in [admin.stored_offsets(group, [(topic, 0), (other, 0)])]
+            if s[topic, 0] is None
+        ],
+        within=20,
+        what="no offset for what is gone",
+    )[0]
+    assert stored[other, 0] is not None
+
+
+def test_a_topic_that_is_deleted_under_its_writer_ruins_its_kafka_transaction(lab: Lab) -> None:
+    topic = lab.topic()
+    timeout = timedelta(seconds=2)
+    writer = open_writer(lab.coordinator(unique_name("ns"), kafka_transaction_timeout=timeout))
+    write_committed(writer, topic, b"v")
+    lab.delete_topic(topic)
+    writer.begin()
+    writer.produce(topic, b"more", None, 0)
+
+    # The client believes that it has no leader for a while.
+    with pytest.raises(BrokerUnavailableError):
+        writer.commit(timeout_s=TIMEOUT_S)
+    with pytest.raises(TxLayerError):
+        writer.begin()
+
+
+def test_deleted_records_move_the_start_and_are_never_read_again(lab: Lab) -> None:
+    topic = lab.topic()
+    lab.write(topic, b"0", b"1", b"2")
+
+    lab.delete_records(topic, before=2)
+
+    connections = lab.coordinator(unique_name("ns"))
+    assert {(topic, 0): 2} == connections.start_offsets([(topic, 0)])
+    assert {(topic, 0): 3} == connections.end_offsets([(topic, 0)])
+    reader = connections.make_reader("read_committed")
+    reader.assign({(topic, 0): 0})
+    told = wait_until(
+        lambda: reader.read(record_count_max=10, timeout_s=0.1), within=20, what="the refusal"
+    )
+    assert "_AUTO_OFFSET_RESET" == told[0].error().name()
+    reader.close()
+
+
+@pytest.mark.slow
+def test_compaction_keeps_the_newest_record_of_each_key_and_every_offset(lab: Lab) -> None:
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.001",
+    }
+    topic = lab.topic(settings=settings)
+    for value in (b"a0", b"a1"):
+        lab.write(topic, value, key=b"a")
+    lab.write(topic, b"b2", key=b"b")
+    lab.write(topic, b"a3", key=b"a")
+
+    def kept() -> list[tuple[int, bytes | None]]:
+        # What is still written to is not compacted: a newer record lets it be.
+        lab.write(topic, b"newer", key=b"c")
+        lab.clean()
+        found = [(r.offset, r.value) for r in lab.read(topic) if r.key != b"c"]
+        return found if len(found) < 4 else []
+
+    assert [(2, b"b2"), (3, b"a3")] == wait_until(kept, within=90, what="compaction")

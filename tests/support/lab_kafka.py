@@ -1,0 +1,176 @@
+"""The contract suite's labs over real Kafka: plain clients, and a proxy that does the harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.broker import create_topic, unique_name
+from tests.support.faultproxy import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    FaultProxy,
+    Rules,
+)
+from tests.support.logs import Seen, read_log
+from tests.support.waiting import wait_until
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
+from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
+from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
+
+PATIENCE_S = 30
+ECHO_S = 1.5
+
+API_KEYS = {
+    "Produce": PRODUCE,
+    "InitProducerId": INIT_PRODUCER_ID,
+    "AddPartitionsToTxn": ADD_PARTITIONS,
+    "AddOffsetsToTxn": ADD_OFFSETS,
+    "EndTxn": END_TXN,
+    "TxnOffsetCommit": TXN_OFFSET_COMMIT,
+}
+
+
+class Closing(Protocol):
+    """What a lab gives back at its end."""
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+Opened = TypeVar("Opened", KafkaAdmin, KafkaCoordinatorConnections, KafkaProducerConnections)
+
+
+class KafkaLab:
+    """Topics and groups of the test's own on a broker that others use too."""
+
+    def __init__(
+        self, servers: str, *, proxy: FaultProxy | None = None, distant_servers: str = ""
+    ) -> None:
+        self._servers = servers
+        self._proxy = proxy
+        self._distant_servers = distant_servers
+        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        self._opened: list[Closing] = []
+        self._echo_count = 0
+
+    def topic(self, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+        return create_topic(
+            self._servers, unique_name("topic"), partitions=partitions, config=settings
+        )
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
+
+        def is_gone() -> bool:
+            return name not in self._admin.list_topics(timeout=PATIENCE_S).topics
+
+        wait_until(is_gone, within=PATIENCE_S, what=f"{name} is gone")
+
+    def delete_records(self, topic: str, *, before: int) -> None:
+        place = TopicPartition(topic, 0, before)
+        for future in self._admin.delete_records([place]).values():
+            future.result(PATIENCE_S)
+
+    def write(
+        self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
+    ) -> list[int]:
+        offsets: list[int] = []
+
+        def on_delivery(error: Any, record: Any) -> None:
+            assert error is None, error
+            offsets.append(record.offset())
+
+        producer = Producer({"bootstrap.servers": self._servers, "acks": "all", "log_level": 0})
+        for value in values:
+            producer.produce(topic, value, key, partition, on_delivery)
+        assert not producer.flush(PATIENCE_S)
+        return offsets
+
+    def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
+        return read_log(self._servers, [topic], isolation=isolation)[topic]
+
+    def admin(self) -> Administration:
+        return self._kept(KafkaAdmin(ClientConfig(bootstrap_servers=self._servers)))
+
+    def coordinator(self, namespace: str, **settings: Any) -> CoordinatorConnections:
+        config = CoordinatorConfig(bootstrap_servers=self._servers, namespace=namespace, **settings)
+        return self._kept(KafkaCoordinatorConnections(config))
+
+    def producer(self, **settings: Any) -> ProducerConnections:
+        config = ProducerConfig(bootstrap_servers=self._servers, **settings)
+        return self._kept(KafkaProducerConnections(config))
+
+    def nobody(self, group: str) -> Any:
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
+        try:
+            return consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+
+    def let_pass(self, time: timedelta) -> None:
+        """Real time passes by itself."""
+
+    def clean(self) -> None:
+        """The cleaner comes every 15 s."""
+
+    def close(self) -> None:
+        for opened in self._opened:
+            opened.close()
+        if self._proxy is not None:
+            self._proxy.use()
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _way(self) -> FaultProxy:
+        assert self._proxy is not None
+        return self._proxy
+
+    def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
+        config = CoordinatorConfig(
+            bootstrap_servers=self._distant_servers, namespace=namespace, **settings
+        )
+        return self._kept(KafkaCoordinatorConnections(config))
+
+    def lose_answer(self, request: str) -> None:
+        self._way.acted.clear()
+        self._way.use(Rules(actions={API_KEYS[request]: "cut_after"}, action_count_max=1))
+
+    def echo(self, request: str) -> None:
+        self._way.acted.clear()
+        self._echo_count = self._way.echoed.total()
+        action = f"cut_after+echo:{ECHO_S}"
+        self._way.use(Rules(actions={API_KEYS[request]: action}, action_count_max=1))
+
+    def wait_for_echo(self) -> None:
+        wait_until(
+            lambda: self._way.echoed.total() > self._echo_count,
+            within=PATIENCE_S,
+            what="the late request arrived",
+        )
+
+    def lost_count(self, request: str) -> int:
+        return self._way.acted[API_KEYS[request]]
+
+    def cut_off(self) -> None:
+        self._way.use(Rules(is_blackhole=True))
+
+    def reconnect(self) -> None:
+        self._way.use()
+
+    def _kept(self, opened: Opened) -> Opened:
+        self._opened.append(opened)
+        return opened

@@ -1,0 +1,44 @@
+"""Kafka's codes: every number is the client's own, and every error says the same through either log."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from txlayer.adapters.error_codes import Code
+from txlayer.adapters.memory.refusal import ClientError
+from txlayer.adapters.translation import (
+    translate_error,
+    translate_read_error,
+    translate_refusal,
+    translate_unwritten,
+    translate_writer_error,
+)
+
+
+@pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
+def test_a_code_has_the_clients_number_and_name(code: Code) -> None:
+    assert int(code) == getattr(KafkaError, code.kafka_name)
+    assert code.kafka_name == KafkaError(int(code)).name()
+
+
+@pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
+@pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True)])
+def test_an_error_means_the_same_whichever_client_reports_it(
+    code: Code, flags: tuple[bool, bool]
+) -> None:
+    is_fatal, is_abortable = flags
+    theirs = KafkaError(int(code), "said", fatal=is_fatal, txn_requires_abort=is_abortable)
+    ours = ClientError(code, "said", is_fatal=is_fatal, is_abortable=is_abortable)
+    writer = {"bootstrap_servers": "b", "transactional_id": "t"}
+
+    for said in (
+        [translate_error(e, topic="orders") for e in (theirs, ours)],
+        [translate_error(e, step="half", txn_id="id") for e in (theirs, ours)],
+        [translate_writer_error(e, **writer) for e in (theirs, ours)],
+        [translate_refusal(e, topic="orders", txn_key="k", **writer) for e in (theirs, ours)],
+        [translate_unwritten(e, topic="ns.half", txn_id="id") for e in (theirs, ours)],
+        [translate_read_error(e, bootstrap_servers="b") for e in (theirs, ours)],
+    ):
+        assert type(said[0]) is type(said[1])
+        assert str(said[0]) == str(said[1])

@@ -1,0 +1,287 @@
+"""The cluster in memory as its user sees it: time, faults, brokers that go and come."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.memory_stage import GROUP, Stage, commit, serve
+from txlayer.adapters.memory import ClientCrashedError, Fault
+from txlayer.adapters.ports import StoredOffset
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ForbiddenTopicError,
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RefusedRecordError,
+    TxLayerError,
+    UsageError,
+)
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kafka_transaction_times_out_by_the_brokers_clock() -> None:
+    stage = Stage()
+    writer = stage.writer()
+    writer.begin()
+    writer.produce("orders", b"hangs", None, 0)
+    writer.flush(timeout_s=5)
+    assert stage.world.now_ms() + 10_000 >= stage.kafka.due_ms
+
+    stage.world.advance(ms=10_001)
+
+    assert {("orders", 0): 2} == stage.connections().end_offsets([("orders", 0)])
+    with pytest.raises(ProducerFencedError):
+        writer.commit(timeout_s=5)
+
+
+def test_retention_works_by_the_brokers_clock() -> None:
+    stage = Stage()
+    stage.kafka.create_topic("brief", settings={"retention.ms": "1000"})
+    stage.kafka.append("brief", b"v")
+
+    stage.world.advance(ms=20_000)
+
+    assert [] == stage.kafka.records("brief")
+    assert {("brief", 0): 1} == stage.connections().start_offsets([("brief", 0)])
+
+
+def test_a_member_that_is_silent_for_its_session_loses_its_share() -> None:
+    stage = Stage()
+    first, second = stage.member("one"), stage.member("two")
+    serve(first, second)
+    stage.world.faults.crash("one")
+
+    stage.world.advance(ms=6_001)
+    serve(second)
+
+    share = second.take_assignment()
+    assert share is not None
+    assert 2 == len(share.partitions)
+    with pytest.raises(ClientCrashedError):
+        first.read(record_count_max=1, timeout_s=0)
+
+
+def test_a_member_whose_client_runs_keeps_its_share_without_reading_until_the_poll_interval() -> (
+    None
+):
+    stage = Stage()
+    member = stage.member()
+    serve(member)
+
+    stage.world.advance(ms=59_000)
+    serve(member)
+    assert not member.take_revocation()
+
+    stage.world.advance(ms=120_000)
+    with pytest.raises(TxLayerError, match="MAX_POLL_EXCEEDED"):
+        serve(member)
+    assert member.take_revocation()
+    serve(member)
+    assert member.take_assignment() is not None
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_join_whose_answer_is_lost_leaves_no_second_member() -> None:
+    stage = Stage()
+    stage.world.faults.plan(Fault.LOSE_ANSWER, "JoinGroup")
+    member = stage.member()
+
+    serve(member)
+    stage.world.advance(ms=200)
+    serve(member)
+
+    share = member.take_assignment()
+    assert share is not None
+    assert 2 == len(share.partitions)
+    assert 1 == len(stage.kafka.admin().group(GROUP).members)
+
+
+def test_a_repeated_produce_is_stored_once() -> None:
+    stage = Stage()
+    writer = stage.half_writer()
+    stage.world.faults.plan(Fault.REPEAT, "Produce")
+    stage.world.faults.plan(Fault.LOSE_ANSWER, "Produce")
+    reports: list[Any] = []
+
+    for value in (b"0", b"1"):
+        writer.produce("orders", value, None, 0, lambda *report: reports.append(report))
+        writer.poll(1)
+        writer.poll(1)
+
+    assert [None, None] == [error for error, _ in reports]
+    assert [0, 1] == [record.offset() for _, record in reports]
+    assert [b"0", b"1"] == stage.values()
+
+
+def test_a_record_of_unknown_outcome_may_arrive_late_and_what_follows_is_written_once() -> None:
+    stage = Stage()
+    writer = stage.half_writer(prepare_timeout=timedelta(seconds=2))
+    stage.world.faults.plan(Fault.KEEP, "Produce", times=1)
+    stage.world.faults.plan(Fault.LOSE_REQUEST, "Produce", times=1000)
+    reports: list[Any] = []
+    writer.produce("orders", b"late", None, 0, lambda error, _: reports.append(error))
+    while not reports:
+        writer.poll(1)
+    unknown = writer.error_of(reports[0], topic="txlayer.half", txn_id="id")
+    assert isinstance(unknown, OutcomeUnknownError)
+
+    stage.world.faults.forget()
+    assert 1 == stage.world.faults.release()
+    writer.produce("orders", b"next", None, 0, lambda error, _: reports.append(error))
+    writer.poll(1)
+
+    assert reports[1] is None
+    assert [b"late", b"next"] == stage.values()
+
+
+def test_a_planned_delay_lets_time_pass() -> None:
+    stage = Stage()
+    stage.world.faults.plan(Fault.DELAY, "Metadata", seconds=3)
+
+    stage.kafka.admin().partition_count("orders")
+
+    assert 3 == stage.world.passed_s
+    assert 1 == stage.world.faults.seen[Fault.DELAY, "Metadata"]
+
+
+def test_a_fault_meets_the_client_that_it_is_planned_for() -> None:
+    stage = Stage()
+    stage.world.faults.refuse("Metadata", "CLUSTER_AUTHORIZATION_FAILED", client="c")
+
+    assert 2 == stage.kafka.admin().partition_count("orders")
+    with pytest.raises(NotAuthorisedError):
+        stage.connections().topic_limits("orders")
+    assert stage.connections().topic_limits("orders") is not None
+
+
+def test_a_fatal_error_of_a_half_writer_is_told_and_nothing_is_written_any_more() -> None:
+    stage = Stage()
+    writer = stage.half_writer()
+    stage.world.faults.refuse("Produce", "OUT_OF_ORDER_SEQUENCE_NUMBER")
+    reports: list[Any] = []
+    for _ in range(2):
+        writer.produce("orders", b"v", None, 0, lambda error, _: reports.append(error))
+        writer.poll(0)
+
+    assert writer.failure() is not None
+    assert ["OUT_OF_ORDER_SEQUENCE_NUMBER", "_PURGE_QUEUE"] == [e.name() for e in reports]
+    assert [] == stage.values()
+
+
+def test_a_full_queue_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.adapters.memory.half_writer.QUEUE_MAX", 2)
+    writer = Stage().half_writer()
+    for _ in range(2):
+        writer.produce("orders", b"v", None, 0)
+
+    with pytest.raises(BufferError):
+        writer.produce("orders", b"v", None, 0)
+    assert 2 == writer.poll(0)
+    writer.produce("orders", b"v", None, 0)
+
+
+# --- brokers and topics -----------------------------------------------------------------------------------------------
+
+
+def test_brokers_that_are_down_answer_nobody_and_take_no_session_with_them() -> None:
+    stage = Stage()
+    member = stage.member()
+    serve(member)
+    stage.kafka.stop()
+
+    with pytest.raises(BrokerUnavailableError) as raised:
+        stage.connections().topic_limits("orders")
+    assert 3_000 <= (raised.value.waited_ms or 0)
+    stage.world.advance(ms=30_000)
+    stage.kafka.start()
+    serve(member)
+
+    assert not member.take_revocation()
+    assert stage.connections().topic_limits("orders") is not None
+
+
+def test_a_denied_topic_is_denied_to_all() -> None:
+    stage = Stage()
+    stage.kafka.deny("orders")
+
+    with pytest.raises(NotAuthorisedError):
+        stage.connections().topic_limits("orders")
+    with pytest.raises(ForbiddenTopicError):
+        commit(stage.writer(), b"v")
+    with pytest.raises(ForbiddenTopicError):
+        stage.kafka.records("orders")
+
+    stage.kafka.deny("orders", is_denied=False)
+    commit(stage.writer("other"), b"v")
+    assert [b"v"] == stage.values()
+
+
+def test_a_topic_without_a_leader_is_not_reachable_and_loses_nothing() -> None:
+    stage = Stage()
+    writer = stage.half_writer()
+    stage.kafka.lead("orders", is_led=False)
+    limits = stage.connections().topic_limits("orders")
+    assert limits is not None
+    assert not limits.is_reachable
+
+    reports: list[Any] = []
+    writer.produce("orders", b"v", None, 0, lambda error, _: reports.append(error))
+    writer.poll(0)
+    stage.kafka.lead("orders", is_led=True)
+    writer.poll(1)
+
+    assert [None] == reports
+    assert [b"v"] == stage.values()
+
+
+def test_a_topic_is_created_once_and_what_is_not_there_is_said_so() -> None:
+    kafka = Stage().kafka
+
+    with pytest.raises(ForbiddenTopicError):
+        kafka.create_topic("orders")
+    with pytest.raises(UsageError):
+        kafka.create_topic("bad", settings={"no.such.setting": "1"})
+    with pytest.raises(ForbiddenTopicError):
+        kafka.delete_topic("missing")
+    with pytest.raises(ForbiddenTopicError):
+        kafka.records("missing")
+    with pytest.raises(ForbiddenTopicError):
+        kafka.append("missing", b"v")
+    with pytest.raises(RefusedRecordError):
+        kafka.append("orders", b"x" * 2_000_000)
+
+
+def test_a_namespace_is_ready_for_a_coordinator() -> None:
+    kafka = Stage().kafka
+
+    kafka.create_namespace("ns", partitions=2)
+
+    names = {f"ns.{role}" for role in ("half", "op", "doubt", "check", "locks")}
+    assert names == kafka.cluster.topics.keys() - {"orders", "source"}
+    stored = kafka.stored_offsets("ns.coordinator")
+    assert {
+        (f"ns.{role}", p): StoredOffset(0, "") for role in ("half", "op") for p in (0, 1)
+    } == stored
+
+
+def test_the_same_dice_give_the_same_member_ids_and_partitions() -> None:
+    def run() -> tuple[list[int], str]:
+        stage = Stage()
+        writer = stage.half_writer()
+        for _ in range(20):
+            writer.produce("orders", b"v", None, -1)
+        writer.poll(0)
+        member = stage.member()
+        serve(member)
+        share = member.take_assignment()
+        assert share is not None
+        return [r.partition() for r in stage.kafka.records("orders")], share.member.member_id
+
+    assert run() == run()

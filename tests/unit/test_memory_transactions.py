@@ -1,0 +1,129 @@
+"""A transactional id in memory: every state and every request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from txlayer.adapters.error_codes import Code
+from txlayer.adapters.memory.refusal import RefusedError
+from txlayer.adapters.memory.transactions import EPOCH_MAX, KafkaTransaction, TransactionState
+
+PLACE = ("orders", 0)
+
+EMPTY, ONGOING, ENDING, ENDED = TransactionState
+REFUSED = Code.INVALID_TXN_STATE
+BUSY = Code.CONCURRENT_TRANSACTIONS
+
+
+def transaction(state: TransactionState) -> KafkaTransaction:
+    """One in that state; the ended ones were committed."""
+    made = KafkaTransaction("id", 1, timeout_ms=10_000)
+    if state is not EMPTY:
+        made.add(1, 0, [PLACE], 0)
+    if state in (ENDING, ENDED):
+        made.end(1, 0, is_commit=True)
+    if state is ENDED:
+        made.marked(PLACE)
+    assert state is made.state
+    return made
+
+
+REQUESTS: dict[str, Callable[[KafkaTransaction], object]] = {
+    "reopen": lambda t: t.reopen(10_000, 2),
+    "add": lambda t: t.add(1, 0, [("stock", 0)], 0),
+    "write": lambda t: t.check_part(1, 0, PLACE),
+    "commit": lambda t: t.end(1, 0, is_commit=True),
+    "abort": lambda t: t.end(1, 0, is_commit=False),
+}
+
+TABLE: dict[tuple[TransactionState, str], object] = {
+    (EMPTY, "reopen"): False,
+    (EMPTY, "add"): None,
+    (EMPTY, "write"): REFUSED,
+    (EMPTY, "commit"): REFUSED,
+    (EMPTY, "abort"): REFUSED,
+    (ONGOING, "reopen"): True,
+    (ONGOING, "add"): None,
+    (ONGOING, "write"): None,
+    (ONGOING, "commit"): True,
+    (ONGOING, "abort"): True,
+    (ENDING, "reopen"): BUSY,
+    (ENDING, "add"): BUSY,
+    (ENDING, "write"): REFUSED,
+    (ENDING, "commit"): BUSY,
+    (ENDING, "abort"): REFUSED,
+    (ENDED, "reopen"): False,
+    (ENDED, "add"): None,
+    (ENDED, "write"): REFUSED,
+    (ENDED, "commit"): False,
+    (ENDED, "abort"): REFUSED,
+}
+
+
+@pytest.mark.parametrize("state", TransactionState)
+@pytest.mark.parametrize("request_kind", REQUESTS)
+def test_each_request_is_answered_by_the_state(state: TransactionState, request_kind: str) -> None:
+    made = transaction(state)
+
+    try:
+        answer: object = REQUESTS[request_kind](made)
+    except RefusedError as exc:
+        answer = exc.code
+
+    assert TABLE[state, request_kind] == answer
+
+
+@pytest.mark.parametrize("state", TransactionState)
+@pytest.mark.parametrize("request_kind", ["add", "write", "commit", "abort"])
+def test_an_older_epoch_is_refused_in_every_state(
+    state: TransactionState, request_kind: str
+) -> None:
+    made = transaction(state)
+    made.epoch += 1
+
+    with pytest.raises(RefusedError, match="INVALID_PRODUCER_EPOCH"):
+        REQUESTS[request_kind](made)
+    assert state is made.state
+
+
+def test_a_strange_producer_id_is_refused() -> None:
+    with pytest.raises(RefusedError, match="INVALID_PRODUCER_ID_MAPPING"):
+        transaction(ONGOING).add(9, 0, [PLACE], 0)
+
+
+def test_giving_up_fences_and_aborts() -> None:
+    made = transaction(ONGOING)
+
+    made.give_up()
+
+    assert (1, ENDING, False) == (made.epoch, made.state, made.is_commit)
+    assert {PLACE} == made.unmarked
+
+
+def test_it_ends_when_the_last_marker_is_written() -> None:
+    made = transaction(ONGOING)
+    made.add(1, 0, ["group"], 0)
+    made.end(1, 0, is_commit=True)
+
+    made.marked(PLACE)
+    assert ENDING is made.state
+    made.marked("group")
+
+    assert ENDED is made.state
+
+
+def test_epochs_that_run_out_begin_anew_with_another_producer_id() -> None:
+    made = transaction(EMPTY)
+    made.epoch = EPOCH_MAX
+
+    made.reopen(10_000, 2)
+
+    assert (2, 0) == (made.producer_id, made.epoch)
+
+
+def test_only_an_ongoing_one_times_out() -> None:
+    assert 10_000 == transaction(ONGOING).due_ms
+    for state in (EMPTY, ENDING, ENDED):
+        assert float("inf") == transaction(state).due_ms

@@ -1,0 +1,46 @@
+"""Who is suspected, and who must not wait for it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.targets import TargetBook
+from txlayer.core.batch import Batch
+from txlayer.core.transaction import Transaction
+from txlayer.errors import RefusedRecordError
+
+
+class _Book:
+    def look_again_at(self, topics: Any) -> None:
+        del topics
+
+
+def suspicious(partition: int, *, line_count: int) -> Refusals:
+    """A Kafka transaction of this partition was refused."""
+    refusals = Refusals()
+    txn = Transaction("order-1/00000001", "g", "orders", 0, 0, "0", (0, 0), None)
+    batch = Batch(forwards=[txn], line_count=line_count)
+    refusals.learn(RefusedRecordError("too large"), {partition: batch}, cast("TargetBook", _Book()))
+    return refusals
+
+
+def test_a_suspected_partition_goes_alone_while_it_has_something_to_do() -> None:
+    refusals = suspicious(0, line_count=8)
+
+    assert 0 == refusals.partition_in_turn([0, 1])
+    assert 4 == refusals.line_count_max(0, 10_000)
+
+
+def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
+    # Seen in a simulated world: its last lines led to nothing, and every other partition waited for its next one.
+    refusals = suspicious(0, line_count=8)
+
+    assert refusals.partition_in_turn([1]) is None
+
+
+def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> None:
+    refusals = suspicious(0, line_count=1)
+
+    assert refusals.is_careful({0, 1})
+    assert not refusals.is_careful({1})

@@ -1,0 +1,182 @@
+"""Kafka's error codes by name and number, and what a code says about whose fault it is. Never: an exception.
+
+Numbers below zero are the client's own (librdkafka); a test holds every one of them against the client.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """The codes that somebody here has thought about; LOCAL_X is what the client calls _X."""
+
+    UNKNOWN = -1
+    NO_ERROR = 0
+    OFFSET_OUT_OF_RANGE = 1
+    INVALID_MSG = 2
+    UNKNOWN_TOPIC_OR_PART = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_FOR_PARTITION = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    MSG_SIZE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_CONFIG = 40
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_PRODUCER_ID = 59
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    STALE_MEMBER_EPOCH = 113
+    TRANSACTION_ABORTABLE = 120
+    LOCAL_FAIL = -196
+    LOCAL_TRANSPORT = -195
+    LOCAL_RESOLVE = -193
+    LOCAL_MSG_TIMED_OUT = -192
+    LOCAL_PARTITION_EOF = -191
+    LOCAL_UNKNOWN_PARTITION = -190
+    LOCAL_UNKNOWN_TOPIC = -188
+    LOCAL_ALL_BROKERS_DOWN = -187
+    LOCAL_INVALID_ARG = -186
+    LOCAL_TIMED_OUT = -185
+    LOCAL_WAIT_COORD = -180
+    LOCAL_CONFLICT = -173
+    LOCAL_STATE = -172
+    LOCAL_AUTHENTICATION = -169
+    LOCAL_TIMED_OUT_QUEUE = -166
+    LOCAL_PURGE_QUEUE = -152
+    LOCAL_PURGE_INFLIGHT = -151
+    LOCAL_FATAL = -150
+    LOCAL_INCONSISTENT = -149
+    LOCAL_MAX_POLL_EXCEEDED = -147
+    LOCAL_FENCED = -144
+    LOCAL_AUTO_OFFSET_RESET = -140
+
+    @property
+    def kafka_name(self) -> str:
+        """The name that the client gives it."""
+        name = self.name
+        return name[5:] if name.startswith("LOCAL_") else name
+
+
+# The codes that belong to one record: bisection finds it, and it is parked. A closed list.
+REFUSED_RECORD_CODES = frozenset(
+    {
+        Code.MSG_SIZE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.INVALID_RECORD,
+        Code.INVALID_MSG,
+        Code.POLICY_VIOLATION,
+        Code.LOCAL_UNKNOWN_PARTITION,
+    }
+)
+# The codes that belong to a topic: what goes there is held until it is mended.
+REFUSED_TOPIC_CODES = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.UNKNOWN_TOPIC_OR_PART,
+        Code.LOCAL_UNKNOWN_TOPIC,
+        Code.TOPIC_EXCEPTION,
+    }
+)
+# The group went on without this member: forget everything, wait for the rebalance.
+STALE_MEMBER_CODES = frozenset(
+    {
+        Code.ILLEGAL_GENERATION,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.FENCED_INSTANCE_ID,
+        Code.REBALANCE_IN_PROGRESS,
+        Code.STALE_MEMBER_EPOCH,
+    }
+)
+FENCED_CODES = frozenset({Code.LOCAL_FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH})
+NOT_AUTHORISED_CODES = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.SASL_AUTHENTICATION_FAILED,
+        Code.LOCAL_AUTHENTICATION,
+    }
+)
+# What was asked for can never be, whoever asks: more replicas than brokers, a setting that does not exist.
+MISTAKEN_CODES = frozenset(
+    {
+        Code.INVALID_CONFIG,
+        Code.INVALID_PARTITIONS,
+        Code.INVALID_REPLICATION_FACTOR,
+        Code.LOCAL_INVALID_ARG,
+    }
+)
+UNAVAILABLE_CODES = frozenset(
+    {
+        Code.LOCAL_ALL_BROKERS_DOWN,
+        Code.LOCAL_TRANSPORT,
+        Code.LOCAL_RESOLVE,
+        Code.LOCAL_TIMED_OUT,
+        Code.LOCAL_TIMED_OUT_QUEUE,
+        Code.REQUEST_TIMED_OUT,
+        Code.LOCAL_WAIT_COORD,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.NOT_COORDINATOR,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.LEADER_NOT_AVAILABLE,
+    }
+)
+# The client's knowledge of leaders is out of date: asked afresh, the question has an answer.
+STALE_LEADER_CODES = frozenset(
+    {
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.NOT_LEADER_FOR_PARTITION,
+    }
+)
+# Not failures of a reader: its client goes on by itself.
+PASSING_CODES = frozenset(
+    {
+        Code.LOCAL_ALL_BROKERS_DOWN,
+        Code.LOCAL_TRANSPORT,
+        Code.LOCAL_RESOLVE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.REQUEST_TIMED_OUT,
+    }
+)

@@ -1,0 +1,278 @@
+"""The administrator's view of a cluster in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from txlayer.adapters.administration import GroupMember, GroupState
+from txlayer.adapters.error_codes import UNAVAILABLE_CODES, Code
+from txlayer.adapters.memory.cluster import Topic
+from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
+from txlayer.adapters.memory.log import Partition
+from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
+from txlayer.adapters.memory.topics import in_effect
+from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.translation import translate_error
+from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
+from txlayer.errors import BrokerUnavailableError, LifecycleError
+
+T = TypeVar("T")
+
+ANSWER_S = 10.0
+"""How long one question waits for its answer."""
+
+
+class MemoryAdmin:
+    """One thread at a time."""
+
+    def __init__(self, link: Link, *, timeout_s: float = ANSWER_S) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """{name: state} of those of `names` that exist, with every setting in effect."""
+        found = {}
+        for name in names:
+            topic = self._look_at(name, "describe configs")
+            if topic is not None:
+                found[name] = TopicState(
+                    len(topic.partitions), topic.replication_factor, in_effect(topic.told)
+                )
+        return found
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, None when there is no such topic."""
+        found = self._look_at(topic, "describe")
+        return None if found is None else len(found.partitions)
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What a writer must know of a topic, None when there is no such topic."""
+        found = self._look_at(topic, "describe")
+        if found is None:
+            return None
+        return TopicLimits(
+            partition_count=len(found.partitions),
+            message_bytes_max=found.settings.message_bytes_max,
+            is_reachable=all(partition.is_led for partition in found.partitions),
+        )
+
+    def create(self, topics: Sequence[CreateTopic]) -> list[str]:
+        """Create topics; the names of those that this call created.
+
+        Raises:
+            UsageError: the cluster refuses a topic's form; nothing of it was created.
+        """
+        return [wanted.topic for wanted in topics if self._create(wanted)]
+
+    def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
+        """Set these settings and no other.
+
+        Raises:
+            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
+        """
+        cluster = self._link.cluster
+        by_topic: dict[str, dict[str, str]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic, {})[change.setting] = change.wanted
+        for name, settings in by_topic.items():
+            self._ask(
+                "IncrementalAlterConfigs",
+                lambda name=name, settings=settings: cluster.alter_topic(name, settings),  # type: ignore[misc]  # mypy infers no lambda with defaults
+                resource=name,
+                operation="alter configs",
+            )
+
+    # --- groups and offsets -------------------------------------------------------------------------------------------
+
+    def group(self, group: str) -> GroupState:
+        """Who is a member of a consumer group and reads what."""
+        cluster = self._link.cluster
+
+        def describe() -> GroupState:
+            cluster.begin()
+            found = cluster.group(group)
+            members = tuple(
+                GroupMember(m.member_id, m.client, "memory", tuple(sorted(m.assigned)))
+                for m in found.members.values()
+            )
+            return GroupState(found.state, members)
+
+        return self._ask("DescribeGroups", describe, resource=group, operation="describe group")
+
+    def stored_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What `group` stored for each of `partitions`, None where nothing is.
+
+        Raises:
+            BrokerUnavailableError: with `is_stable`, offsets are pending; ask again.
+        """
+        if not partitions:
+            return {}
+        link = self._link
+        try:
+            return self._ask(
+                "OffsetFetch",
+                lambda: link.broker.stored_offsets(group, partitions, is_stable=is_stable),
+                resource=group,
+                operation="read stored offsets",
+                foreseen={Code.UNSTABLE_OFFSET_COMMIT},
+            )
+        except RefusedError as exc:
+            # The real client says so at once. Who asks again and again must let others run meanwhile.
+            link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=RETRY_BACKOFF_S)
+            raise BrokerUnavailableError(f"offsets of {group} are pending") from exc
+
+    def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store offsets for a group that nobody is a member of; it need not exist.
+
+        Raises:
+            LifecycleError: the group has active members; nothing was stored.
+        """
+        broker, wanted = self._link.broker, dict(offsets)
+        if not wanted:
+            return
+        try:
+            self._ask(
+                "OffsetCommit",
+                lambda: broker.store_offsets(group, wanted),
+                resource=group,
+                operation="store offsets",
+                foreseen={Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS},
+            )
+        except RefusedError as exc:
+            raise LifecycleError(
+                f"the group {group} has active members; stop them first", state="active"
+            ) from exc
+
+    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        return self._offsets(partitions, lambda p: p.first_offset)
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
+        return self._offsets(partitions, lambda p: p.end(is_committed=is_committed))
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        found = self._offsets(partitions, lambda p: p.offset_at(at_ms, is_committed=True))
+        after = [place for place, offset in found.items() if offset < 0]
+        return {**found, **self.end_offsets(after)}
+
+    def watermarks(self, partition: TopicPartition, *, is_committed: bool) -> tuple[int, int]:
+        """(first offset, next offset as this isolation sees it)."""
+        first = self._offsets([partition], lambda p: p.first_offset)[partition]
+        return first, self.end_offsets([partition], is_committed=is_committed)[partition]
+
+    # --- what several questions share ---------------------------------------------------------------------------------
+
+    def _look_at(self, name: str, operation: str) -> Topic | None:
+        cluster = self._link.cluster
+        return self._ask(
+            "Metadata", lambda: cluster.look_at(name), resource=name, operation=operation
+        )
+
+    def _create(self, wanted: CreateTopic) -> bool:
+        cluster = self._link.cluster
+
+        def create() -> None:
+            cluster.create_topic(
+                wanted.topic,
+                partition_count=wanted.partition_count,
+                replication_factor=wanted.replication_factor or 1,
+                settings=wanted.settings,
+            )
+
+        try:
+            self._ask(
+                "CreateTopics",
+                create,
+                resource=wanted.topic,
+                operation="create",
+                foreseen={Code.TOPIC_ALREADY_EXISTS},
+            )
+        except RefusedError:
+            return False
+        return True
+
+    def _offsets(
+        self, partitions: Collection[TopicPartition], find: Callable[[Partition], int]
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        broker = self._link.broker
+        return self._ask(
+            "ListOffsets",
+            lambda: broker.offsets(partitions, find),
+            resource=next(iter(partitions))[0],
+            operation="list offsets",
+        )
+
+    def _is_stable(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        self._link.cluster.catch_up()
+        found = self._link.cluster.group(group)
+        return not any(found.is_pending(place) for place in partitions)
+
+    def _ask(
+        self,
+        request: str,
+        act: Callable[[], T],
+        *,
+        resource: str,
+        operation: str,
+        foreseen: Collection[Code] = (),
+    ) -> T:
+        """The answer.
+
+        Raises:
+            RefusedError: a `foreseen` one, whose meaning the caller knows.
+            TxLayerError: any other refusal, or no answer in time.
+        """
+        link, started = self._link, self._link.world.monotonic()
+        while True:
+            try:
+                return link.ask(request, act)
+            except NoAnswerError as exc:
+                trouble: Exception = exc
+            except RefusedError as exc:
+                if exc.code in foreseen:
+                    raise
+                if exc.code not in UNAVAILABLE_CODES:
+                    raise translate_error(
+                        ClientError(exc.code),
+                        bootstrap_servers=link.bootstrap_servers,
+                        topic=resource,
+                        resource=resource,
+                        operation=operation,
+                    ) from exc
+                trouble = exc
+            waited_s = link.world.monotonic() - started
+            if waited_s >= self._timeout_s:
+                raise BrokerUnavailableError(
+                    f"no broker answered: {trouble}",
+                    bootstrap_servers=link.bootstrap_servers,
+                    waited_ms=int(waited_s * 1000),
+                ) from trouble
+            link.pause(min(link.jittered(RETRY_BACKOFF_S), self._timeout_s - waited_s))

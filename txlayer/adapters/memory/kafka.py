@@ -1,0 +1,263 @@
+"""`MemoryKafka`: a cluster in memory as its user sees it. Never: a request of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Literal, TypeVar
+
+from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.broker import Broker
+from txlayer.adapters.memory.cluster import Cluster
+from txlayer.adapters.memory.connections import (
+    MemoryCoordinatorConnections,
+    MemoryProducerConnections,
+    make_history,
+)
+from txlayer.adapters.memory.link import Link
+from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
+from txlayer.adapters.memory.refusal import ClientError, RefusedError
+from txlayer.adapters.memory.world import ThreadWorld, World
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.ports import HistoryReader, StoredOffset, TopicPartition
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.translation import translate_error
+from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig, SystemTopics
+from txlayer.core.messages import Headers
+from txlayer.core.topicspec import CreateTopic
+from txlayer.errors import ForbiddenTopicError
+
+BOOTSTRAP_SERVERS = "127.0.0.1:0"
+"""What settings may name as the brokers' address; nothing listens there."""
+
+T = TypeVar("T")
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+def at_once() -> float:
+    """Markers are written when the Kafka transaction ends."""
+    return 0.0
+
+
+class MemoryKafka:
+    """A Kafka cluster in memory that keeps Kafka's promises, and no kinder ones.
+
+    Any thread may use it in a `ThreadWorld`, which it runs in unless told otherwise.
+
+    Args:
+        world: time, dice, network.
+        broker_count: how many replicas a topic may ask for; they never fall behind each other.
+        marker_delay_ms: asked for each marker how much later than the end of its Kafka transaction it is written;
+            `float("inf")`: not before `land_markers`.
+    """
+
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        broker_count: int = 1,
+        marker_delay_ms: Callable[[], float] = at_once,
+    ) -> None:
+        self.world: World = ThreadWorld() if world is None else world
+        self._cluster = Cluster(
+            self.world, broker_count=broker_count, marker_delay_ms=marker_delay_ms
+        )
+        self._broker = Broker(self._cluster)
+        self._broker_count = broker_count
+        self._numbers = count(1)
+
+    bootstrap_servers = BOOTSTRAP_SERVERS
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its state, for whoever judges a run; to change it use `do`."""
+        return self._cluster
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def connect_producer(
+        self, config: ProducerConfig, *, client: str | None = None
+    ) -> MemoryProducerConnections:
+        """What `TransactionalProducer(connect=…)` takes; `client` is its name for faults (producer-1, …)."""
+        return MemoryProducerConnections(self._link(client, "producer"), config)
+
+    def connect_coordinator(
+        self, config: CoordinatorConfig, *, client: str | None = None
+    ) -> MemoryCoordinatorConnections:
+        """What a `Coordinator` takes; `client` is its name for faults (coordinator-1, …)."""
+        return MemoryCoordinatorConnections(self._link(client, "coordinator"), config)
+
+    def admin(self, *, client: str | None = None) -> MemoryAdmin:
+        """The administrator's view."""
+        return MemoryAdmin(self._link(client, "admin"))
+
+    def history(self, config: ClientConfig, *, client: str | None = None) -> HistoryReader:
+        """What reads a transaction's traces."""
+        return make_history(self._link(client, "history"), config)
+
+    def do(self, act: Callable[[], T]) -> T:
+        """Do something to the cluster at once, past every network; nobody else touches it meanwhile."""
+        return self.world.change(act)
+
+    def _link(self, client: str | None, role: str) -> Link:
+        name = client or f"{role}-{next(self._numbers)}"
+        return Link(
+            self.world,
+            self._cluster,
+            self._broker,
+            client=name,
+            bootstrap_servers=BOOTSTRAP_SERVERS,
+        )
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic with settings as Kafka names them (`cleanup.policy`, `retention.ms`, `message.timestamp.type`, …).
+
+        Raises:
+            UsageError: its form is none. Nothing was created.
+            ForbiddenTopicError: there is one of this name, which stays as it is.
+        """
+        wanted = CreateTopic(name, partitions, 1, dict(settings or {}), why="asked for")
+        if not self.admin().create([wanted]):
+            raise ForbiddenTopicError("it exists", topic=name, reason="TOPIC_ALREADY_EXISTS")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and every offset that was stored for it.
+
+        Raises:
+            ForbiddenTopicError: there is none.
+        """
+        try:
+            self.do(lambda: self._cluster.delete_topic(name))
+        except RefusedError as exc:
+            raise ForbiddenTopicError(
+                "no such topic", topic=name, reason=exc.code.kafka_name
+            ) from exc
+
+    def create_namespace(
+        self,
+        namespace: str = "txlayer",
+        *,
+        partitions: int | None = None,
+        files: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """The topics of a namespace and where its coordinators begin, as `txlayer topics apply` does.
+
+        `files` are the topic files, for those who make many clusters: reading them takes most of the time.
+        """
+        Namespace(
+            self.admin(),
+            topics=SystemTopics(namespace),
+            files=read_topic_files() if files is None else files,
+        ).apply(partition_count=partitions, replication_factor=self._broker_count)
+
+    def deny(self, topic: str, *, is_denied: bool = True) -> None:
+        """Nobody may read, write or look at it; or everybody again."""
+        denied = self._cluster.denied
+        self.do(lambda: denied.add(topic) if is_denied else denied.discard(topic))
+
+    def lead(self, topic: str, *, is_led: bool) -> None:
+        """Whether its partitions have leaders."""
+
+        def set_all() -> None:
+            for partition in self._cluster.topics[topic].partitions:
+                partition.is_led = is_led
+
+        self.do(set_all)
+
+    def delete_records(self, topic: str, partition: int, *, before: int) -> None:
+        """Remove records as an administrator may, or as retention does."""
+        self.do(lambda: self._cluster.partitions[topic, partition].delete_before(before))
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """No broker answers any more; what is stored stays."""
+        self.do(self._cluster.shut_down)
+
+    def start(self) -> None:
+        """The brokers are back."""
+        self.do(self._cluster.restart)
+
+    def land_markers(self, *, count: int | None = None) -> int:
+        """Write `count` of the markers that are under way, the oldest first (None: all); how many there were."""
+        return self.do(lambda: self._cluster.land_markers(count=count))
+
+    @property
+    def marker_count(self) -> int:
+        """Markers under way."""
+        return self._cluster.marker_count
+
+    def clean(self) -> None:
+        """Retention and compaction now; by themselves they come every 15 s of the brokers' clock."""
+        self.do(self._cluster.clean)
+
+    @property
+    def due_ms(self) -> float:
+        """When time alone changes something next, by the brokers' clock: a world that moves its clock stops there."""
+        return self._cluster.due_ms
+
+    def catch_up(self) -> None:
+        """Do what time has brought; every request does it by itself."""
+        self.do(self._cluster.catch_up)
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int = 0,
+        headers: Headers | None = None,
+        timestamp_ms: int = 0,
+    ) -> int:
+        """Write one record as a plain producer does; its offset.
+
+        Raises:
+            ForbiddenTopicError, RefusedRecordError: it was not written.
+        """
+        record = MemoryRecord(
+            topic, partition, key, value, headers or None, (CREATE_TIME, timestamp_ms)
+        )
+        try:
+            return self.do(lambda: self._broker.produce((topic, partition), [record]))
+        except RefusedError as exc:
+            raise translate_error(ClientError(exc.code), topic=topic) from exc
+
+    def records(self, topic: str, *, isolation: Isolation = "read_committed") -> list[MemoryRecord]:
+        """Every record that a reader of this isolation sees now, partition by partition, in offset order.
+
+        Raises:
+            ForbiddenTopicError: there is no such topic.
+        """
+        is_committed = isolation == "read_committed"
+
+        def look() -> list[MemoryRecord]:
+            self._cluster.catch_up()
+            found: list[MemoryRecord] = []
+            for partition in self._cluster.topic(topic).partitions:
+                found += partition.visible(is_committed=is_committed)
+            return found
+
+        try:
+            return self.do(look)
+        except RefusedError as exc:
+            raise ForbiddenTopicError(topic=topic, reason=exc.code.kafka_name) from exc
+
+    def stored_offsets(self, group: str) -> dict[TopicPartition, StoredOffset]:
+        """Every offset that a group stored and that counts."""
+        return self.do(
+            lambda: {
+                place: offset for place, (_, offset) in self._cluster.group(group).stored.items()
+            }
+        )

@@ -1,0 +1,194 @@
+"""A client's errors → ours, for every log that speaks Kafka's codes. Never: an exception of a client library.
+
+Order of the questions: `fatal()`, then `txn_requires_abort()`, then `retriable()`; after a fatal error the client
+calls its own answer retriable for ever (docs/explanation/kafka.md, Errors).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from txlayer.adapters.error_codes import (
+    FENCED_CODES,
+    MISTAKEN_CODES,
+    NOT_AUTHORISED_CODES,
+    REFUSED_RECORD_CODES,
+    REFUSED_TOPIC_CODES,
+    STALE_LEADER_CODES,
+    STALE_MEMBER_CODES,
+    UNAVAILABLE_CODES,
+    Code,
+)
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    FencedError,
+    ForbiddenTopicError,
+    MemberFencedError,
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
+
+
+class ClientError(Protocol):
+    """A client's error as far as it is asked here."""
+
+    def code(self) -> int:
+        """Kafka's number."""
+        ...
+
+    def name(self) -> str:
+        """Kafka's name."""
+        ...
+
+    def str(self) -> str:
+        """What a person may read."""
+        ...
+
+    def fatal(self) -> bool:
+        """The client is of no use any more."""
+        ...
+
+    def retriable(self) -> bool:
+        """The same call may be made again."""
+        ...
+
+    def txn_requires_abort(self) -> bool:
+        """The Kafka transaction must be given up."""
+        ...
+
+
+def detail_of(error: ClientError) -> str:
+    """Name and sentence."""
+    return f"{error.name()}: {error.str()}"
+
+
+def translate_error(
+    error: ClientError,
+    *,
+    bootstrap_servers: str | None = None,
+    waited_ms: int | None = None,
+    topic: str | None = None,
+    resource: str | None = None,
+    operation: str | None = None,
+    transactional_id: str | None = None,
+    txn_id: str | None = None,
+    step: str | None = None,
+) -> TxLayerError:
+    """Our error for a client's; raise it `from` the original.
+
+    What is not known becomes `OutcomeUnknownError` where a `step` is named (it may have happened), else
+    `TxLayerError` with the client's own words.
+    """
+    code = error.code()
+    detail = detail_of(error)
+    if code in FENCED_CODES:
+        return ProducerFencedError(detail, transactional_id=transactional_id)
+    if code in NOT_AUTHORISED_CODES:
+        return NotAuthorisedError(detail, resource=resource or topic, operation=operation)
+    if code in REFUSED_RECORD_CODES:
+        return RefusedRecordError(detail, topic=topic, reason=error.name())
+    if code in REFUSED_TOPIC_CODES:
+        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    if step is not None:
+        return OutcomeUnknownError(detail, txn_id=txn_id, step=step)
+    if code in MISTAKEN_CODES:
+        return UsageError(f"{topic}: {detail}" if topic else detail)
+    if code in UNAVAILABLE_CODES:
+        return BrokerUnavailableError(
+            detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms
+        )
+    if code in STALE_LEADER_CODES:
+        return RetriableError(detail)
+    return TxLayerError(detail)
+
+
+# --- a transactional writer -------------------------------------------------------------------------------------------
+
+
+def translate_writer_error(
+    error: ClientError, *, bootstrap_servers: str, transactional_id: str
+) -> TxLayerError:
+    """What a call of a transactional client failed with."""
+    code, detail = error.code(), detail_of(error)
+    if code in STALE_MEMBER_CODES:
+        return MemberFencedError(detail)
+    if code == Code.LOCAL_FATAL:
+        # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
+        # what follows is the same: close, and let the group say who owns the partitions before going on.
+        return ProducerFencedError(detail, transactional_id=transactional_id)
+    if not error.fatal():
+        if code in REFUSED_RECORD_CODES:
+            return RefusedRecordError(detail, reason=error.name())
+        if code in REFUSED_TOPIC_CODES or code == Code.LOCAL_INCONSISTENT:
+            return ForbiddenTopicError(detail, reason=error.name())
+    return translate_error(
+        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
+    )
+
+
+def translate_refusal(
+    error: ClientError, *, topic: str, txn_key: str, bootstrap_servers: str, transactional_id: str
+) -> TxLayerError:
+    """What a delivery report of a transactional client means: whose fault it is, the record's, its topic's or the cluster's."""
+    code, detail = error.code(), detail_of(error)
+    if code in REFUSED_RECORD_CODES:
+        return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
+    if code in REFUSED_TOPIC_CODES:
+        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    return translate_writer_error(
+        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
+    )
+
+
+def unanswered_commit(error: ClientError) -> RetriableError | None:
+    """The error of a commit that is merely not answered yet; None: it failed."""
+    if not error.fatal() and not error.txn_requires_abort() and error.retriable():
+        return RetriableError(detail_of(error))
+    return None
+
+
+# --- a writer of half and op records ----------------------------------------------------------------------------------
+
+
+def translate_fatal(error: ClientError) -> FencedError:
+    """A fatal error of an idempotent client."""
+    return FencedError(
+        f"{detail_of(error)}; this client writes nothing any more, close it and make a new one"
+    )
+
+
+def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLayerError:
+    """What a half or op record's report, or an exception of `produce`, means for it."""
+    if error.fatal():
+        return translate_fatal(error)
+    if error.code() == Code.LOCAL_PURGE_QUEUE:
+        return RetriableError("closed before the record was sent")
+    return translate_error(
+        error,
+        topic=topic,
+        resource=topic,
+        operation="write",
+        txn_id=txn_id,
+        step=topic.rpartition(".")[2],
+    )
+
+
+# --- a member of a group ----------------------------------------------------------------------------------------------
+
+
+def translate_read_error(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
+    """What an error among the records of a member of the coordinator group means."""
+    if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
+        return ConfigError(
+            f"the stored offset is not in the log any more ({error.str()}); what was there is lost to the coordinator: "
+            "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
+            name="stored offset",
+            expected="an offset within the topic's retention",
+        )
+    return translate_error(error, bootstrap_servers=bootstrap_servers)
