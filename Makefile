@@ -7,7 +7,10 @@ SUBJECTS := throughput latency recovery failover
 STAMP := .venv/.set-up
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
-.PHONY: demo test check fix integration e2e bench setup lint jars clean
+SEED ?=
+MINUTES ?= 1
+
+.PHONY: demo test check fix integration e2e simulate chaos bench setup lint jars clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -28,6 +31,14 @@ integration: setup jars
 
 e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
+
+# One world as a table (SEED=n), or as many as there is time for (MINUTES=n).
+simulate: setup
+	$(BIN)/python -m tests.simulation.explore $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
+
+# Random faults on three real brokers, for MINUTES; `make test` takes one.
+chaos: setup jars
+	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py
 
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
