@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("txlayer", "spark", "tests", "bench", "examples")
+TOOLS_FILES = {".git", ".coverage"}
 TEXT = (*CODE, "topics", "compose", "docs", ".ci")
 TEXT_SUFFIXES = {
     ".py",
@@ -36,7 +37,7 @@ BODY_LINES_MAX = 50
 
 def files(folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
     """Our files of these kinds; what tools leave behind is not ours."""
-    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name not in TOOLS_FILES]
     for folder in folders:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     return sorted(
