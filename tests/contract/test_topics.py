@@ -273,3 +273,15 @@ def test_compaction_keeps_the_newest_record_of_each_key_and_every_offset(lab: La
         return found if len(found) < 4 else []
 
     assert [(2, b"b2"), (3, b"a3")] == wait_until(kept, within=90, what="compaction")
+
+
+def test_a_record_just_below_kafkas_own_limit_is_accepted(lab: Lab) -> None:
+    topic = lab.topic()
+    large = random.Random(2).randbytes(990_000)
+
+    assert [0] == lab.write(topic, large)
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    write_committed(writer, topic, large)
+
+    wait_until(lambda: len(lab.read(topic)) == 2, within=20, what="both records")
+    assert [large, large] == [r.value for r in lab.read(topic)]

@@ -123,23 +123,32 @@ class MemoryAdmin:
         """What `group` stored for each of `partitions`, None where nothing is.
 
         Raises:
-            BrokerUnavailableError: with `is_stable`, offsets are pending; ask again.
+            BrokerUnavailableError: with `is_stable`, offsets stayed pending all the time; ask again.
         """
         if not partitions:
             return {}
         link = self._link
-        try:
-            return self._ask(
-                "OffsetFetch",
-                lambda: link.broker.stored_offsets(group, partitions, is_stable=is_stable),
-                resource=group,
-                operation="read stored offsets",
-                foreseen={Code.UNSTABLE_OFFSET_COMMIT},
+        started = link.world.monotonic()
+        while True:
+            try:
+                return self._ask(
+                    "OffsetFetch",
+                    lambda: link.broker.stored_offsets(group, partitions, is_stable=is_stable),
+                    resource=group,
+                    operation="read stored offsets",
+                    foreseen={Code.UNSTABLE_OFFSET_COMMIT},
+                )
+            except RefusedError as exc:
+                waited_s = link.world.monotonic() - started
+                if waited_s >= self._timeout_s:
+                    raise BrokerUnavailableError(
+                        f"the stored offsets of {group} did not come: some are pending",
+                        bootstrap_servers=link.bootstrap_servers,
+                        waited_ms=int(waited_s * 1000),
+                    ) from exc
+            link.world.wait(
+                lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s
             )
-        except RefusedError as exc:
-            # The real client says so at once. Who asks again and again must let others run meanwhile.
-            link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=RETRY_BACKOFF_S)
-            raise BrokerUnavailableError(f"offsets of {group} are pending") from exc
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets for a group that nobody is a member of; it need not exist.

@@ -20,6 +20,10 @@ OFFSET_METADATA_BYTES_MAX = 4_096
 """Kafka's `offset.metadata.max.bytes`."""
 
 
+_PASSED_OVER = (Code.NOT_LEADER_FOR_PARTITION, Code.UNKNOWN_TOPIC_OR_PART)
+"""A reader's client keeps these to itself and asks again."""
+
+
 class Fetched(NamedTuple):
     """What one partition had: records, or a refusal."""
 
@@ -81,7 +85,7 @@ class Broker:
                     position, count_max=count_max, is_committed=is_committed
                 )
             except RefusedError as exc:
-                if exc.code is not Code.NOT_LEADER_FOR_PARTITION:
+                if exc.code not in _PASSED_OVER:
                     answers.append(Fetched.refused(place, position, exc.code))
                 continue
             is_at_end = next_position >= partition.end(is_committed=is_committed)

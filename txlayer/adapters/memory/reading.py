@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES, REFUSED_TOPIC_CODES, Code
+from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES, Code
 from txlayer.adapters.memory.broker import Fetched
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import TopicPartition
 
-_TOLD_CODES = REFUSED_TOPIC_CODES | NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
+_TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
 """Answers that become an error among the records; the client keeps the others to itself and asks again."""
 
 
@@ -63,7 +63,9 @@ class Reading:
             if place in self._paused or place in self._refused:
                 continue
             partition = partitions.get(place)
-            if partition is None or place[0] in cluster.denied:
+            if partition is None:
+                continue  # the client waits for the topic without a word
+            if place[0] in cluster.denied:
                 return True
             if partition.is_led and (
                 partition.end(is_committed=is_committed) != position

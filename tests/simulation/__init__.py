@@ -1,0 +1,1 @@
+"""Simulated worlds: the whole system in one process, under one seed."""

@@ -1,0 +1,232 @@
+"""Producer processes with their databases: the real engine, steps and pipeline, on one greenlet. Never: their threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.simulation.people import GROUP, say_line, settle
+from tests.simulation.plan import (
+    NAMESPACE,
+    SMALL_TARGET,
+    End,
+    PlannedTransaction,
+)
+from tests.simulation.processes import Process
+from txlayer.adapters.ports import TopicLimits
+from txlayer.config import ProducerConfig
+from txlayer.core.messages import (
+    ROLLBACK,
+    UNKNOWN,
+    Message,
+)
+from txlayer.errors import TxLayerError
+from txlayer.producer import steps
+from txlayer.producer.engine import Engine, assemble
+from txlayer.producer.flight import Flight
+from txlayer.producer.ops import OpQueue
+from txlayer.producer.waiting import Blocking
+
+if TYPE_CHECKING:
+    from tests.simulation.society import Society
+
+SERVE_S = 1.0
+"""A producer process that has nothing to do looks up this often."""
+
+
+CONFIG = ProducerConfig(
+    namespace=NAMESPACE,
+    in_flight_max=3,
+    prepare_timeout=timedelta(seconds=2),
+    start_timeout=timedelta(seconds=2),
+)
+
+
+class Pause(NamedTuple):
+    """A local transaction takes its time."""
+
+    seconds: float
+
+
+class Life:
+    """One transaction of a producer process, under way."""
+
+    __slots__ = ("due_at", "is_over", "steps")
+
+    def __init__(self, life: Generator[Any, Any, None]) -> None:
+        self.steps = life
+        self.due_at = 0.0
+        self.is_over = False
+
+    def wake(self) -> None:
+        """What it waits for may have come."""
+        self.due_at = 0.0
+
+    def advance(self, now: float) -> None:
+        """Go on until it waits."""
+        answer: Any = None
+        try:
+            while True:
+                wish = self.steps.send(answer)
+                answer = None
+                self.due_at = float("inf")
+                while isinstance(wish, Blocking):
+                    try:
+                        answer = wish.call()
+                    except TxLayerError as exc:
+                        wish = self.steps.throw(exc)
+                    else:
+                        wish = self.steps.send(answer)
+                        answer = None
+                if isinstance(wish, Pause):
+                    self.due_at = now + wish.seconds
+                    return
+                if wish(self.wake):
+                    return
+        except StopIteration:
+            self.is_over = True
+
+
+class ProducerProcess:
+    """The real engine, steps and pipeline of a producer, driven by one greenlet; and the user's database."""
+
+    def __init__(
+        self, society: Society, number: int, transactions: tuple[PlannedTransaction, ...]
+    ) -> None:
+        self._society = society
+        self._world = society.world
+        self._slot = f"p{number}"
+        self._todo = deque(transactions)
+        self._begun: dict[str, PlannedTransaction] = {}
+        self._attempt = 0
+        self._process = Process("", "")
+        self._engine: Engine
+
+    def start(self, *, after_s: float = 0.0) -> None:
+        """A new incarnation."""
+        self._society.busy_producers.add(self._slot)
+        self._process = self._society.new_process(self._slot)
+        self._process.on_death = self._on_death
+        self._world.start(self._process, self._run, after_s=after_s)
+
+    def _on_death(self, away_s: float) -> None:
+        self.start(after_s=0.0 if self._society.is_healing else away_s)
+
+    def _run(self) -> None:
+        try:
+            self._produce()
+            self._society.busy_producers.discard(self._slot)
+        except TxLayerError as exc:
+            self._world.note(self._process.name, "ends", str(exc))
+            if not self._process.is_dead:
+                self._process.on_death = None
+                self.start(after_s=0.5)
+
+    def _produce(self) -> None:
+        society, world = self._society, self._world
+        config = CONFIG
+        connections = society.kafka.connect_producer(config, client=self._process.name)
+        topics = config.topics
+        half, op = connections.topic_limits(topics.half), connections.topic_limits(topics.op)
+        assert half is not None
+        assert op is not None
+        self._engine = engine = assemble(
+            config, connections, half, op, group=GROUP, serializer=None
+        )
+        # What a message for them needs is known from before: they came late, or shrank.
+        engine.encoder.learn("late", TopicLimits(1, None, is_reachable=True))
+        target_partitions = society.plan.settings.target_partitions
+        engine.encoder.learn(SMALL_TARGET, TopicLimits(target_partitions, None, is_reachable=True))
+        self._ask_what_became_of_the_others()
+        lives: list[Life] = []
+        while self._todo or lives or engine.pipeline.in_flight_count:
+            now = world.now
+            while self._todo and self._todo[0].at_s <= now:
+                lives.append(Life(self._live(self._todo.popleft())))
+            for life in lives:
+                if life.due_at <= now:
+                    life.advance(now)
+            lives = [life for life in lives if not life.is_over]
+            due = [life.due_at for life in lives] + [t.at_s for t in list(self._todo)[:1]]
+            timeout_s = min([*due, now + SERVE_S]) - world.now
+            engine.pipeline.serve(max(timeout_s, 0.001))
+            fatal = engine.pipeline._writer.failure()
+            if fatal is not None:
+                raise fatal
+
+    # --- one transaction ----------------------------------------------------------------------------------------------
+
+    def _live(self, planned: PlannedTransaction) -> Generator[Any, Any, None]:
+        engine, society, databases = self._engine, self._society, self._society.databases
+        self._attempt += 1
+        key = f"{planned.txn_id}/{self._attempt:08x}"
+        self._begun[key] = planned
+        place = engine.identity.place(planned.ordering_key, planned.order, None)
+        messages = [
+            Message(
+                topic,
+                (planned.ordering_key or planned.txn_id) if has_key else None,
+                f"{key}#{index}".ljust(size, "x"),
+            )
+            for index, (topic, size, has_key) in enumerate(planned.messages)
+        ]
+        try:
+            flight = yield from steps.launch(engine, self._make_flight, messages, place, key)
+            yield from steps.stored(engine, flight)
+        except TxLayerError as exc:
+            self._world.note(self._process.name, "gives up", f"{key}: {type(exc).__name__}")
+            databases[key] = ROLLBACK
+            return
+        partition = flight.half_partition
+        society.acknowledged.append(
+            (society.config.topics.half, partition, flight.last_half_offset)
+        )
+        self._world.note(
+            self._process.name, "prepared", f"{key} at {partition}:{flight.last_half_offset}"
+        )
+        self._others_say(planned, key, partition, flight.last_half_offset)
+        if planned.end is End.PREPARED:
+            self._world.die(away_s=0.5)
+        if planned.work_s:
+            yield Pause(planned.work_s)
+        if databases.setdefault(key, planned.local) is not planned.local:
+            return  # somebody said rollback while this process slept
+        if planned.end is End.LOCAL:
+            self._world.die(away_s=0.5)
+        if planned.is_silent:
+            steps.resolve(engine, flight, UNKNOWN)
+            return
+        steps.resolve(engine, flight, planned.local)
+        if planned.end is End.RESOLVED:
+            self._world.die(away_s=0.5)
+        try:
+            result = yield from steps.result(engine, flight)
+        except TxLayerError:
+            return
+        society.acknowledged.append((society.config.topics.op, partition, result.op_offset))
+        self._world.note(self._process.name, planned.local.name, f"{key} at op {result.op_offset}")
+
+    def _make_flight(self, queue: OpQueue, key: str, _born_ms: int, count: int) -> Flight:
+        return Flight(queue, key, int(self._world.wall_clock() * 1000), count)
+
+    def _others_say(
+        self, planned: PlannedTransaction, key: str, partition: int, last_offset: int
+    ) -> None:
+        for line in planned.lines:
+            if line.resolution is not UNKNOWN:  # whoever says it does not ask the database
+                self._society.contradicted.add(key)
+            say = partial(say_line, self._society, key, partition, last_offset, line)
+            self._world.after(line.after_s, say)
+
+    def _ask_what_became_of_the_others(self) -> None:
+        """A process that comes back tells of some of those that it left behind; of the others nobody says anything."""
+        databases, dice = self._society.databases, self._world.random
+        for key, planned in self._begun.items():
+            # Whatever has not been written into the database by now never will be.
+            local = databases.setdefault(key, ROLLBACK)
+            if planned.end is not None and dice.random() < 0.5:
+                self._world.after(0.05, partial(settle, self._society, key, local))
+        self._begun.clear()

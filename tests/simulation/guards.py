@@ -1,0 +1,172 @@
+"""Every guard that lives in code, the promise it keeps, and a seed whose world is clean with it and red without.
+
+`python -m tests.simulation.seek` looks for the seeds anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from tests.simulation import unguarded as un
+from tests.simulation.society import Variant
+from tests.simulation.unguarded import coordinator_with, wrapped
+from tests.support.checker import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard, and how a world looks without it."""
+
+    name: str
+    promise: str
+    place: str
+    without: Variant
+    seed: int
+    kinds: frozenset[Kind]
+    """What a world without it has at least one of."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of both worlds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondLine:
+    """A guard behind which another one stands: worlds without it are clean."""
+
+    name: str
+    place: str
+    without: Variant
+    why: str
+
+
+_K = Kind
+_LOSS = frozenset({_K.LOST, _K.FORGOTTEN, _K.DROPPED})
+_TWICE = frozenset({_K.DUPLICATE})
+_STUCK = frozenset({_K.RESTLESS, _K.HANGING})
+_SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
+
+GUARDS: tuple[Guard, ...] = (
+    Guard(
+        "a producer that may be haunted is replaced", "P2", "publish.py",
+        Variant(settings={"recycle_after": timedelta(hours=1)}), 19, _LOSS | _TWICE | {_K.TORN},
+    ),
+    Guard(
+        "offsets carry the group's generation", "P2", "loop.py, group.py",
+        wrapped(un.Unfenced), 504, _TWICE | {_K.BACKWARDS},
+    ),
+    Guard(
+        "a Kafka transaction begins only after the one before succeeded", "P1", "publish.py",
+        Variant(make=coordinator_with(publisher=un.ImpatientPublisher)), 6, _LOSS,
+    ),
+    Guard(
+        "offsets are stored in the Kafka transaction that forwards", "P2", "publish.py",
+        Variant(make=coordinator_with(publisher=un.TwoStepPublisher)), 6, _TWICE,
+    ),
+    Guard(
+        "doubt is written in the Kafka transaction that stores the offsets", "P1", "publish.py",
+        Variant(make=coordinator_with(publisher=un.LateDoubtPublisher)), 38, _LOSS,
+    ),
+    Guard(
+        "after any error the ledgers are built again", "P2", "loop.py",
+        Variant(make=un.StubbornCoordinator), 108, _TWICE | _LOSS,
+    ),
+    Guard(
+        "a successor fences the writers before it", "P11", "recovery.py",
+        Variant(make=coordinator_with(recovery=un.TrustingRecovery)), 6, _STUCK, _SLOW_KAFKA,
+    ),
+    Guard(
+        "a process fences what it left open itself", "P11", "recovery.py",
+        Variant(make=coordinator_with(recovery=un.ForgetfulRecovery)), 148, _STUCK, _SLOW_KAFKA,
+    ),
+    Guard(
+        "a writer's name is stored before it forwards", "P11", "loop.py",
+        Variant(make=un.NamelessCoordinator), 46, _STUCK, _SLOW_KAFKA,
+    ),
+    Guard(
+        "a successor waits for stable offsets", "P2", "recovery.py",
+        wrapped(un.Unstable), 77, _TWICE,
+    ),
+    Guard(
+        "doubt is read with read_committed", "P1", "recovery.py",
+        wrapped(un.Uncommitted), 15, _LOSS | _TWICE | {_K.PHANTOM, _K.LEFT_ON_DOUBT, _K.BROKEN, _K.TORN},
+    ),
+    Guard(
+        "no op line is applied before its half record was read", "P1", "ledger.py",
+        Variant(make=coordinator_with(ledger=un.HastyLedger)), 8, _LOSS,
+    ),
+    Guard(
+        "nothing follows from a replay", "P2", "ledger.py",
+        Variant(make=coordinator_with(ledger=un.EchoingLedger)), 7, _TWICE,
+    ),
+    Guard(
+        "the low-water mark stays at the oldest open transaction", "P1", "ledger.py",
+        Variant(make=coordinator_with(ledger=un.CarelessLedger)), 5, _LOSS,
+    ),
+    Guard(
+        "a half record that is there twice is known for twins", "P2", "half_fold.py",
+        Variant(make=coordinator_with(ledger=un.TwinLedger)), 669, frozenset({_K.DUPLICATE, _K.LEFT_ON_DOUBT}),
+    ),
+    Guard(
+        "who waits for one on doubt stands on doubt", "P6", "settling.py",
+        Variant(make=coordinator_with(ledger=un.LonelyLedger)), 11, _LOSS | {_K.OUT_OF_ORDER, _K.RESTLESS},
+    ),
+    Guard(
+        "a line counts only when it names a half record of its transaction", "P4", "ledger.py",
+        Variant(make=coordinator_with(ledger=un.CredulousLedger)), 4, _LOSS | {_K.CONTRARY, _K.PHANTOM},
+    ),
+    Guard(
+        "a line that names nothing is given up", "P11", "shard.py",
+        Variant(make=coordinator_with(ledger=un.PatientLedger)), 8, _STUCK,
+    ),
+    Guard(
+        "a transaction is forwarded whole or not at all", "P5", "ledger.py",
+        Variant(make=coordinator_with(ledger=un.TearingLedger)), 17, frozenset({_K.TORN}),
+    ),
+    Guard(
+        "one ordering key goes in order", "P6", "forward_order.py",
+        Variant(make=coordinator_with(ledger=un.UnorderedLedger)), 6, frozenset({_K.OUT_OF_ORDER}),
+    ),
+    Guard(
+        "a refused record is found and parked, a refusing topic held", "P11", "refusals.py",
+        Variant(make=un.DeafCoordinator), 108, _STUCK,
+    ),
+    Guard(
+        "a topic that refused is looked at again", "P1", "targets.py",
+        Variant(make=un.ResignedCoordinator), 6, _STUCK,
+    ),
+    Guard(
+        "op that ran ahead is read again without a new record", "P1", "loop.py",
+        Variant(make=un.DrowsyCoordinator), 29, _STUCK,
+    ),
+    Guard(
+        "a suspected partition that has nothing to do holds nobody up", "P11", "loop.py",
+        Variant(make=un.StarvingCoordinator), 1335, _STUCK,
+    ),
+    Guard(
+        "who cannot store what it folded last ends in peace", "P1", "loop.py",
+        Variant(make=un.BrusqueCoordinator), 143, frozenset({_K.BROKEN}),
+    ),
+)  # fmt: skip
+
+SECOND_LINES: tuple[SecondLine, ...] = (
+    SecondLine(
+        "a revocation ends all that was done for the partitions", "loop.py", wrapped(un.Unrevoked),
+        "the generation that goes with the offsets refuses the next Kafka transaction; the guard saves its work",
+    ),
+    SecondLine(
+        "a recovery ends when the group moved the partitions", "loop.py",
+        Variant(make=coordinator_with(recovery=un.BlindRecovery)),
+        "the first Kafka transaction, which stores the offsets alone, is refused; the guard saves the time until then",
+    ),
+    SecondLine(
+        "an unanswered commit is asked for again", "publish.py",
+        Variant(make=coordinator_with(publisher=un.HurriedPublisher)),
+        "a rebuild from the stored offsets finds out whether it happened; the guard saves the rebuild",
+    ),
+    SecondLine(
+        "sizes are checked before anything is produced", "settling.py",
+        Variant(make=coordinator_with(ledger=un.UnmeasuredLedger)),
+        "the broker refuses the record and bisection finds it; the guard saves the Kafka transactions until then",
+    ),
+)  # fmt: skip

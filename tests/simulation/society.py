@@ -1,0 +1,344 @@
+"""One world with everybody in it: cluster, coordinators, producers, databases, onlookers. Never: choosing what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any, TypeVar
+
+from tests.simulation.plan import (
+    LATE_TARGET,
+    NAMESPACE,
+    SMALL_TARGET,
+    TARGETS,
+    Fault,
+    Harm,
+    Plan,
+)
+from tests.simulation.processes import Process
+from tests.simulation.world import SimulatedWorld
+from tests.support.history import Sample
+from tests.support.logs import Seen
+from txlayer.adapters.memory import MemoryKafka, ThreadWorld
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.ports import CoordinatorConnections, StoredOffset
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.surroundings import Running, Surroundings
+from txlayer.core.messages import Resolution
+from txlayer.core.topicspec import CreateTopic
+from txlayer.errors import BrokerUnavailableError, TxLayerError
+
+T = TypeVar("T")
+
+TOPICS = SystemTopics(NAMESPACE)
+REAL_TOPICS = (*TARGETS, LATE_TARGET, SMALL_TARGET)
+REAL_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
+SMALL_BYTES = "1500"
+
+SESSION_S = 1.5
+KAFKA_TRANSACTION_S = 2.0
+
+
+def _same(connections: CoordinatorConnections) -> CoordinatorConnections:
+    return connections
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The coordinators of a world: the real ones, or with one part replaced (guards.py)."""
+
+    make: type[Coordinator] = Coordinator
+    wrap: Callable[[CoordinatorConnections], CoordinatorConnections] = _same
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+REAL = Variant()
+
+
+@cache
+def _creations(partition_count: int) -> list[CreateTopic]:
+    kafka = MemoryKafka(ThreadWorld(seed=1))
+    namespace = Namespace(kafka.admin(), topics=TOPICS, files=read_topic_files())
+    changes = namespace.plan(partition_count=partition_count, replication_factor=1)
+    return [change for change in changes if isinstance(change, CreateTopic)]
+
+
+@cache
+def _checked_config(  # one argument per setting that differs
+    doubt_after_s: float,
+    hold_after_s: float,
+    held_age_max_s: float,
+    batch_lines_max: int,
+    batch_moves_max: int,
+    ahead_lines_max: int,
+    content_bytes_max: int,
+) -> CoordinatorConfig:
+    return CoordinatorConfig(
+        namespace=NAMESPACE,
+        doubt_after=timedelta(seconds=doubt_after_s),
+        hold_after=timedelta(seconds=hold_after_s),
+        held_age_max=timedelta(seconds=held_age_max_s),
+        batch_lines_max=batch_lines_max,
+        batch_moves_max=batch_moves_max,
+        ahead_lines_max=ahead_lines_max,
+        content_bytes_max=content_bytes_max,
+        kafka_transaction_timeout=timedelta(seconds=KAFKA_TRANSACTION_S),
+        session_timeout=timedelta(seconds=SESSION_S),
+        misplaced_after=timedelta(seconds=1),
+        start_timeout=timedelta(seconds=5),
+    )
+
+
+class Aside:
+    """Runs calls beside a coordinator as greenlets of its process."""
+
+    def __init__(self, world: SimulatedWorld, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
+        """A greenlet of its own."""
+        del name
+        return _Started(self._world, self._process, call)
+
+    def run_all(self, calls: list[Callable[[], Any]]) -> None:
+        """All at once."""
+        for started in [_Started(self._world, self._process, call) for call in calls]:
+            started.result()
+
+
+class _Started(Running[T]):
+    def __init__(self, world: SimulatedWorld, process: Process, call: Callable[[], T]) -> None:
+        self._world = world
+        self._value: T
+        self._error: BaseException | None = None
+        self._is_over = False
+        world.begin_aside(process, partial(self._run, call))
+
+    def result(self) -> T:
+        """Wait for its end."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._value
+
+    def exception(self) -> BaseException | None:
+        """Wait for its end."""
+        self._world.wait(lambda: self._is_over, timeout_s=1e6)
+        return self._error
+
+    def _run(self, call: Callable[[], T]) -> None:
+        try:
+            self._value = call()
+        except TxLayerError as exc:
+            self._error = exc
+        self._is_over = True
+        self._world.after(0.0, self._world.look_around)
+
+
+class Society:
+    """Everybody of one world."""
+
+    def __init__(self, plan: Plan, *, variant: Variant = REAL) -> None:
+        self.plan = plan
+        self.variant = variant
+        settings = plan.settings
+        at_request = tuple(fault for fault in plan.faults if fault.number)
+        self.world = SimulatedWorld(
+            plan.seed,
+            latency_s=settings.latency_s,
+            slow_share=settings.slow_share,
+            lateness=settings.lateness,
+            faults=at_request,
+        )
+        dice = self.world.random
+        delay_ms = settings.marker_delay_s * 1000
+        self.kafka = MemoryKafka(
+            self.world,
+            marker_delay_ms=(lambda: dice.random() * delay_ms) if delay_ms else lambda: 0.0,
+        )
+        self.world.attach(self.kafka)
+        self.config = self._config()
+        self.databases: dict[str, Resolution] = {}
+        self.contradicted: set[str] = set()
+        self.acknowledged: list[tuple[str, int, int]] = []
+        self.witnessed: list[Seen] = []
+        self.samples: list[Sample] = []
+        self.is_healing = False
+        self.busy_producers: set[str] = set()
+        self.coordinators: list[Coordinator] = []
+        self._incarnations: dict[str, int] = {}
+        self._alive: dict[str, Process] = {}
+        self._create_topics()
+
+    def _config(self) -> CoordinatorConfig:
+        settings = self.plan.settings
+        config = _checked_config(
+            settings.doubt_after_s, settings.hold_after_s, settings.held_age_max_s, settings.batch_lines_max,
+            settings.batch_moves_max, settings.ahead_lines_max, settings.content_bytes_max,
+        )  # fmt: skip
+        return replace(config, **self.variant.settings) if self.variant.settings else config
+
+    def _create_topics(self) -> None:
+        kafka, settings = self.kafka, self.plan.settings
+        admin = kafka.admin(client="admin")
+        count = settings.partition_count
+        admin.create(_creations(count))
+        places = [(topic, p) for topic in (TOPICS.half, TOPICS.op) for p in range(count)]
+        admin.store_offsets(TOPICS.coordinator_group, {p: StoredOffset(0, "") for p in places})
+        for topic in (*TARGETS, SMALL_TARGET):
+            kafka.create_topic(topic, partitions=settings.target_partitions, settings=REAL_SETTINGS)
+
+    # --- the script ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Everybody starts, and what is planned by time is on its way."""
+        from tests.simulation.actors import ProducerProcess
+        from tests.simulation.people import Onlooker, write_garbage
+
+        world, plan = self.world, self.plan
+        for number, at_s in enumerate(plan.coordinators):
+            self.start_coordinator(number, after_s=at_s)
+        for number, transactions in enumerate(plan.producers):
+            ProducerProcess(self, number, transactions).start()
+        Onlooker(self).start()
+        for garbage in plan.garbage:
+            world.after(garbage.at_s, partial(write_garbage, self, garbage))
+        for fault in plan.faults:
+            if not fault.number:
+                world.after(fault.at_s, partial(self._happen, fault))
+        world.after(plan.settings.late_target_s, self._create_late_target)
+        world.after(plan.settings.small_target_s, self._shrink_target)
+
+    def heal(self) -> None:
+        """No more faults, everybody alive."""
+        self.is_healing = True
+        self.world.note("", "heals", "")
+        self.kafka.start()
+        for topic in TARGETS:
+            self.kafka.deny(topic, is_denied=False)
+            self.kafka.lead(topic, is_led=True)
+        self.world.heal_network()
+        self.world.acted("Produce")
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def new_process(self, slot: str) -> Process:
+        """The next incarnation of a slot."""
+        self._incarnations[slot] = number = self._incarnations.get(slot, 0) + 1
+        settings = self.plan.settings
+        index = sum(map(ord, slot)) % len(settings.skews)
+        process = Process(
+            slot,
+            f"{slot}.{number}",
+            rate=settings.skews[index],
+            wall_skew_s=settings.wall_skews[index],
+        )
+        self._alive[slot] = process
+        return process
+
+    def start_coordinator(self, number: int, *, after_s: float = 0.0) -> None:
+        """One more coordinator; whenever it ends it is started again."""
+        process = self.new_process(f"c{number}")
+        process.on_death = lambda away_s: self.start_coordinator(
+            number, after_s=min(away_s, 0.1) if self.is_healing else away_s
+        )
+        self.world.start(process, partial(self._coordinate, process, number), after_s=after_s)
+
+    def _coordinate(self, process: Process, number: int) -> None:
+        world = self.world
+        surroundings = Surroundings(
+            clock=world.monotonic,
+            wall_clock=world.wall_clock,
+            sleep=world.pause,
+            draw_name=lambda: f"{world.random.getrandbits(128):032x}",
+            keep_for_long=_nothing,
+            aside=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
+        )
+        connections = self.kafka.connect_coordinator(self.config, client=process.name)
+        coordinator = self.variant.make(
+            self.config, self.variant.wrap(connections), surroundings=surroundings
+        )
+        self.coordinators.append(coordinator)
+        world.note(process.name, "starts", "")
+        try:
+            coordinator.run(should_stop=lambda: process.is_stopping)
+        except BrokerUnavailableError:
+            world.note(process.name, "ends", "no broker")
+        except TxLayerError as exc:
+            world.note(process.name, "ends", str(exc))
+            world.failures.append(f"{process.name}: {type(exc).__name__}: {exc}")
+        else:
+            world.note(process.name, "ends", "")
+        if not process.is_dead:
+            process.on_death = None
+            self.start_coordinator(number, after_s=0.05 if self.is_healing else 0.5)
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> None:
+        if self.is_healing:
+            return
+        world, kafka, harm = self.world, self.kafka, fault.harm
+        process = self._alive.get(fault.slot)
+        world.happened[harm.value] += 1
+        if harm is Harm.DOWN:
+            kafka.stop()
+            world.note("brokers", "down", f"for {fault.seconds} s")
+            self._later(fault.seconds, kafka.start, "up")
+        elif harm is Harm.DENY:
+            kafka.deny(fault.slot)
+            world.note(fault.slot, "denied", f"for {fault.seconds} s")
+            self._later(fault.seconds, partial(kafka.deny, fault.slot, is_denied=False), "allowed")
+        elif harm is Harm.LEADERLESS:
+            kafka.lead(fault.slot, is_led=False)
+            world.note(fault.slot, "without leader", f"for {fault.seconds} s")
+            self._later(fault.seconds, partial(kafka.lead, fault.slot, is_led=True), "led")
+        elif harm is Harm.TWIN:
+            world.network.keep_twice(fault.slot)
+        elif process is None or process.is_dead:
+            return
+        elif harm is Harm.DIE:
+            world.kill(process, away_s=fault.seconds)
+        elif harm is Harm.FREEZE:
+            world.freeze(process, seconds=fault.seconds, is_beating=fault.is_beating)
+        elif harm is Harm.CUT:
+            world.cut(fault.slot, seconds=fault.seconds)
+        elif harm is Harm.LEAVE:
+            process.is_stopping = True
+        world.acted("Produce")
+
+    def _later(self, seconds: float, act: Callable[[], None], what: str) -> None:
+        def undo() -> None:
+            act()
+            self.world.note("", what, "")
+            self.world.acted("Produce")
+
+        self.world.after(seconds, undo)
+
+    def _create_late_target(self) -> None:
+        if not self._is_up(self._create_late_target):
+            return
+        self.kafka.create_topic(LATE_TARGET, settings=REAL_SETTINGS)
+        self.world.note(LATE_TARGET, "created", "")
+        self.world.acted("Produce")
+
+    def _shrink_target(self) -> None:
+        if self.plan.settings.small_target_s < self.plan.until_s and self._is_up(
+            self._shrink_target
+        ):
+            self.kafka._cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": SMALL_BYTES})
+            self.world.note(SMALL_TARGET, "shrinks", "")
+
+    def _is_up(self, again: Callable[[], None]) -> bool:
+        if not self.kafka._cluster.is_up:
+            self.world.after(0.3, again)
+        return self.kafka._cluster.is_up
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,61 @@
+"""Each guard: the same world is clean with it and red without it; the list in the documentation is the list here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.guards import GUARDS, SECOND_LINES, Guard, SecondLine
+from tests.simulation.plan import make_plan
+from tests.simulation.play import play
+from tests.simulation.seek import with_it, without
+from tests.support.checker import Kind
+from tests.unit.test_run_checker import PLANTED
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "guards.md"
+SECOND_LINE_SEEDS = range(200, 220)
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_a_world_is_clean_with_a_guard_and_red_without(guard: Guard) -> None:
+    plan = make_plan(guard.seed)
+
+    clean = play(plan, variant=with_it(guard))
+    red = play(plan, variant=without(guard))
+
+    assert [] == clean.findings
+    assert guard.kinds & {finding.kind for finding in red.findings}, (
+        f"{red.findings[:3]}; python -m tests.simulation.seek looks for another seed"
+    )
+
+
+@pytest.mark.parametrize("line", SECOND_LINES, ids=lambda line: line.name)
+def test_behind_some_guards_another_one_stands(line: SecondLine) -> None:
+    for seed in SECOND_LINE_SEEDS:
+        assert [] == play(make_plan(seed), variant=line.without).findings, seed
+
+
+def test_every_kind_of_finding_has_been_seen_red() -> None:
+    by_guards = {kind for guard in GUARDS for kind in guard.kinds}
+    planted = {kind for kind, _ in PLANTED.values()}
+
+    assert set(Kind) == by_guards | planted
+
+
+def test_the_documentation_lists_the_guards_as_they_are() -> None:
+    text = PAGE.read_text("utf-8")
+
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+
+    assert [row_of(guard) for guard in GUARDS] == rows[1 : 1 + len(GUARDS)]
+    assert [second_row_of(line) for line in SECOND_LINES] == rows[2 + len(GUARDS) :]
+
+
+def row_of(guard: Guard) -> str:
+    kinds = ", ".join(sorted(kind.value for kind in guard.kinds))
+    return f"| {guard.name} | {guard.promise} | `{guard.place}` | {kinds} | {guard.seed} |"
+
+
+def second_row_of(line: SecondLine) -> str:
+    return f"| {line.name} | `{line.place}` | {line.why} |"

@@ -1,0 +1,395 @@
+"""Coordinators with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.society import Variant
+from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.ports import (
+    Assignment,
+    CoordinatorConnections,
+    LogReader,
+    StoredOffset,
+    TopicPartition,
+    TransactionalWriter,
+)
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.recovery import Recovery
+from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.targets import TargetBook
+from txlayer.core.batch import Batch, Positions
+from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.ledger import NEVER, Ledger
+from txlayer.core.messages import OpMessage, Undecodable
+from txlayer.core.transaction import OpPosition, Transaction
+from txlayer.errors import TxLayerError
+
+
+class Through:
+    """Connections, or a reader, that pass everything on."""
+
+    def __init__(self, connections: Any) -> None:
+        self._connections = connections
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connections, name)
+
+
+# --- Kafka transactions -----------------------------------------------------------------------------------------------
+
+
+class Unfenced(Through):
+    """A group whose metadata hold neither member nor generation."""
+
+    def make_group_reader(self) -> Any:
+        return _Nobody(self._connections.make_group_reader())
+
+
+class _Nobody(Through):
+    def take_assignment(self) -> Assignment | None:
+        taken: Assignment | None = self._connections.take_assignment()
+        return taken and taken._replace(member=MemberMetadata(taken.member.group))
+
+
+class ImpatientPublisher(Publisher):
+    """Goes on with the other writer although a commit was not answered."""
+
+    def _commit(self, writer: TransactionalWriter) -> None:
+        try:
+            writer.commit(timeout_s=0.05)
+        except TxLayerError:
+            return
+
+
+class TwoStepPublisher(Publisher):
+    """Forwards first, and stores the offsets in a Kafka transaction of their own."""
+
+    def publish(
+        self,
+        batches: Sequence[tuple[int, Batch]],
+        offsets: Mapping[TopicPartition, StoredOffset],
+        member: Any,
+        *,
+        is_careful: bool = False,
+    ) -> dict[int, dict[str, int]]:
+        kept = super().publish(batches, {}, member, is_careful=is_careful)
+        if batches:
+            super().publish([], offsets, member)
+        return kept
+
+
+class LateDoubtPublisher(Publisher):
+    """Forwards and stores first, and writes to doubt in a Kafka transaction of its own."""
+
+    def publish(
+        self,
+        batches: Sequence[tuple[int, Batch]],
+        offsets: Mapping[TopicPartition, StoredOffset],
+        member: Any,
+        *,
+        is_careful: bool = False,
+    ) -> dict[int, dict[str, int]]:
+        first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
+        super().publish(first, offsets, member, is_careful=is_careful)
+        rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
+        return super().publish(rest, offsets, member)
+
+
+class StubbornCoordinator(Coordinator):
+    """After an error it goes on with the ledgers as they are."""
+
+    def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
+        before = self._publisher
+        if before is None or self._assignment is None:
+            super()._start_over(reason, failure_count)
+            return
+        before.abandon()
+        self._surroundings.sleep(0.05)
+        name = f"{self._config.namespace}.{self._surroundings.draw_name()}"
+        self._publisher = Publisher(
+            self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
+            surroundings=self._surroundings,
+        )  # fmt: skip
+        try:
+            self._publisher.start()
+        except TxLayerError:
+            self._give_up_state()
+
+
+# --- taking over ------------------------------------------------------------------------------------------------------
+
+
+class TrustingRecovery(Recovery):
+    """Fences nobody."""
+
+    def _end_what_is_open(self, names: Sequence[str]) -> None:
+        del names
+
+
+class ForgetfulRecovery(Recovery):
+    """Does not fence what this very process left open."""
+
+    def rebuild(self, ledgers: dict[int, Ledger], *, former_writer: str = "") -> Any:
+        del former_writer
+        return super().rebuild(ledgers)
+
+
+class Unstable(Through):
+    """Offsets are taken as they are, also while newer ones are pending."""
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> Any:
+        del is_stable
+        return self._connections.stored_offsets(group, partitions, is_stable=False)
+
+
+class Uncommitted(Through):
+    """Doubt and contents are read without regard to markers."""
+
+    def make_reader(self, isolation: str) -> LogReader:
+        del isolation
+        reader: LogReader = self._connections.make_reader("read_uncommitted")
+        return reader
+
+
+class NamelessCoordinator(Coordinator):
+    """Begins to forward before its name is stored."""
+
+    is_taking_over = False
+
+    def _take_over(self, assignment: Assignment) -> None:
+        self.is_taking_over = True
+        try:
+            super()._take_over(assignment)
+        finally:
+            self.is_taking_over = False
+
+    def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
+        if not self.is_taking_over:
+            super()._publish(publisher, batches)
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+class HastyLedger(Ledger):
+    """Applies op lines whether their half record was read or not."""
+
+    def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:
+        half_next, self.half_next = self.half_next, NEVER
+        try:
+            return super().advance(line_count_max=line_count_max, byte_count_max=byte_count_max)
+        finally:
+            self.half_next = half_next
+
+
+class EchoingLedger(Ledger):
+    """Does again what a replay shows."""
+
+    def forget_batch(self) -> None:
+        pass
+
+    def end_replay(self, positions: Positions) -> None:
+        batch = self.batch
+        super().end_replay(positions)
+        self.batch = batch
+
+
+class CarelessLedger(Ledger):
+    """Stores the newest half offset as the low-water mark, whatever is open."""
+
+    def positions(self) -> Positions:
+        p = super().positions()
+        return p._replace(low_water=p.half_next, replay_offset=p.op_offset, replay_line=p.op_line)
+
+
+class TwinLedger(Ledger):
+    """Takes the second copy of a half record for a new one."""
+
+    def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
+        self._recent.clear()
+        self._recent_before.clear()
+        super().fold_half(offset, appended_ms, header, record)
+
+    def positions(self) -> Positions:
+        self._twins.clear()
+        return super().positions()
+
+
+class LonelyLedger(Ledger):
+    """Leaves in half who waits for one on doubt."""
+
+    def _take_along(self, txn: Transaction) -> None:
+        del txn
+
+    def _wait(self, txn: Transaction) -> None:
+        self.order.stuck(txn)
+
+
+class CredulousLedger(Ledger):
+    """Believes a line whatever offset it names."""
+
+    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
+        txn = None if isinstance(op, Undecodable) else self.transactions.get(op.key)
+        if txn is not None and isinstance(op, OpMessage):
+            op = op._replace(last_offset=txn.last_offset)
+        super()._apply(op, line, position)
+
+
+class PatientLedger(Ledger):
+    """Waits for ever for a half record that an op line names."""
+
+    def give_up_waiting_for_half(self) -> None:
+        pass
+
+
+class TearingLedger(Ledger):
+    """Forwards what is there of a transaction."""
+
+    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+        del is_complete
+        super()._try(txn)
+
+
+class _NoOrder(ForwardOrder):
+    def is_free(self, txn: Transaction) -> bool:
+        del txn
+        return True
+
+
+class UnorderedLedger(Ledger):
+    """Everybody goes at once."""
+
+    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+        self.order.__class__ = _NoOrder
+        super()._try(txn, is_complete=is_complete)
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+class _DeafRefusals(Refusals):
+    def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
+        del error, batches, book
+
+
+class DeafCoordinator(Coordinator):
+    """Does not learn from a refusal."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._refusals = _DeafRefusals()
+
+
+class _ResignedBook(TargetBook):
+    def mended(self) -> list[str]:
+        return []
+
+
+class ResignedCoordinator(Coordinator):
+    """Never looks again at a topic that refused."""
+
+    def __init__(
+        self, config: CoordinatorConfig, connections: CoordinatorConnections, **named: Any
+    ) -> None:
+        super().__init__(config, connections, **named)
+        self._book = _ResignedBook(config, connections, clock=self._clock)
+
+
+class StarvingCoordinator(Coordinator):
+    """A suspected partition goes alone also when it has nothing to do."""
+
+    def _in_turn(self) -> list[tuple[int, Shard]]:
+        suspect = self._refusals.partition_in_turn(self._shards)
+        return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
+
+
+class BrusqueCoordinator(Coordinator):
+    """Ends by an error when it cannot store what it folded last."""
+
+    def _stop_cleanly(self) -> None:
+        if self._publisher is not None and self._shards:
+            self._publish(self._publisher, [])
+        super()._stop_cleanly()
+
+
+class DrowsyCoordinator(Coordinator):
+    """Asks only when records come whether op may be read again."""
+
+    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
+        paused = {p: s.is_op_paused for p, s in self._shards.items()}
+        group = self._group
+        if is_idle:
+            self._group = _Motionless(group)
+        try:
+            super()._publish_what_follows(publisher, is_idle=is_idle)
+        finally:
+            self._group = group
+            if is_idle:
+                for p, shard in self._shards.items():
+                    shard.is_op_paused = paused.get(p, shard.is_op_paused)
+
+
+class _Motionless(Through):
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        pass
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        pass
+
+
+# --- second lines -----------------------------------------------------------------------------------------------------
+
+
+class Unrevoked(Through):
+    """A group that does not tell when it takes partitions back."""
+
+    def make_group_reader(self) -> Any:
+        return _Silent(self._connections.make_group_reader())
+
+
+class _Silent(Through):
+    def take_revocation(self) -> bool:
+        self._connections.take_revocation()
+        return False
+
+
+class BlindRecovery(Recovery):
+    """Does not look whether the group moved the partitions meanwhile."""
+
+    def __init__(self, *arguments: Any, is_still_ours: Callable[[], None], **named: Any) -> None:
+        del is_still_ours
+        super().__init__(*arguments, is_still_ours=lambda: None, **named)
+
+
+class HurriedPublisher(Publisher):
+    """Gives up at once when a commit is not answered."""
+
+    def _commit(self, writer: TransactionalWriter) -> None:
+        writer.commit(timeout_s=self._timeout_s)
+
+
+class UnmeasuredLedger(Ledger):
+    """Leaves it to the broker to find what is too large."""
+
+    def _is_too_large(self, txn: Transaction) -> bool:
+        del txn
+        return False
+
+
+def coordinator_with(**parts: Any) -> type[Coordinator]:
+    """A coordinator with other parts."""
+    return type(
+        "Coordinator", (Coordinator,), {f"make_{name}": made for name, made in parts.items()}
+    )
+
+
+def wrapped(wrap: Callable[[CoordinatorConnections], Any]) -> Variant:
+    return Variant(wrap=wrap)
