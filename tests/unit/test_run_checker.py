@@ -30,7 +30,10 @@ def op(resolution: Resolution, offset: int = 0, *, last_offset: int = 0) -> Seen
 
 
 def real(offset: int = 0, *, value: bytes = b"v", timestamp_ms: int = 30) -> Seen:
-    headers = [(codec.ID_HEADER, b"order-1"), (codec.ORIGIN_HEADER, b"0:0|0/1|5")]
+    headers: list[tuple[str, bytes | None]] = [
+        (codec.ID_HEADER, b"order-1"),
+        (codec.ORIGIN_HEADER, b"0:0|0/1|5"),
+    ]
     return Seen(REAL, 0, offset, b"k", value, headers, timestamp_ms)
 
 
