@@ -119,6 +119,7 @@ def _as_table(report: Report) -> Table:
         *((f"messages in {t}", f"{count:,}") for t, count in found.record_counts.items()),
         ("one purchase", _latency(report.buying)),
         ("birth to real topic", _latency(report.forwarding)),
+        ("all decisions carried out", _settling(report.settling_s)),
     ):  # fmt: skip
         table.add_row(*row)
     for kill in report.kills:
@@ -132,11 +133,15 @@ def _as_table(report: Report) -> Table:
             f"[red]{finding.where}[/]",
             f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}",
         )
-    if report.settling_s is None:
-        table.add_row("[red]coordinators[/]", "did not carry out every decision in time")
     table.add_row("verdict", _verdict(report))
     table.caption = f"{report.whole_s:.0f} s in all; the same moments again: --seed {report.seed}"
     return table
+
+
+def _settling(took_s: float | None) -> str:
+    if took_s is None:
+        return "[red]not within the time allowed[/]"
+    return f"{took_s:.1f} s after the last purchase"
 
 
 def _latency(found: Percentiles) -> str:

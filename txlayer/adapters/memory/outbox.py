@@ -12,7 +12,7 @@ from typing import Any
 
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.link import INSIDE, RETRY_BACKOFF_S, Link
-from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
+from txlayer.adapters.memory.log import BATCH_OVERHEAD_BYTES, CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import DeliveryReport, TopicPartition
 from txlayer.core.messages import Headers
@@ -188,7 +188,7 @@ class Outbox:
                 sizes[place] += record.size
             else:
                 batches.append(Batch(place, [queued], times_out_at))
-                sizes[place] = record.size
+                sizes[place] = BATCH_OVERHEAD_BYTES + record.size
             self._batched_count += 1
             self._queue.popleft()
 
