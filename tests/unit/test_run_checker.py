@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.checker import Kind
 from tests.support.history import History, Logs, Sample
-from tests.support.logs import Headers, Seen
+from tests.support.logs import Seen
 from tests.support.run_checker import judge_history
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
