@@ -212,15 +212,11 @@ class Publisher:
         self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]
     ) -> None:
         for keep in batch.keeps.values():
-            if keep.is_whole:
-                for content in contents_of(keep.txn):
-                    self._put_content(writer, partition, keep.txn, content)
+            note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
+            for content in contents_of(keep.txn) if keep.is_whole else ():
+                self._put_content(writer, partition, keep.txn, content, note)
+                note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
-            note = (
-                _NoteOffset(kept, keep.txn.key, len(contents_of(keep.txn)))
-                if keep.is_whole
-                else None
-            )
             self._produce(writer, (self._doubt_topic, summary, keep.txn.key, partition, note))
         for txn in batch.ends:
             for index in range(txn.seen):
@@ -306,7 +302,12 @@ class Publisher:
         )
 
     def _put_content(
-        self, writer: TransactionalWriter, partition: int, txn: Transaction, content: Content
+        self,
+        writer: TransactionalWriter,
+        partition: int,
+        txn: Transaction,
+        content: Content,
+        note: DeliveryReport | None,
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
@@ -316,7 +317,7 @@ class Publisher:
             origin = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
             headers.append((codec.ORIGIN_HEADER, origin.encode()))
         key = codec.content_key(txn.key, content.index)
-        self._produce(writer, (self._doubt_topic, value, key, partition, None, None, 0, headers))
+        self._produce(writer, (self._doubt_topic, value, key, partition, note, None, 0, headers))
 
     def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
         origin = aside.origin
@@ -345,16 +346,19 @@ class Publisher:
 
 
 class _NoteOffset:
-    """Learns where a kept transaction begins on doubt: its contents stand right before its summary."""
+    """Learns where a kept transaction begins on doubt.
 
-    __slots__ = ("_before", "_kept", "_key")
+    Not from where it ends: a marker of the other writer may land between its batches, and takes an offset.
+    """
 
-    def __init__(self, kept: dict[str, int], key: str, before: int) -> None:
-        self._kept, self._key, self._before = kept, key, before
+    __slots__ = ("_kept", "_key")
+
+    def __init__(self, kept: dict[str, int], key: str) -> None:
+        self._kept, self._key = kept, key
 
     def __call__(self, error: Any, record: Any) -> None:
         if error is None:
-            self._kept[self._key] = record.offset() - self._before
+            self._kept[self._key] = record.offset()
 
 
 class _FirstError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from txlayer.adapters.ports import LogReader, TopicPartition
@@ -128,6 +129,7 @@ def fetch_contents(
     missing: dict[str, int] = {}
     found: dict[str, dict[int, Content]] = {}
     places: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ends: dict[str, tuple[TopicPartition, int]] = {}  # of those on doubt: read up to here
     for partition, txn, count in wanted:
         missing[txn.key] = count
         found[txn.key] = {}
@@ -135,6 +137,8 @@ def fetch_contents(
         length = count if txn.is_in_doubt else txn.last_offset - txn.first_offset + 1
         topic = doubt_topic if txn.is_in_doubt else half_topic
         places.setdefault((topic, partition), []).append((start, start + length))
+        if txn.is_in_doubt:
+            ends[txn.key] = ((topic, partition), start + length)
 
     def take(record: Any) -> None:
         content = _content_of(record, is_doubt=record.topic() == doubt_topic)
@@ -142,17 +146,42 @@ def fetch_contents(
             found[content[0]][content[1].index] = content[1]
 
     rounds = {partition: _runs(spans) for partition, spans in places.items()}
+    read = partial(
+        read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
+    )  # fmt: skip
     while any(rounds.values()):
-        ranges = {partition: runs.pop(0) for partition, runs in rounds.items() if runs}
-        read_ranges(
-            reader, ranges, take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
-        )
+        read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
+    while short := {key: ends[key] for key in ends if len(found[key]) < missing[key]}:
+        further = _further(reader, short.values(), patience_s=patience_s)
+        if not further:
+            break
+        read(further)
+        for key, (place, end) in short.items():
+            ends[key] = (place, max(end, further[place][1]) if place in further else end)
     for key, count in missing.items():
         if len(found[key]) < count:
             raise InvariantError(
                 f"{len(found[key])} of {count} contents of {key} are where they must be"
             )
     return {key: [contents[i] for i in sorted(contents)] for key, contents in found.items()}
+
+
+def _further(
+    reader: LogReader, short: Iterable[tuple[TopicPartition, int]], *, patience_s: float
+) -> dict[TopicPartition, Range]:
+    """What to read next, where contents on doubt stand further back than their number says.
+
+    Markers that landed between the batches of their Kafka transaction took offsets.
+    """
+    starts: dict[TopicPartition, int] = {}
+    for place, end in short:
+        starts[place] = min(starts.get(place, end), end)
+    ranges = {}
+    for place, start in starts.items():
+        stable = reader.watermarks(place, timeout_s=patience_s)[1]
+        if start < stable:
+            ranges[place] = (start, min(start + RUN_GAP_MAX, stable))
+    return ranges
 
 
 def _runs(spans: list[Range]) -> list[Range]:
