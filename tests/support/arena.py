@@ -166,7 +166,7 @@ def make_arena(
             servers,
             unique_name("real"),
             partitions=partitions,
-            replicas=replication_factor,
+            replicas=replication_factor if is_replicated else -1,
             config=settings,
         )
         for partitions in target_partitions

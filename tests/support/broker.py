@@ -28,7 +28,7 @@ def create_topic(
     name: str,
     *,
     partitions: int = 1,
-    replicas: int = 1,
+    replicas: int = -1,  # the cluster's default
     config: Mapping[str, str] | None = None,
 ) -> str:
     """Create a topic, wait until every partition has a leader, and give its name back."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.client import plain_consumer
-from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 _OPERATION = "read stored offsets"
+_SLICE_S = 0.5
+"""So often a wait for an answer looks whether it was refused."""
 
 
 class GroupOffsets:
@@ -45,12 +48,19 @@ class GroupOffsets:
             NotAuthorisedError: this principal may not read the group.
         """
         started = time.monotonic()
-        try:
-            answer = self._consumer(group, is_stable=is_stable).committed(
-                [ClientPartition(*p) for p in partitions], timeout=self._timeout_ms / 1000
-            )
-        except KafkaException as exc:
-            raise self._failed(exc, group, started) from exc
+        wanted = [ClientPartition(*p) for p in partitions]
+        consumer = self._consumer(group, is_stable=is_stable)
+        while True:
+            left_s = started + self._timeout_ms / 1000 - time.monotonic()
+            try:
+                answer = consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001))
+            except KafkaException as exc:
+                if kafka_error(exc).code() == KafkaError._TIMED_OUT and left_s > _SLICE_S:
+                    # A refused group is told to those who poll, and to nobody else.
+                    self._raise_refusal(consumer, group, started)
+                    continue
+                raise self._failed(exc, group, started) from exc
+            break
         found: dict[TopicPartition, StoredOffset | None] = dict.fromkeys(partitions)
         for p in answer:
             if p.error is not None:
@@ -66,6 +76,12 @@ class GroupOffsets:
             consumer = plain_consumer(self._config, isolation=isolation, group=group)
             self._consumers[group, is_stable] = consumer
         return consumer
+
+    def _raise_refusal(self, consumer: Consumer, group: str, started: float) -> None:
+        told = consumer.poll(0)
+        error = None if told is None else told.error()
+        if error is not None and error.code() in NOT_AUTHORISED_CODES:
+            raise self._failed(KafkaException(error), group, started)
 
     def _failed(self, exc: KafkaException, group: str, started: float) -> TxLayerError:
         # A client that knew the group's coordinator before the brokers went away may wait for that one for ever
