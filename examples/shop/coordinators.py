@@ -105,11 +105,16 @@ class Coordinators:
         """SIGTERM: each finishes its Kafka transaction and leaves the group.
 
         Raises:
-            CoordinatorTroubleError: one ended otherwise.
+            CoordinatorTroubleError: one ended otherwise, or not within 20 s.
         """
         for process in self._running:
             process.terminate()
-        codes = [process.wait(STOP_TIMEOUT_S) for process in self._running]
+        try:
+            codes = [process.wait(STOP_TIMEOUT_S) for process in self._running]
+        except subprocess.TimeoutExpired as exc:
+            raise CoordinatorTroubleError(
+                f"a coordinator has not stopped {STOP_TIMEOUT_S:g} s after SIGTERM"
+            ) from exc
         if any(codes):
             raise CoordinatorTroubleError(f"the coordinators stopped with codes {codes}")
 

@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from bad_day import BadDay
 from compare import compare
+from confluent_kafka import KafkaException
 from coordinators import Coordinators, CoordinatorTroubleError, apply_topics
 from reading import Watcher, create_topics
 from shop import (
@@ -43,6 +44,8 @@ from txlayer.errors import TxLayerError
 
 TILL_COUNT = 200
 """Customers served at the same time: what they wait for, acknowledgements, comes for many of them at once."""
+MANY_IN_ONE_REQUEST = {"linger.ms": "5"}
+"""Kafka's own setting: messages wait so long for company. The broker shares two cores with everything else here."""
 PURCHASES_MIN = 1_000
 """Fewer are over before a coordinator can be killed in the middle."""
 TICK_S = 0.1
@@ -82,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = run(purchases, folder=folder, seed=wishes.seed, show=show)
         show.result(report)
         is_wanted = is_wanted or not report.is_good
-    except (TxLayerError, CoordinatorTroubleError) as exc:
+    except (TxLayerError, CoordinatorTroubleError, KafkaException, TimeoutError) as exc:
         show.tell(f"[red]error:[/] {exc}")
         is_wanted = True
         return 2
@@ -189,7 +192,9 @@ async def sell(
         tills[int(purchase.customer) % TILL_COUNT].append(purchase)
     sales = Sales()
     database = open_database(database_file)
-    async with AsyncTransactionalProducer(bootstrap_servers=servers, group="shop") as producer:
+    async with AsyncTransactionalProducer(
+        bootstrap_servers=servers, group="shop", client_settings=MANY_IN_ONE_REQUEST
+    ) as producer:
         with database.connect() as connection:
             shop = Shop(connection, producer)
 
