@@ -20,9 +20,9 @@ from txlayer.coordinator.reports import log_reports
 from txlayer.coordinator.shard import (
     Shard,
     assigned_partitions,
-    count_partitions,
     empty_ledgers,
     fill_contents,
+    first_partition_count,
     ledger_settings,
 )
 from txlayer.coordinator.stored import encode_stored
@@ -103,8 +103,9 @@ class Coordinator:
             BrokerUnavailableError: no broker answered at the start.
             InvariantError: txlayer itself is wrong; what is stored is right.
         """
-        self._connections.wait_until_reachable(timeout_s=self._config.start_timeout.total_seconds())
-        self._partition_count = count_partitions(self._connections, self._topics)
+        self._partition_count = first_partition_count(
+            self._connections, self._config, clock=self._clock
+        )
         self._group.start([self._topics.half, self._topics.op])
         failure_count = 0
         try:

@@ -16,7 +16,7 @@ from txlayer.core.messages import ParkReason
 from txlayer.core.settling import LedgerSettings, PlainTail
 from txlayer.core.target import Target
 from txlayer.core.transaction import Transaction
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
 _ANSWER_S = 10.0
 
@@ -76,6 +76,21 @@ class Shard:
         if waits_for >= half_end and self.ledger.half_next >= half_end:
             self.ledger.give_up_waiting_for_half()
         self.waiting_since = None
+
+
+def first_partition_count(
+    connections: CoordinatorConnections, config: CoordinatorConfig, *, clock: Callable[[], float]
+) -> int:
+    """`count_partitions` of a cluster that may just be coming up: asked again until `start_timeout` is over."""
+    patience_s = config.start_timeout.total_seconds()
+    give_up_at = clock() + patience_s
+    while True:
+        connections.wait_until_reachable(timeout_s=patience_s)
+        try:
+            return count_partitions(connections, config.topics)
+        except BrokerUnavailableError:
+            if clock() >= give_up_at:
+                raise
 
 
 def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) -> int:
