@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from bad_day import BadDay
 from compare import compare
@@ -210,6 +209,8 @@ async def sell(
                 await serving
             finally:
                 serving.cancel()
+                # Whatever ended the loop is raised; here the tills are only waited for.
+                await asyncio.gather(serving, return_exceptions=True)
     database.dispose()
     return sales
 
@@ -228,8 +229,9 @@ def settle(
     return None
 
 
-def _stop(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _stop(_number: int, _frame: object) -> None:
+    # As Ctrl-C, which a running event loop ends its tasks for.
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":
