@@ -46,6 +46,50 @@ def test_the_head_changes_with_the_time() -> None:
     assert uuid7_head(AT_MS + 1) == identity.draw(None, AT_MS + 1)[:15]
 
 
+@pytest.mark.parametrize("partition_count", [1, 2, 8, 64])
+def test_ids_drawn_close_together_live_in_one_partition_then_in_the_next(
+    partition_count: int,
+) -> None:
+    identity = Identity(partition_count=partition_count)
+    step_ms = 8
+    start_ms = AT_MS - AT_MS % step_ms
+
+    seen = []
+    for at_ms in range(start_ms, start_ms + 3 * step_ms):
+        keys = [identity.draw(None, at_ms) for _ in range(5)]
+        seen += [identity.partition(ANYWHERE, key) for key in keys]
+
+    first = seen[0]
+    expected = [(first + n) % partition_count for n in range(3) for _ in range(5 * step_ms)]
+    assert expected == seen
+
+
+@pytest.mark.parametrize("partition_count", [8, 12])
+def test_an_id_that_is_drawn_with_its_place_hashes_to_it(partition_count: int) -> None:
+    identity = Identity(partition_count=partition_count)
+
+    for at_ms in range(AT_MS, AT_MS + 100):
+        key, partition = identity.draw_placed(at_ms)
+        assert identity.partition(ANYWHERE, key) == partition
+
+
+def test_with_a_count_that_is_no_power_of_two_ids_are_spread() -> None:
+    identity = Identity(partition_count=12)
+
+    partitions = {identity.draw_placed(AT_MS)[1] for _ in range(500)}
+
+    assert set(range(12)) == partitions
+
+
+def test_tails_that_are_seldom_asked_for_do_not_pile_up() -> None:
+    identity = Identity(partition_count=8)
+
+    for _ in range(20_000):
+        identity.draw(None, AT_MS)  # one partition only: seven of eight tails wait
+
+    assert 8 * 512 >= sum(map(len, identity._tails))
+
+
 def test_threads_never_draw_the_same_id() -> None:
     identity = Identity(partition_count=8)
     drawn: list[str] = []

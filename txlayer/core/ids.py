@@ -18,6 +18,9 @@ TXN_ID_LENGTH_MAX = 128
 NONCE_LENGTH = 8
 """A nonce is eight hexadecimal digits: enough to tell attempts of one id apart."""
 
+UUID_LENGTH = 36
+"""Characters of an id that we draw."""
+
 _TAIL_FORM = b"xxx-xxxx-xxxxxxxxxxxx/xxxxxxxx "
 _TAIL_PLACES = tuple(place for place, byte in enumerate(_TAIL_FORM) if byte == ord("x"))
 _VARIANT_PLACE = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from hashlib import blake2b
 
 _MASK = 0xFFFF_FFFF
@@ -18,6 +19,29 @@ def half_partition(*, ordering_key: bytes | None, txn_id: str, partition_count: 
     """
     # The key alone decides: all decisions of one key must meet in one op log, or P6 has no order to keep.
     return zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key) % partition_count
+
+
+def share_count(partition_count: int) -> int:
+    """How many shares `head_share` and `tail_share` have after the modulo; 1: the partition cannot be chosen by them.
+
+    With a power of two the modulo takes the low bits, and XOR goes bit by bit.
+    """
+    return 1 if partition_count & partition_count - 1 else partition_count
+
+
+def head_share(head: str, *, tail_length: int) -> int:
+    """What an id's first characters give to its crc32: crc32(head + tail) = head_share ^ tail_share.
+
+    A CRC is linear: of texts of one length, XOR of the texts is XOR of their checksums (but for a constant).
+    """
+    zeros = bytes(tail_length)
+    return zlib.crc32(zeros, zlib.crc32(head.encode())) ^ zlib.crc32(bytes(len(head) + tail_length))
+
+
+def tail_shares(tails: Iterable[bytes], *, head_length: int) -> list[int]:
+    """What each of these last characters gives to the crc32 of its id; see `head_share`."""
+    start, crc32 = zlib.crc32(bytes(head_length)), zlib.crc32
+    return [crc32(tail, start) for tail in tails]
 
 
 def key_hash(ordering_key: bytes) -> str:

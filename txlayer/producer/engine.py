@@ -7,14 +7,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from zlib import crc32
 
 from txlayer.adapters.connect import ConnectProducer
 from txlayer.adapters.ports import HistoryStart, ProducerConnections, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
-from txlayer.core.ids import NONCE_LENGTH, check_txn_id
+from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Message
 from txlayer.errors import TopicMismatchError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
@@ -33,7 +32,6 @@ OP_LINE_COUNT_MAX = 1_000
 SINCE = timedelta(hours=1)
 """How far back `status` looks unless told."""
 
-_NONCE_PART = NONCE_LENGTH + 1
 
 MakeFlight = Callable[[OpQueue, str, int, int], Flight]
 
@@ -105,8 +103,8 @@ class Engine:
             return None
         topic, message_key, value, _, options = record
         born_ms = now_ms()
-        key = self.identity.draw(None, born_ms)
-        queue = pipeline.queues[crc32(key[:-_NONCE_PART].encode()) % len(pipeline.queues)]
+        key, partition = self.identity.draw_placed(born_ms)
+        queue = pipeline.queues[partition]
         flight = SubmittedTransaction(queue, key, born_ms, 1, work)
         ours = (
             codec.HALF_HEADER,

@@ -10,9 +10,23 @@ from typing import NamedTuple
 
 from txlayer.config import milliseconds
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, check_txn_id, key_tails, uuid7_head
+from txlayer.core.ids import (
+    NONCE_LENGTH,
+    TAIL_DIGITS,
+    UUID_LENGTH,
+    check_txn_id,
+    key_tails,
+    uuid7_head,
+)
 from txlayer.core.messages import HalfOptions, OrderMode
-from txlayer.core.partitions import half_partition, key_hash, murmur2
+from txlayer.core.partitions import (
+    half_partition,
+    head_share,
+    key_hash,
+    murmur2,
+    share_count,
+    tail_shares,
+)
 from txlayer.errors import UsageError
 
 IMMUNITY_MAX = timedelta(days=7)
@@ -20,6 +34,14 @@ IMMUNITY_MAX = timedelta(days=7)
 
 _TAILS_AT_ONCE = 512
 """Ids made ahead: one call for random bytes serves them all."""
+
+_STICKY_MS = 8
+"""Ids drawn within so many milliseconds live in one partition: fewer and larger requests to the broker."""
+
+_TAILS_PER_SHARE = 16
+"""Drawn at once on average, where there are many partitions."""
+
+_ID_TAIL_LENGTH = UUID_LENGTH - len(uuid7_head(0))
 
 _PLACES_KEPT = 8_192
 """Ordering keys whose hash is remembered: hashing one takes longer than storing its message."""
@@ -56,8 +78,13 @@ class Identity:
 
     def __init__(self, *, partition_count: int) -> None:
         self._partition_count = partition_count
-        self._tails: list[str] = []
-        self._head = (0, uuid7_head(0))
+        # An id is its head (the time) and a tail; the partition is told by both. Tails are kept by their share in it.
+        self._share_count = share_count(partition_count)
+        self._tails: list[list[str]] = [[] for _ in range(self._share_count)]
+        self._is_sticky = self._share_count == partition_count
+        self._now: tuple[int, tuple[str, list[str], int | None]] = (-1, ("", [], None))
+        # Producers that begin together do not go from partition to partition together.
+        self._first_partition = int.from_bytes(os.urandom(2))
         self._place = lru_cache(_PLACES_KEPT)(self._find_place)
 
     def draw(self, txn_id: str | None, at_ms: int) -> str:
@@ -66,19 +93,52 @@ class Identity:
         Raises:
             UsageError: `txn_id` is no transaction id.
         """
-        try:
-            tail = self._tails.pop()  # atomic: no two threads get the same
-        except IndexError:
-            tails = key_tails(os.urandom(_TAILS_AT_ONCE * TAIL_DIGITS // 2).hex())
-            tail = tails.pop()
-            self._tails.extend(tails)
+        head, tails, _ = self._at(at_ms)
+        tail = self._draw_tail(tails)
         if txn_id is not None:
             return f"{check_txn_id(txn_id)}/{tail[-NONCE_LENGTH:]}"
-        head_ms, head = self._head
-        if head_ms != at_ms:
-            head = uuid7_head(at_ms)
-            self._head = (at_ms, head)
         return head + tail
+
+    def draw_placed(self, at_ms: int) -> tuple[str, int]:
+        """A new "id/nonce" with a UUIDv7 of `at_ms`, and the partition of a transaction without an ordering key."""
+        head, tails, partition = self._at(at_ms)
+        key = head + self._draw_tail(tails)
+        return key, self.partition(ANYWHERE, key) if partition is None else partition
+
+    def _at(self, at_ms: int) -> tuple[str, list[str], int | None]:
+        """The head of the ids of this millisecond, the tails that fit, and the partition that both lead to."""
+        seen_ms, at = self._now
+        if seen_ms != at_ms:
+            head = uuid7_head(at_ms)
+            partition = at_ms // _STICKY_MS + self._first_partition
+            share = head_share(head, tail_length=_ID_TAIL_LENGTH) ^ partition
+            at = (
+                head,
+                self._tails[share % self._share_count],
+                partition % self._partition_count if self._is_sticky else None,
+            )
+            self._now = (at_ms, at)
+        return at
+
+    def _draw_tail(self, tails: list[str]) -> str:
+        while True:
+            try:
+                return tails.pop()  # atomic: no two threads get the same
+            except IndexError:
+                self._draw_tails()
+
+    def _draw_tails(self) -> None:
+        count = max(_TAILS_AT_ONCE, _TAILS_PER_SHARE * self._share_count)
+        drawn = key_tails(os.urandom(count * TAIL_DIGITS // 2).hex())
+        joined = "".join(drawn).encode()
+        step = len(drawn[0])
+        id_tails = [joined[at : at + _ID_TAIL_LENGTH] for at in range(0, len(joined), step)]
+        shares = tail_shares(id_tails, head_length=UUID_LENGTH - _ID_TAIL_LENGTH)
+        modulo, kept = self._share_count, self._tails
+        for tail, share in zip(drawn, shares, strict=True):
+            kept[share % modulo].append(tail)
+        for tails in kept:
+            del tails[_TAILS_AT_ONCE:]
 
     def partition(self, place: Place, key: str) -> int:
         """The half partition of the transaction `key` ("id/nonce") at `place`."""
