@@ -99,6 +99,10 @@ class SystemTopics:
         """The consumer group of the coordinators."""
         return f"{self.namespace}.coordinator"
 
+    def check_group(self, producer_group: str) -> str:
+        """The consumer group in which a producer group's instances read the check topic."""
+        return f"{self.check}.{producer_group}"
+
     @property
     def all(self) -> frozenset[str]:
         """Every topic of the namespace."""

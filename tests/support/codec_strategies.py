@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -83,6 +85,8 @@ SUMMARIES = st.builds(
     topics=st.lists(TOPIC, max_size=3, unique=True).map(tuple),
     checked_count=WHOLE,
     answered_count=WHOLE,
+    asked_ms=WHOLE,
+    answered_number=WHOLE,
 )
 
 
@@ -110,3 +114,17 @@ def ops(draw: st.DrawFn) -> OpMessage:
         is_abandon,
         draw(st.text(st.characters(codec="utf-8"), max_size=20)),
     )
+
+
+CHECKS = st.builds(
+    CheckRecord,
+    kind=st.sampled_from(CheckKind),
+    key=KEY,
+    producer_group=GROUP,
+    partition=st.integers(0, 2**31 - 1),
+    last_offset=WHOLE,
+    born_ms=WHOLE,
+    number=WHOLE,
+    text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+)
+"""Records of the check topic that name a transaction."""

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import (
+    CHECKS,
     HEADERS,
     KEY,
     SUMMARIES,
@@ -19,6 +20,8 @@ from tests.support.codec_strategies import (
 from tests.support.protocol_page import page, vectors
 from txlayer.core import codec
 from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -33,12 +36,10 @@ from txlayer.core.messages import (
 
 
 def with_enums(
-    vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source]
+    vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]
 ) -> dict[str, Any]:
-    """A vector's fields with names turned into members; `bytes` and `line` taken out."""
-    fields = {
-        name: value for name, value in vector.items() if name not in ("bytes", "line", "text")
-    }
+    """A vector's fields with names turned into members; what it is on the wire taken out."""
+    fields = {name: value for name, value in vector.items() if name not in ("bytes", "line")}
     for name, enum in enums.items():
         if name in fields:
             fields[name] = enum[fields[name].upper()]
@@ -60,6 +61,22 @@ def test_an_op_line_is_the_one_on_the_protocol_page() -> None:
 
         assert vector["line"] == codec.encode_op(op)
         assert op == codec.decode_op(vector["line"])
+
+
+def test_a_check_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("check"):
+        check = CheckRecord(**with_enums(vector, kind=CheckKind))
+
+        assert vector["line"].encode() == codec.encode_check(check)
+        assert check == codec.decode_check(vector["line"].encode())
+
+
+def test_a_check_is_kept_under_its_transaction_id_or_its_group() -> None:
+    question = CheckRecord(CheckKind.QUESTION, "order-4711/5f3a90c2", "orders", 3)
+    limit = CheckRecord(CheckKind.LIMIT, "", "orders", 3, text="on")
+
+    assert b"order-4711" == codec.check_key(question)
+    assert b"orders" == codec.check_key(limit)
 
 
 def test_a_doubt_summary_is_the_one_on_the_protocol_page() -> None:
@@ -84,9 +101,10 @@ def test_a_doubt_key_is_the_one_on_the_protocol_page() -> None:
 def test_an_origin_is_the_one_on_the_protocol_page() -> None:
     for vector in vectors("origin"):
         fields = with_enums(vector)
+        text = fields.pop("text")
 
-        assert vector["text"] == codec.encode_origin(**fields)
-        assert tuple(fields.values()) == codec.decode_origin(vector["text"].encode())
+        assert text == codec.encode_origin(**fields)
+        assert tuple(fields.values()) == codec.decode_origin(text.encode())
 
 
 def test_the_protocol_page_names_every_header_and_every_reason() -> None:
@@ -114,6 +132,11 @@ def test_op_lines_survive_the_wire_in_their_order(written: list[OpMessage]) -> N
 
     assert isinstance(lines, list)
     assert written == [codec.decode_op(line) for line in lines]
+
+
+@given(CHECKS)
+def test_a_check_survives_the_wire(check: CheckRecord) -> None:
+    assert check == codec.decode_check(codec.encode_check(check))
 
 
 @given(SUMMARIES)

@@ -16,6 +16,7 @@ from tests.support.codec_strategies import (
 from txlayer.core import codec
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import (
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -43,6 +44,18 @@ def test_no_bytes_stop_the_reader_of_half_headers(raw: bytes) -> None:
             or partition_of_key_hash(decoded.options.key_hash, partition_count=8) < 8
         )
         assert decoded == codec.decode_half_header(codec.encode_half_header(decoded))
+    else:
+        assert decoded.why
+
+
+@given(st.none() | ANY_BYTES)
+@example(b"1|Q||orders|3|17|5|1|")
+@example(b"1|Q|a/12345678|orders|4294967296|17|5|1|")
+def test_no_bytes_stop_the_reader_of_checks(raw: bytes | None) -> None:
+    decoded = codec.decode_check(raw)
+
+    if isinstance(decoded, CheckRecord):
+        assert decoded == codec.decode_check(codec.encode_check(decoded))
     else:
         assert decoded.why
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.messages import CheckRecord, Origin, Undecodable
 from txlayer.core.transaction import Transaction
 
 
@@ -25,6 +25,9 @@ class ReportKind(Enum):
     )
     PARKED = "parked"  #: a transaction went to the doubt topic for a person
     HELD = "held"  #: a transaction waits for its target topic
+    CHECKED = "checked"  #: a producer group was asked
+    POLICY = "policy"  #: the coordinator wrote a resolution, as it is configured to
+    LIMITED = "limited"  #: a producer group has too many open transactions, or not any more
     MOVED = "moved"  #: an undecided transaction became old enough for the doubt topic
 
 
@@ -73,6 +76,8 @@ class Batch:
     keeps: dict[str, Keep] = field(default_factory=dict)
     ends: list[Transaction] = field(default_factory=list)
     asides: list[KeptAside] = field(default_factory=list)
+    checks: dict[str, CheckRecord] = field(default_factory=dict)
+    policy_lines: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     line_count: int = 0
     byte_count: int = 0
@@ -81,7 +86,10 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """True when nothing has to be written."""
-        return not (self.forwards or self.keeps or self.ends or self.asides)
+        return not (
+            self.forwards or self.keeps or self.ends or self.asides or self.checks
+            or self.policy_lines
+        )  # fmt: skip
 
 
 class Bisection:

@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import (
     NO_OPTIONS,
+    CheckKind,
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -47,7 +49,10 @@ _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
 _HALF_FIELDS = 7
 _OP_FIELDS = 9
+_CHECK_FIELDS = 9
+_CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS = 17
+_SUMMARY_CHECK_FIELDS = 4
 _WHY_LENGTH_MAX = 500
 _KEY_LENGTH_MAX = TXN_ID_LENGTH_MAX + 1 + NONCE_LENGTH
 _KEY_HASH = re.compile(r"[0-9a-f]{16}")
@@ -207,6 +212,43 @@ def decode_op(line: str) -> OpMessage | Undecodable:
         return Undecodable(f"op line: {exc}")
 
 
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def encode_check(check: CheckRecord) -> bytes:
+    """One line: version|kind|id/nonce|group|partition|last half offset|born|number|text, ASCII."""
+    text = quote(check.text, safe=" ,", errors="replace")
+    return (
+        f"{VERSION}|{check.kind.value}|{check.key}|{check.producer_group}|{check.partition}|"
+        f"{check.last_offset}|{check.born_ms}|{check.number}|{text}"
+    ).encode("ascii")
+
+
+def check_key(check: CheckRecord) -> bytes:
+    """The record key: the transaction id, or the group where there is none."""
+    return (check.key[: -NONCE_LENGTH - 1] or check.producer_group).encode("ascii")
+
+
+def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
+    """A record of the check topic."""
+    try:
+        fields = (raw or b"").decode("ascii").split("|")
+        if len(fields) != _CHECK_FIELDS or fields[0] != VERSION:
+            return _wrong_form("check", fields, _CHECK_FIELDS)
+        _, letter, key, group, partition, last, born, number, text = fields
+        kind = _CHECK_KINDS.get(letter)
+        if kind is None or not group or (not is_key(key) if key else kind is not CheckKind.LIMIT):
+            return Undecodable("check: kind, id or group out of form")
+        where = _whole(partition)
+        if where > _PARTITION_MAX:
+            return Undecodable("check: no such partition")
+        return CheckRecord(
+            kind, key, group, where, _whole(last), _whole(born), _whole(number), unquote(text)
+        )
+    except ValueError as exc:
+        return Undecodable(f"check: {exc}")
+
+
 # --- doubt ------------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +260,7 @@ def encode_summary(summary: DoubtSummary) -> bytes:
     return (
         f"{VERSION}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{s.last_offset}|{s.seen}|{s.count}|"
         f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
-        f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}"
+        f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}/{s.asked_ms}/{s.answered_number}"
     ).encode("ascii")
 
 
@@ -234,12 +276,16 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         if decided:
             offset, _, number = decided.partition(":")
             position = (_whole(offset), _whole(number))
-        checked, _, answered = checks.partition("/")
+        numbers = [_whole(number) for number in checks.split("/")]
+        if len(numbers) != _SUMMARY_CHECK_FIELDS:
+            raise ValueError(
+                f"{len(numbers)} numbers of checks where {_SUMMARY_CHECK_FIELDS} are due"
+            )
         return DoubtSummary(
             key, state, reason, group, _signed(first), _signed(last), _whole(seen), _whole(count), _whole(appended),
             _whole(born), _key_hash(key_hash) if key_hash else None, _ORDERS[order],
             _whole(immunity) if immunity else None, position,
-            _whole(moved), tuple(topics.split(",")) if topics else (), _whole(checked), _whole(answered),
+            _whole(moved), tuple(topics.split(",")) if topics else (), *numbers,
         )  # fmt: skip
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")

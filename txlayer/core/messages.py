@@ -131,6 +131,29 @@ class OpMessage(NamedTuple):
     reason: str = ""
 
 
+class CheckKind(Enum):
+    """What the coordinator tells a producer group."""
+
+    QUESTION = "Q"  #: what became of the local transaction? The answer is an op line
+    LIMIT = "L"  #: the group has too many open transactions (or not any more): `text` is on or off
+    REFUSED = (
+        "X"  #: a resolution of the group came too late and was refused: `text` says which, and why
+    )
+
+
+class CheckRecord(NamedTuple):
+    """A record of the check topic: one line, like an op's. Every instance of the group reads it."""
+
+    kind: CheckKind
+    key: str  # "id/nonce"; "" for a limit
+    producer_group: str
+    partition: int  # of half and op: an answer goes there
+    last_offset: int = 0  # of the half records there are: an answer names it
+    born_ms: int = 0
+    number: int = 0  # of the question; an answer carries it. For a limit: how many are open
+    text: str = ""  # of a question: the real topics, comma between
+
+
 class Origin(NamedTuple):
     """Where a record stands."""
 
@@ -166,8 +189,10 @@ class DoubtSummary(NamedTuple):
     decided_at: tuple[int, int] | None  # op position (offset, line) of the decision
     moved_ms: int  # when it came here, or was decided here
     topics: tuple[str, ...] = ()  # its real topics, each once
-    checked_count: int = 0
-    answered_count: int = 0
+    checked_count: int = 0  # questions asked; the number of the last one
+    answered_count: int = 0  # of them answered with unknown
+    asked_ms: int = 0  # when the last one was asked
+    answered_number: int = 0  # the newest question that was answered
 
 
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -30,7 +30,7 @@ class More:
     """What only some transactions have: several messages, an ordering key, options, a place on the doubt topic."""
 
     __slots__ = (
-        "answered_count", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets", "options",
+        "answered_count", "answered_number", "asked_ms", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets", "options",
         "reason", "topics", "twins",
     )  # fmt: skip
 
@@ -53,8 +53,10 @@ class More:
         self.moved_ms = 0  # when it came to doubt, or was decided there
         self.reason: ParkReason | None = None
         self.decided_at: OpPosition | None = None
-        self.checked_count = 0
-        self.answered_count = 0
+        self.checked_count = 0  # questions asked; the number of the last one
+        self.answered_count = 0  # of them answered with unknown
+        self.asked_ms = 0  # when the last one was asked
+        self.answered_number = 0  # the newest question that was answered
 
 
 class Transaction:
@@ -166,6 +168,8 @@ class Transaction:
             topics=tuple(t for t in self.topics if t),
             checked_count=more.checked_count,
             answered_count=more.answered_count,
+            asked_ms=more.asked_ms,
+            answered_number=more.answered_number,
         )
 
 
@@ -195,6 +199,8 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
     more.decided_at = summary.decided_at
     more.checked_count = summary.checked_count
     more.answered_count = summary.answered_count
+    more.asked_ms = summary.asked_ms
+    more.answered_number = summary.answered_number
     return txn
 
 
