@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX, is_topic_name
 from txlayer.core.messages import (
     NO_OPTIONS,
     DoubtSummary,
@@ -112,7 +112,7 @@ def decode_options(text: str) -> HalfOptions:
         elif letter == "o":
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
         elif letter in ("i", "n", "t", "m"):
-            numbers[letter] = _whole(value)
+            numbers[letter] = whole(value)
     if numbers.get("n", 0) > _PARTITION_MAX:
         raise ValueError("no such partition")
     return HalfOptions(
@@ -133,14 +133,12 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         _, key, group, topic, part, born, options = fields
         index, _, count = part.partition("/")
         header = HalfHeader(
-            key, group, topic, _whole(index), _whole(count), _whole(born), decode_options(options)
+            key, group, topic, whole(index), whole(count), whole(born), decode_options(options)
         )
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
-    # No comma: a summary lists topics with one between them.
-    if not (
-        is_key(key) and group and topic and "," not in topic and 0 <= header.index < header.count
-    ):
+    # A name that Kafka would refuse would stop whoever asks the broker about it.
+    if not (is_key(key) and group and is_topic_name(topic) and 0 <= header.index < header.count):
         return Undecodable("half header: id, group, topic or index out of form")
     return header
 
@@ -200,8 +198,8 @@ def decode_op(line: str) -> OpMessage | Undecodable:
         return Undecodable("op line: resolution, source, id or group out of form")
     try:
         return OpMessage(
-            resolution, key, group, _whole(last), _whole(born), who,
-            _whole(check) if check else None, is_abandon, unquote(reason),
+            resolution, key, group, whole(last), whole(born), who,
+            whole(check) if check else None, is_abandon, unquote(reason),
         )  # fmt: skip
     except ValueError as exc:
         return Undecodable(f"op line: {exc}")
@@ -233,13 +231,13 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         position = None
         if decided:
             offset, _, number = decided.partition(":")
-            position = (_whole(offset), _whole(number))
+            position = (whole(offset), whole(number))
         checked, _, answered = checks.partition("/")
         return DoubtSummary(
-            key, state, reason, group, _signed(first), _signed(last), _whole(seen), _whole(count), _whole(appended),
-            _whole(born), _key_hash(key_hash) if key_hash else None, _ORDERS[order],
-            _whole(immunity) if immunity else None, position,
-            _whole(moved), tuple(topics.split(",")) if topics else (), _whole(checked), _whole(answered),
+            key, state, reason, group, whole(first), whole(last), whole(seen), whole(count), whole(appended),
+            whole(born), _key_hash(key_hash) if key_hash else None, _ORDERS[order],
+            whole(immunity) if immunity else None, position,
+            whole(moved), tuple(topics.split(",")) if topics else (), whole(checked), whole(answered),
         )  # fmt: skip
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
@@ -260,8 +258,8 @@ def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
     try:
         word, topic, partition, place = (raw or b"").decode("ascii").split("/")
         offset, colon, line = place.partition(":")
-        origin = Origin(topic, _whole(partition), _whole(offset))
-        return (origin, _whole(line) if colon else None) if word == _ORIGIN and topic else None
+        origin = Origin(topic, whole(partition), whole(offset))
+        return (origin, whole(line) if colon else None) if word == _ORIGIN and topic else None
     except ValueError:
         return None
 
@@ -275,7 +273,7 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
         key = "/".join(parts[:2])
         if not is_key(key) or len(parts) > 3:
             return None
-        return key, _whole(parts[2]) if len(parts) == 3 else None
+        return key, whole(parts[2]) if len(parts) == 3 else None
     except ValueError:
         return None
 
@@ -335,7 +333,7 @@ def decode_origin(raw: bytes) -> tuple[int, int, int, int, int] | Undecodable:
         where, part, born = raw.decode("ascii").split("|")
         partition, _, offset = where.partition(":")
         index, _, count = part.partition("/")
-        return _whole(partition), _whole(offset), _whole(index), _whole(count), _whole(born)
+        return whole(partition), whole(offset), whole(index), whole(count), whole(born)
     except ValueError as exc:
         return Undecodable(f"origin: {exc}")
 
@@ -352,7 +350,12 @@ def is_key(key: str) -> bool:
     )
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """A number from 0 to 2^63 - 1 as we write it.
+
+    Raises:
+        ValueError: it is none, or is written in another way.
+    """
     # int() alone takes signs, blanks, underscores and digits of other scripts: none of them is ours.
     if not (text.isascii() and text.isdigit()) or len(text) > _WHOLE_LENGTH_MAX:
         raise ValueError(f"{text[:20]!r} is no whole number")
@@ -360,10 +363,6 @@ def _whole(text: str) -> int:
     if number > _WHOLE_MAX:
         raise ValueError(f"{text!r} is no whole number")
     return number
-
-
-def _signed(text: str) -> int:
-    return -_whole(text[1:]) if text.startswith("-") else _whole(text)
 
 
 def _key_hash(text: str) -> str:
