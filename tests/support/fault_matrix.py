@@ -43,7 +43,7 @@ _ANYTHING = "fuzz/test_fuzz.py::test_no_input_stops_a_target"
 
 _NO_CHECKS = "Check-back is not built yet: until then it stays open, whole on doubt, for a person."
 _NO_CONSUMERS = "Consumers are not built yet."
-_NO_DOCTOR = "`txlayer doctor` is not built yet."
+_NO_DOCTOR = "The command that examines a cluster is not built yet."
 
 PRODUCER = (
     Row(

@@ -117,12 +117,6 @@ def test_a_value_of_the_wrong_form_is_refused_by_name(name: str, text: str) -> N
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_number_may_stand_between_blanks_of_any_kind() -> None:
-    environ = {"TXLAYER_BATCH_LINES_MAX": " 7\x1f "}
-
-    assert 7 == from_environ(CoordinatorConfig, environ).batch_lines_max
-
-
 def test_a_limit_of_zero_stays_zero_and_is_refused(role: type[ClientConfig]) -> None:
     zeros = {int: 0, timedelta: timedelta(0)}
     limits: dict[str, Any] = {
@@ -254,3 +248,9 @@ def test_a_length_of_time_is_read_exactly(number: int, unit: str) -> None:
     factor = {"ms": 1, "s": 1_000, "m": 60_000}[unit]
 
     assert abs(number * factor - milliseconds(parse_duration("name", f"{number}{unit}"))) <= 1
+
+
+def test_a_number_may_stand_between_blanks_of_any_kind() -> None:
+    environ = {"TXLAYER_BATCH_LINES_MAX": " 7\x1f "}
+
+    assert 7 == from_environ(CoordinatorConfig, environ).batch_lines_max
