@@ -242,6 +242,7 @@ DATA = (
          _INPUT + "test_a_wrong_line_among_right_ones_is_kept_aside_alone",
          "fuzz/test_whole_system.py::test_garbage_on_every_topic_stops_no_coordinator", _ANYTHING,
          _HOSTILE + "test_a_header_whose_name_is_no_text_stops_nobody",
+         _HOSTILE + "test_a_thousand_headers_are_forwarded_as_they_are",
          "unit/test_codec_garbage.py::test_a_half_header_out_of_form_says_why", _SAFETY),
     ),
     Row(

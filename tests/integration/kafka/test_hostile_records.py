@@ -72,6 +72,20 @@ def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(
     assert b"strange" == kept_aside(arena, offset)
 
 
+def test_a_thousand_headers_are_forwarded_as_they_are(
+    arena: Arena, coordinator: RunningCoordinator
+) -> None:
+    raw = RawWriter(arena)
+    headers: list[tuple[str, bytes | None]] = [(f"name-{n % 7}", b"%d" % n) for n in range(1_000)]
+
+    mine = raw.prepare((arena.targets[0], b"k", b"v"), headers=headers)
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert coordinator.failure is None
+    assert headers == record.headers[:1_000]
+
+
 def kept_aside(arena: Arena, offset: int) -> bytes | None:
     """The value of a record of half's first partition as doubt holds it."""
     name = f"origin/{arena.topics.half}/0/{offset}"
