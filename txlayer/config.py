@@ -43,7 +43,7 @@ PROTECTED_CLIENT_SETTINGS = frozenset(
 )  # fmt: skip
 
 # All four numbers are asked for: 127.example.org is a name like any other.
-_LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
+_LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -281,7 +281,7 @@ def parse_duration(name: str, text: str) -> timedelta:
     Raises:
         ConfigError: it has another form.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
     if match is None:
         raise ConfigError(
             "a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
@@ -312,7 +312,7 @@ def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig])
     if kind == "int":
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
             raise ConfigError("a number", name=name, value=text, expected="a whole number")
-        return int(text)
+        return int(text.strip())
     if kind == "bool":
         if text.lower() not in ("1", "0", "true", "false"):
             raise ConfigError("a switch", name=name, value=text, expected="true or false")

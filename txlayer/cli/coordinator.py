@@ -216,7 +216,7 @@ def reset(
         client_setting=client_setting,
         insecure=insecure,
     )
-    position = _position(to)
+    position = parse_position(to)
     with KafkaAdmin(config) as admin:
         kafka = KafkaNamespace(admin, topics=config.topics, files=read_topic_files())
         changes = kafka.reset_offsets(to=position, is_dry_run=True)
@@ -231,7 +231,12 @@ def reset(
     _show_reset(changes, as_json=as_json)
 
 
-def _position(text: str) -> StartPosition:
+def parse_position(text: str) -> StartPosition:
+    """What `--to` names: earliest, latest, or milliseconds since 1970.
+
+    Raises:
+        typer.BadParameter: it is none of them.
+    """
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -243,6 +248,8 @@ def _position(text: str) -> StartPosition:
             f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
         ) from exc
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    if at.timestamp() < 0:  # Kafka takes numbers below 0 for other things than times
+        raise typer.BadParameter(f"{text!r} is before 1970; earliest is what is meant")
     return int(at.timestamp() * 1000)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, signed, whole, wrong_form
+from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, whole, wrong_form
 from txlayer.core.fields import key_hash as key_hash_of
-from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.ids import NONCE_LENGTH, is_topic_name
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -133,10 +133,8 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         )
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
-    # No comma: a summary lists topics with one between them.
-    if not (
-        is_key(key) and group and topic and "," not in topic and 0 <= header.index < header.count
-    ):
+    # A name that Kafka would refuse would stop whoever asks the broker about it.
+    if not (is_key(key) and group and is_topic_name(topic) and 0 <= header.index < header.count):
         return Undecodable("half header: id, group, topic or index out of form")
     return header
 
@@ -273,7 +271,7 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
                 f"{len(numbers)} numbers of checks where {_SUMMARY_CHECK_FIELDS} are due"
             )
         return DoubtSummary(
-            key, state, reason, group, signed(first), signed(last), whole(seen), whole(count), whole(appended),
+            key, state, reason, group, whole(first), whole(last), whole(seen), whole(count), whole(appended),
             whole(born), key_hash_of(key_hash) if key_hash else None, _ORDERS[order],
             whole(immunity) if immunity else None, position,
             whole(moved), tuple(topics.split(",")) if topics else (), *numbers,

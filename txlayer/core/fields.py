@@ -45,11 +45,6 @@ def whole(text: str) -> int:
     return number
 
 
-def signed(text: str) -> int:
-    """The same, which may be negative."""
-    return -whole(text[1:]) if text.startswith("-") else whole(text)
-
-
 def key_hash(text: str) -> str:
     """The hash of an ordering key itself.
 

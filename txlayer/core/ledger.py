@@ -243,17 +243,13 @@ class Ledger(Asking):
 
     def give_up_waiting_for_half(self) -> None:
         """The next op line names a place beyond half's end and nothing came there: it is misplaced."""
-        offset, _, lines = self._ops[0]
-        number = self.op_next[1] if offset == self.op_next[0] else 0
-        op = codec.decode_op(lines[number])
-        key = "" if isinstance(op, Undecodable) else op.key
+        offset, number = self.op_next  # `advance` stopped at this line
+        line = self._ops[0][2][number]
+        op = codec.decode_op(line)
+        assert isinstance(op, OpMessage)  # else it would name no place
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-        self._keep_aside(self.settings.op_topic, offset, why, line=lines[number], number=number)
-        if (
-            not isinstance(op, Undecodable)
-            and key not in self.transactions
-            and self._recent_state(key) is None
-        ):
+        self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
+        if op.key not in self.transactions and self._recent_state(op.key) is None:
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), self.op_next, []
             )
