@@ -16,10 +16,16 @@ from pathlib import Path
 from tests.support.waiting import wait_until
 
 START_S = 60
-PACKAGES = {"postgresql": "postgresql", "mariadb": "mariadb-server-core"}
+PACKAGES = {
+    "postgresql": ("postgresql",),
+    "mariadb": (
+        "mariadb-server-core",
+        "mariadb-client-core",
+    ),  # without a service that starts by itself
+}
 BINARIES = {
     "postgresql": ("initdb", "postgres"),
-    "mariadb": ("mariadb-install-db", "mariadbd"),
+    "mariadb": ("mariadb-install-db", "mariadbd", "my_print_defaults"),
 }
 
 
@@ -42,14 +48,14 @@ def programs(kind: str) -> dict[str, str]:
     """
     found = _found(kind)
     if len(found) < len(BINARIES[kind]) and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", PACKAGES[kind]]
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES[kind]]
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["apt-get", "update"], install):
             subprocess.run(command, env=quiet, capture_output=True, check=False, timeout=300)
         found = _found(kind)
     missing = [name for name in BINARIES[kind] if name not in found]
     if missing:
-        raise NoServerError(f"{', '.join(missing)}: install the package {PACKAGES[kind]}")
+        raise NoServerError(f"{', '.join(missing)}: install {' and '.join(PACKAGES[kind])}")
     return found
 
 
@@ -130,11 +136,11 @@ def mariadb_server() -> Iterator[str]:
         )  # fmt: skip
         with _running(server, signal.SIGTERM, log):
             _wait_until_listening(server, port, log)
-            with pymysql.connect(unix_socket=str(folder / "s"), user="root") as connection:
-                with connection.cursor() as cursor:
-                    cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
-                    cursor.execute("CREATE USER txlayer@'127.0.0.1' IDENTIFIED BY 'geheim'")
-                    cursor.execute("GRANT ALL ON *.* TO txlayer@'127.0.0.1'")
+            administrator = pymysql.connect(unix_socket=str(folder / "s"), user="root")
+            with administrator, administrator.cursor() as cursor:
+                cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+                cursor.execute("CREATE USER txlayer@'127.0.0.1' IDENTIFIED BY 'geheim'")
+                cursor.execute("GRANT ALL ON *.* TO txlayer@'127.0.0.1'")
             yield f"mysql+pymysql://txlayer:geheim@127.0.0.1:{port}/shop"
 
 

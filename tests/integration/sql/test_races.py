@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -34,10 +35,13 @@ each_place = pytest.mark.parametrize(
 def order(shop: Shop, txn_id: str, isolation: str) -> Resolution:
     """A whole local transaction, and what its producer says then."""
     joined = None
-    with suppress(BarrierRefusedError, DBAPIError), Session(shop.at(isolation)) as session:
-        with session.begin():
-            joined = shop.join(session, txn_id)
-            session.add(Order(txn_id=txn_id))
+    with (
+        suppress(BarrierRefusedError, DBAPIError),
+        Session(shop.at(isolation)) as session,
+        session.begin(),
+    ):
+        joined = shop.join(session, txn_id)
+        session.add(Order(txn_id=txn_id))
     return shop.decision(joined, txn_id)
 
 
@@ -202,8 +206,6 @@ def test_a_local_transaction_that_waits_for_the_check_hears_its_end(
 
 @each_place
 def test_of_many_checks_and_one_local_transaction_all_agree(shop: Shop, isolation: str) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     def side(number: int) -> Callable[[str], Resolution]:
         return (lambda t: order(shop, t, isolation)) if number == 1 else shop.check
 
