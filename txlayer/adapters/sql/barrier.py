@@ -147,10 +147,10 @@ class SqlBarrier:
             bind = self._bind_of(found)
         else:
             bind = found
-        if isinstance(bind, Connection):
+        if isinstance(bind, Connection) and bind.in_transaction():
             self._check_connection(bind)
         else:
-            self._check_engine(bind)
+            self._check_engine(bind.engine)
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
         """As in `Barrier`."""
@@ -161,9 +161,9 @@ class SqlBarrier:
             connection = found.connection(bind_arguments={"clause": self.table})
         else:
             connection = found
-        self._check_connection(connection)
         if not connection.in_transaction():
             connection.begin()
+        self._check_connection(connection)
         own_row = select(self.table.c.nonce).where(
             self.table.c.txn_id == txn_id, self.table.c.nonce == nonce
         )
@@ -205,7 +205,7 @@ class SqlBarrier:
         self._check_database(engine)
         if engine not in self._transactional:
             # Asked once, because a connection knows; so that nothing is sent when every transaction would fail.
-            with engine.connect() as connection:
+            with engine.connect() as connection, connection.begin():
                 self._check_connection(connection)
             self._transactional.add(engine)
 

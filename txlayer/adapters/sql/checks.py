@@ -119,7 +119,7 @@ class Checks:
         ]
         wait_ms = self._lock_wait_ms
         if len(values) > 1:
-            wait_ms = max(wait_ms // BATCH_WAIT_SHARE, 1)
+            wait_ms = max(wait_ms // BATCH_WAIT_SHARE, self._rules.wait_min_ms)
         give_up_at = time.monotonic() + APART_WAITS_MAX * wait_ms / 1000
         self._insert(values, wait_ms=wait_ms, give_up_at=give_up_at)
         # Only what a later transaction reads is durable, whoever wrote it, and whatever became of our insert.

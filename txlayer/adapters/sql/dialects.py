@@ -25,6 +25,9 @@ class Rules(Protocol):
     has_row_locks: bool
     """False: one open local transaction keeps all others waiting."""
 
+    wait_min_ms: int
+    """A shorter wait there is not."""
+
     def insert_absent(self, table: Table) -> Insert:
         """Insert rows, and leave those alone that are there."""
         ...
@@ -43,6 +46,7 @@ class SqliteRules:
 
     isolation: Isolation | None = None
     has_row_locks = False
+    wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
@@ -70,6 +74,7 @@ class PostgresqlRules:
     """Whatever the local transactions use: here a read must see all that was committed before it."""
 
     has_row_locks = True
+    wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
@@ -89,6 +94,7 @@ class MysqlRules:
     """Each transaction of a check reads once, after its begin; READ COMMITTED is refused where the binary log keeps statements."""
 
     has_row_locks = True
+    wait_min_ms = 1_000
 
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
@@ -139,7 +145,10 @@ def driver_connection(connection: Connection) -> Any:
 
 
 def is_in_autocommit(connection: Connection) -> bool:
-    """True when every statement of this connection is durable at once; asks the driver, not the database."""
+    """True when every statement of this connection is durable at once, though SQLAlchemy has begun a transaction.
+
+    It asks the driver, not the database.
+    """
     dialect, below = connection.dialect, connection.connection.dbapi_connection
     try:
         is_on = bool(dialect.detect_autocommit_setting(below))  # type: ignore[arg-type]  # it is connected

@@ -84,6 +84,17 @@ class JoinedTransaction:
     def _before_commit(self, connection: Connection) -> None:
         if self._is_rolled_back or self._has_commit_begun:
             return  # another transaction of this connection
+        try:
+            self._check_row(connection)
+        except BaseException:
+            # SQLAlchemy takes for granted that whoever stops a commit here has ended the transaction: it would hand the
+            # connection back as it is, and its next user would commit all of this.
+            connection.dialect.do_rollback(connection.connection)
+            self._is_rolled_back = True
+            raise
+        self._has_commit_begun = True
+
+    def _check_row(self, connection: Connection) -> None:
         if self._veto is not None:
             raise self._veto
         if self._has_failed_statement and connection.execute(self._own_row).first() is None:
@@ -91,7 +102,6 @@ class JoinedTransaction:
                 "the barrier's row was rolled back with a failed statement: roll back",
                 txn_id=self._txn_id,
             )
-        self._has_commit_begun = True
 
     def _before_rollback(self, _connection: Connection) -> None:
         if not self._has_commit_begun:
