@@ -236,6 +236,22 @@ def test_a_later_transaction_of_the_session_is_none_of_its_business(shop: Shop) 
 
 
 @each_database
+def test_a_later_transaction_of_the_connection_is_none_of_its_business(shop: Shop) -> None:
+    txn_id, later_id = new_id(), new_id()
+    orders = Tables.metadata.tables["shop_order"]
+    with shop.engine.connect() as connection:
+        joined = shop.join(connection, txn_id)
+        joined.forbid_commit("said so")
+        connection.rollback()
+        connection.execute(orders.insert(), {"txn_id": later_id})
+        connection.commit()
+
+    assert LocalState.ROLLED_BACK is joined.state
+    assert shop.has_order(later_id)
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@each_database
 def test_a_commit_that_a_listener_stopped_is_not_taken_for_one(shop: Shop) -> None:
     txn_id = new_id()
     with Session(shop.engine) as session:
@@ -249,6 +265,8 @@ def test_a_commit_that_a_listener_stopped_is_not_taken_for_one(shop: Shop) -> No
         with pytest.raises(OSError, match="no"):
             session.commit()
         session.rollback()
+        session.add(Order(txn_id=new_id()))
+        session.commit()  # another transaction of the same session
 
     assert LocalState.UNCLEAR is joined.state
     assert ROLLBACK is shop.check(txn_id)

@@ -6,9 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import create_engine, event, text, update
 
-from tests.support.shop import NONCE, Shop, make_shop, new_id
+from tests.support.shop import NONCE, Shop, new_id
 from txlayer.adapters.sql import Doubtful, SqlBarrier
 from txlayer.adapters.sql.purge import PAGE_COUNT_MAX
 from txlayer.cli.main import build_app
@@ -92,6 +92,20 @@ def test_a_purge_keeps_each_transaction_short(shop: Shop) -> None:
     assert (len(values), len(values)) == done
 
 
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_an_age_does_not_depend_on_a_sessions_time_zone(shop: Shop) -> None:
+    far_west = create_engine(
+        shop.engine.url, connect_args={"init_command": "SET time_zone='-12:00'"}
+    )
+    txn_id = new_id()
+    SqlBarrier(far_west).resolve(txn_id, NONCE, group="orders")
+
+    shop.barrier.purge(timedelta(hours=1), is_younger_allowed=True)
+
+    assert 1 == left(shop, [txn_id])
+    far_west.dispose()
+
+
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
@@ -152,4 +166,3 @@ def test_a_missing_table_names_the_command_that_makes_it(shop: Shop) -> None:
     run("create", "--url", url, "--table", "a_second_one")
     other = SqlBarrier(shop.engine, table="a_second_one")
     assert ROLLBACK is other.resolve(new_id(), NONCE, group="orders")
-    assert make_shop is not None

@@ -5,21 +5,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txlayer.adapters.sql.checks import Checks, Doubtful
-from txlayer.adapters.sql.dialects import is_in_autocommit
-from txlayer.adapters.sql.joined import FailedStatements, JoinedTransaction
+from txlayer.adapters.sql.dialects import DriverInsert, is_in_autocommit
+from txlayer.adapters.sql.joined import JoinedTransaction, Watch
 from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
 from txlayer.adapters.sql.table import DEFAULT_NAME, barrier_table
 from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core.ids import check_group, check_txn_id
 from txlayer.core.messages import COMMIT, Resolution, Source
 from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
+
+ROW = ("txn_id", "nonce", "producer_group", "resolution", "source")
+"""What a writer says; the database adds the time."""
 
 LOCK_WAIT = timedelta(seconds=2)
 """A local transaction that is just ending is worth waiting for; a longer one is asked about again."""
@@ -75,8 +79,8 @@ class SqlBarrier:
             absence_age_max_ms=milliseconds(oldest_check),
         )
         self._purge = Purge(engine, self.table, age_min=oldest_check + AGE_MARGIN)
-        self._insert = insert(self.table)
-        self._failed_statements = FailedStatements()
+        self._insert = DriverInsert(self.table, engine.dialect, ROW)
+        self._watch = Watch()
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     # --- the table ----------------------------------------------------------------------------------------------------
@@ -139,45 +143,36 @@ class SqlBarrier:
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
     def check_session(self, session: Any) -> None:
-        """As in `Barrier`."""
+        """As in `Barrier`; the first session of an engine, and every connection, begins its transaction here."""
         found = _own(session)
         if isinstance(found, Session):
             if found.in_nested_transaction():
                 raise _savepoint()
             bind = self._bind_of(found)
-        else:
-            bind = found
-        if isinstance(bind, Connection) and bind.in_transaction():
-            self._check_connection(bind)
-        else:
-            self._check_engine(bind.engine)
+            self._check_database(bind.engine)
+            if isinstance(bind, Engine):
+                if bind not in self._transactional:
+                    # Asked once, so that nothing is sent when every transaction would fail, and no session holds a
+                    # connection while its messages are stored.
+                    self._check_connection(self._begun(found))
+                    self._transactional.add(bind)
+                return
+        self._check_connection(self._begun(found))
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
         """As in `Barrier`."""
         check_txn_id(txn_id)
         found = _own(session)
         orm_session = found if isinstance(found, Session) else None
-        if isinstance(found, Session):
-            connection = found.connection(bind_arguments={"clause": self.table})
-        else:
-            connection = found
-        if not connection.in_transaction():
-            connection.begin()
+        connection = self._begun(found)
         self._check_connection(connection)
-        own_row = select(self.table.c.nonce).where(
-            self.table.c.txn_id == txn_id, self.table.c.nonce == nonce
+        joined = JoinedTransaction(
+            connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
         )
-        joined = JoinedTransaction(connection, orm_session, txn_id=txn_id, own_row=own_row)
-        self._failed_statements.watch(connection, joined)
-        row = {
-            "txn_id": txn_id,
-            "nonce": nonce,
-            "producer_group": check_group(group),
-            "resolution": COMMIT.value,
-            "source": Source.PRODUCER.value,
-        }
+        self._watch.add(connection, joined)
+        row = (txn_id, nonce, check_group(group), COMMIT.value, Source.PRODUCER.value)
         try:
-            connection.execute(self._insert, row)
+            self._insert.execute(connection, row)
         except IntegrityError as exc:
             error = BarrierRefusedError(
                 "a check-back, or another attempt of the same id, came first: roll back",
@@ -193,6 +188,11 @@ class SqlBarrier:
             raise
         return joined
 
+    def _has_row(self, txn_id: str, nonce: str, connection: Connection) -> bool:
+        columns = self.table.c
+        own = select(columns.nonce).where(columns.txn_id == txn_id, columns.nonce == nonce)
+        return connection.execute(own).first() is not None
+
     def _bind_of(self, session: Session) -> Engine | Connection:
         try:
             return session.get_bind(clause=self.table)
@@ -201,13 +201,12 @@ class SqlBarrier:
                 "the session has no engine for the barrier's table: Session(binds={barrier.table: engine, …})"
             ) from exc
 
-    def _check_engine(self, engine: Engine) -> None:
-        self._check_database(engine)
-        if engine not in self._transactional:
-            # Asked once, because a connection knows; so that nothing is sent when every transaction would fail.
-            with engine.connect() as connection, connection.begin():
-                self._check_connection(connection)
-            self._transactional.add(engine)
+    def _begun(self, found: Session | Connection) -> Connection:
+        if isinstance(found, Session):
+            return found.connection(bind_arguments={"clause": self.table})
+        if not found.in_transaction():
+            found.begin()
+        return found
 
     def _check_database(self, engine: Engine) -> None:
         own = self._engine

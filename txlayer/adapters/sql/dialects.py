@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Dialect, Engine, Table, insert
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
 
 from txlayer.errors import UsageError
@@ -116,6 +117,26 @@ class MysqlRules:
 def _set_session(connection: Connection, names: tuple[str, ...], values: Any) -> None:
     settings = ", ".join(f"{name} = {int(v)}" for name, v in zip(names, values, strict=True))
     connection.exec_driver_sql(f"SET SESSION {settings}")
+
+
+class DriverInsert:
+    """One row's insert as the driver takes it, made once: SQLAlchemy's own way takes a third longer each time."""
+
+    def __init__(self, table: Table, dialect: Dialect, names: Sequence[str]) -> None:
+        compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
+        assert isinstance(compiled, SQLCompiler)
+        self._statement = str(compiled)
+        self._names = names
+        self._places = None
+        if compiled.positiontup is not None:
+            self._places = [names.index(name) for name in compiled.positiontup]
+
+    def execute(self, connection: Connection, row: Sequence[str]) -> None:
+        """Insert `row`, whose values are in the order of the names."""
+        if self._places is None:
+            connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
+        else:
+            connection.exec_driver_sql(self._statement, tuple(row[place] for place in self._places))
 
 
 def rules_of(engine: Engine) -> Rules:

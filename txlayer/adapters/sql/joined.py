@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
-from sqlalchemy.sql import Select
 
 from txlayer.adapters.barrier import LocalState
 from txlayer.errors import RollbackRequiredError, TxLayerError
@@ -26,20 +26,23 @@ class JoinedTransaction:
     """
 
     def __init__(
-        self, connection: Connection, session: Session | None, *, txn_id: str, own_row: Select[Any]
+        self,
+        connection: Connection,
+        session: Session | None,
+        *,
+        txn_id: str,
+        has_row: Callable[[Connection], bool],
     ) -> None:
         self._connection = weakref.ref(connection)
         self._session = session
         self._session_transaction = None if session is None else session.get_transaction()
         self._txn_id = txn_id
-        self._own_row = own_row
+        self._has_row = has_row
         self._veto: TxLayerError | None = None
         self._has_failed_statement = False
         self._has_commit_begun = False
         self._is_rolled_back = False
         self._is_reported = False
-        event.listen(connection, "commit", self._before_commit)
-        event.listen(connection, "rollback", self._before_rollback)
         if session is not None:
             event.listen(session, "after_commit", self._after_commit)
 
@@ -79,9 +82,10 @@ class JoinedTransaction:
             event.remove(self._session, "after_commit", self._after_commit)
             self._session = self._session_transaction = None
 
-    # --- called by SQLAlchemy -----------------------------------------------------------------------------------------
+    # --- called by SQLAlchemy, and by whoever watches the connection ------------------------------------------------------
 
-    def _before_commit(self, connection: Connection) -> None:
+    def before_commit(self, connection: Connection) -> None:
+        """Let it commit, or end it and raise."""
         if self._is_rolled_back or self._has_commit_begun:
             return  # another transaction of this connection
         try:
@@ -97,13 +101,14 @@ class JoinedTransaction:
     def _check_row(self, connection: Connection) -> None:
         if self._veto is not None:
             raise self._veto
-        if self._has_failed_statement and connection.execute(self._own_row).first() is None:
+        if self._has_failed_statement and not self._has_row(connection):
             raise RollbackRequiredError(
                 "the barrier's row was rolled back with a failed statement: roll back",
                 txn_id=self._txn_id,
             )
 
-    def _before_rollback(self, _connection: Connection) -> None:
+    def before_rollback(self) -> None:
+        """Whoever rolls back before a commit began has ended it."""
         if not self._has_commit_begun:
             self._is_rolled_back = True
 
@@ -117,30 +122,49 @@ class JoinedTransaction:
             self._is_reported = True
 
 
-class FailedStatements:
-    """Tells joined transactions about statements that failed. Any thread may use it."""
+class Watch:
+    """Tells joined transactions what SQLAlchemy says of their connections. Any thread may use it.
+
+    It listens once per engine: a listener of its own for every transaction costs as much as a statement.
+    """
 
     def __init__(self) -> None:
         self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
             weakref.WeakKeyDictionary()
         )
+        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def watch(self, connection: Connection, joined: JoinedTransaction) -> None:
-        """Tell `joined` about the statements of its connection."""
-        self._listen(connection.engine)
+    def add(self, connection: Connection, joined: JoinedTransaction) -> None:
+        """Tell `joined` about its connection."""
+        engine = connection.engine
+        if engine not in self._engines:
+            self._listen(engine)
         with self._lock:
             # Several transactions may join one local transaction; those of earlier ones are over.
             open_ones = [j for j in self._joined.get(connection, ()) if j.state is LocalState.OPEN]
             self._joined[connection] = [*open_ones, joined]
 
     def _listen(self, engine: Engine) -> None:
-        # Once for each dialect object: engines that were derived from one share it.
         with self._lock:
+            if engine in self._engines:
+                return
+            # An engine that was derived from another hears what is listened to there, too: it is told twice then.
+            event.listen(engine, "commit", self._before_commit)
+            event.listen(engine, "rollback", self._before_rollback)
+            self._engines.add(engine)
             if engine.dialect not in self._dialects:
                 event.listen(engine, "handle_error", self._failed)
                 self._dialects.add(engine.dialect)
+
+    def _before_commit(self, connection: Connection) -> None:
+        for joined in self._joined.get(connection, ()):
+            joined.before_commit(connection)
+
+    def _before_rollback(self, connection: Connection) -> None:
+        for joined in self._joined.get(connection, ()):
+            joined.before_rollback()
 
     def _failed(self, context: ExceptionContext) -> None:
         if context.connection is not None:
