@@ -255,7 +255,7 @@ def test_a_check_whose_own_commit_is_lost_believes_only_what_it_reads(shop: Shop
         assert said is (UNKNOWN if expected is None else expected)
         return said
 
-    dialect.do_commit = lose  # type: ignore[method-assign] # the driver's answer is what gets lost
+    dialect.do_commit = lose  # type: ignore[method-assign,assignment] # the driver's answer is what gets lost
     try:
         assert ROLLBACK is say("after")
         assert UNKNOWN is say("before")
