@@ -103,6 +103,8 @@ def test_another_engine_of_the_same_database_may_be_joined(shop: Shop) -> None:
 @each_database
 def test_a_savepoint_is_refused(shop: Shop) -> None:
     txn_id = new_id()
+    with Session(shop.engine) as session:
+        shop.barrier.check_session(session)  # the engine is known from now on
     with Session(shop.engine) as session, session.begin(), session.begin_nested():
         with pytest.raises(UsageError, match="begin_nested"):
             shop.barrier.check_session(session)

@@ -111,12 +111,9 @@ class JoinedTransaction:
 
     def after_commit(self, session: Session) -> None:
         """It is committed, if that was the commit of the whole local transaction."""
-        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction.
-        if (
-            self._has_commit_begun
-            and not session.in_nested_transaction()
-            and session.get_transaction() is self._session_transaction
-        ):
+        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction:
+        # then the connection has not begun to commit.
+        if self._has_commit_begun and session.get_transaction() is self._session_transaction:
             self._is_reported = True
             self._session_transaction = None
 
