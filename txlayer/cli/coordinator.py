@@ -34,6 +34,7 @@ from txlayer.cli.options import (
     client_config,
 )
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
+from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.workers import StopSignal, supervise
 
@@ -144,6 +145,7 @@ def run(  # every option is a parameter
         doubt_after=parse_duration("--doubt-after", doubt_after) if doubt_after else None,
         start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
     )
+    check_policies(config)  # a wrong setting ends here, before any worker starts
     stop = StopSignal()
     stop.install()
     if workers > 1:
