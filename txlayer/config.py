@@ -16,7 +16,10 @@ from txlayer.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TXLAYER_"
 
-# Read by the embedded broker and by the tests, not by a role.
+IMMUNITY_MAX = timedelta(days=7)
+"""Half and op records are kept for so long."""
+
+# Read by the embedded broker, by commands and by the tests, not by a role.
 OTHER_NAMES = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in (
@@ -25,6 +28,7 @@ OTHER_NAMES = frozenset(
         "HOME",
         "MAVEN_URL",
         "TEST_BOOTSTRAP_SERVERS",
+        "BARRIER_URL",
         "LOG_FORMAT",
         "LOG_LEVEL",
     )

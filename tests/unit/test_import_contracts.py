@@ -55,6 +55,12 @@ def test_every_import_contract_holds() -> None:
             "only adapters/kafka speaks to Kafka",
         ),
         ("txlayer/cli/broken.py", "import confluent_kafka", "only adapters/kafka speaks to Kafka"),
+        (
+            "txlayer/producer/broken.py",
+            "import sqlalchemy",
+            "only adapters/sql speaks to databases",
+        ),
+        ("txlayer/producer/broken.py", "import txlayer.adapters.sql.barrier", "by its port alone"),
     ],
 )
 def test_a_broken_import_contract_is_found(
@@ -73,7 +79,15 @@ def test_a_broken_import_contract_is_found(
 
 
 @pytest.mark.parametrize(
-    "module", ["txlayer", "txlayer.core.codec", "txlayer.config", "txlayer.cli.topics"]
+    "module",
+    [
+        "txlayer",
+        "txlayer.core.codec",
+        "txlayer.config",
+        "txlayer.cli.topics",
+        "txlayer.cli.barrier",
+        "txlayer.producer.sync",
+    ],
 )
 def test_an_import_loads_neither_the_kafka_client_nor_sqlalchemy(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{'confluent_kafka', 'sqlalchemy', 'pyspark'}} & set(sys.modules)))"

@@ -1,23 +1,21 @@
-"""The barrier's place in a transaction, many threads, and how a producer ends."""
+"""Many threads, and how a producer ends."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.support.fake_log import FakeRecord, ProducerLog
 from tests.support.waiting import wait_until
-from txlayer.core.messages import COMMIT, Message, Resolution
+from txlayer.core.messages import COMMIT, Message
 from txlayer.errors import (
     FencedError,
     LifecycleError,
     OutcomeUnknownError,
     RefusedRecordError,
     TxLayerError,
-    UsageError,
 )
 from txlayer.producer.sync import TransactionalProducer
 
@@ -32,50 +30,6 @@ def log() -> Iterator[ProducerLog]:
     made.writer.hold(False)
     for producer in made.producers:
         producer.close()
-
-
-# --- the barrier's place ----------------------------------------------------------------------------------------------
-
-
-class Barrier:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, str, str]] = []
-
-    def write(self, session: Any, *, txn_id: str, nonce: str) -> None:
-        self.rows.append((session, txn_id, nonce))
-
-
-def test_join_prepares_and_then_writes_the_barrier(log: ProducerLog) -> None:
-    barrier = Barrier()
-    with log.producer(barrier=barrier).transaction() as tx:
-        tx.send("orders", value="v")
-        tx.join("session")
-        assert 1 == len(log.writer.of(HALF))
-
-    assert [("session", tx.txn_id, tx.nonce)] == barrier.rows
-    assert COMMIT is tx.result(10).resolution
-
-
-def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
-    with (  # noqa: PT012 - the block is the subject
-        pytest.raises(LifecycleError, match="join"),
-        log.producer(barrier=Barrier()).transaction() as tx,
-    ):
-        tx.send("orders", value="v")
-        tx.prepare()
-    assert Resolution.UNKNOWN is tx.result(10).resolution
-
-
-def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
-    with (  # noqa: PT012 - the block is the subject
-        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
-        log.producer().transaction() as tx,
-    ):
-        tx.send("orders", value="v")
-        tx.join("session")
-    assert [] == log.writer.stored
 
 
 # --- threads and the end ----------------------------------------------------------------------------------------------

@@ -141,18 +141,6 @@ class HalfWriter(Protocol):
         ...
 
 
-class Barrier(Protocol):
-    """The user's table with one row per transaction, where the first writer wins (P8)."""
-
-    def write(self, session: Any, *, txn_id: str, nonce: str) -> None:
-        """Say commit, as part of the session's local transaction.
-
-        Raises:
-            BarrierRefusedError: a check-back came first and said rollback.
-        """
-        ...
-
-
 class HistoryStart(NamedTuple):
     """From where half and op are read for one transaction's history."""
 

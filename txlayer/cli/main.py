@@ -16,6 +16,7 @@ GROUPS = (
     ("topics", "txlayer.cli.topics"),
     ("coordinator", "txlayer.cli.coordinator"),
     ("tx", "txlayer.cli.tx"),
+    ("barrier", "txlayer.cli.barrier"),
 )
 
 

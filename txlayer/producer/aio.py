@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
-from txlayer.adapters.ports import Barrier
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_group
-from txlayer.core.messages import Message, OrderMode, Resolution
+from txlayer.core.messages import Message, OrderMode
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
+from txlayer.producer.aio_submitted import AsyncLocalTransaction, AsyncSubmittedTransaction
 from txlayer.producer.engine import SINCE, MakeFlight, open_engine
 from txlayer.producer.flight import Flight
 from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.local import check_kind
 from txlayer.producer.loop_bound import LoopEngine
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
-from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
+from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.transaction import OpenTransaction
-
-AsyncLocalTransaction = Callable[[Flight], Resolution | Awaitable[Resolution | None] | None]
-"""Called once the half messages are acknowledged; a plain function or a coroutine function."""
 
 
 class AsyncTransactionalProducer:
@@ -56,6 +54,7 @@ class AsyncTransactionalProducer:
             bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
         )
         self._group = check_group(group)
+        check_kind(barrier, is_async=True)
         self._barrier = barrier
         self._serializer = serializer
         self._connect = connect
@@ -183,14 +182,17 @@ class AsyncTransactionalProducer:
         Returns and Raises: as in `TransactionalProducer.submit`; the future is the loop's.
         """
         started = self._ready or await self._started()
-        make = SubmittedTransaction if local_transaction is None else Flight
+        make: MakeFlight = SubmittedTransaction
+        if local_transaction is not None:
+            make = partial(AsyncSubmittedTransaction, started, self._barrier)
         flight = await self._launch(
             started, make, messages, txn_id, ordering_key, order, immunity, block=block
         )
-        if local_transaction is None:
-            rest = started.drive(steps.result(started.engine, flight))
+        if isinstance(flight, AsyncSubmittedTransaction):
+            assert local_transaction is not None
+            rest = flight.finish(local_transaction)
         else:
-            rest = self._finish(started, flight, local_transaction)
+            rest = started.drive(steps.result(started.engine, flight))
         task = asyncio.get_running_loop().create_task(rest)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -263,23 +265,6 @@ class AsyncTransactionalProducer:
             steps.launch(started.engine, make, several, place, key, may_wait=block)
         )
 
-    async def _finish(
-        self, started: LoopEngine, flight: Flight, local_transaction: AsyncLocalTransaction
-    ) -> TransactionSendResult:
-        engine = started.engine
-        await started.drive(steps.stored(engine, flight))
-        try:
-            said = local_transaction(flight)
-            if inspect.isawaitable(said):
-                said = await said
-            resolution = said_by_local_transaction(said)
-        except BaseException:
-            steps.resolve(engine, flight, Resolution.UNKNOWN)
-            await started.drive(steps.result(engine, flight))
-            raise
-        steps.resolve(engine, flight, resolution)
-        return await started.drive(steps.result(engine, flight))
-
 
 class AsyncTransaction(OpenTransaction):
     """One transaction of one task; as `Transaction`, but what waits is awaited."""
@@ -307,7 +292,10 @@ class AsyncTransaction(OpenTransaction):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave(exc)
+        if self._local is None:
+            self.leave(exc)
+        else:
+            await self._started.drive(self._leave_steps(exc))
 
     async def prepare(self) -> None:
         """Store the messages; returns when all replicas have them. Now do the local transaction.
@@ -318,7 +306,7 @@ class AsyncTransaction(OpenTransaction):
         await self._started.drive(self._prepare_steps())
 
     async def join(self, session: Any) -> None:
-        """Prepare, then write the barrier as a part of the session's local transaction.
+        """Prepare, unless that is done, then write the barrier's row as a part of the session's local transaction.
 
         Raises:
             What `Transaction.join` raises.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from txlayer.config import milliseconds
+from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core import codec
 from txlayer.core.ids import (
     NONCE_LENGTH,
@@ -28,9 +28,6 @@ from txlayer.core.partitions import (
     tail_shares,
 )
 from txlayer.errors import UsageError
-
-IMMUNITY_MAX = timedelta(days=7)
-"""Half and op records are kept for so long."""
 
 _TAILS_AT_ONCE = 512
 """Ids made ahead: one call for random bytes serves them all."""

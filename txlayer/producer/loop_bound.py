@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from functools import partial
 from typing import TypeVar
@@ -13,7 +14,7 @@ from txlayer.producer import steps
 from txlayer.producer.engine import Engine
 from txlayer.producer.ops import OpQueue
 from txlayer.producer.sync import drive as drive_in_thread
-from txlayer.producer.waiting import Blocking, Steps
+from txlayer.producer.waiting import Asking, Blocking, Steps
 
 T = TypeVar("T")
 
@@ -42,6 +43,16 @@ class LoopEngine:
         try:
             wait = next(run)
             while True:
+                if isinstance(wait, Asking):
+                    try:
+                        answer = wait.call()
+                        if inspect.isawaitable(answer):
+                            answer = await answer
+                    except BaseException as exc:  # noqa: BLE001 - border to the user's database; the steps raise it again
+                        wait = run.throw(exc)
+                    else:
+                        wait = run.send(answer)
+                    continue
                 if isinstance(wait, Blocking):
                     try:
                         answer = await self._loop.run_in_executor(None, wait.call)

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
+from txlayer.adapters.barrier import Barrier
 from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer.flight import FAILED, PREPARED, STORING, Flight
+from txlayer.producer.local import LocalPart, joinable, part_of
 from txlayer.producer.ops import OpQueue
 from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.waiting import answered
 
 LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 """Called once its half messages are acknowledged. Nothing (None) commits, like leaving a `with` block."""
@@ -40,6 +43,7 @@ class LocalWork(NamedTuple):
     local_transaction: LocalTransaction
     executor: Executor | None
     messages: Sequence[Message]
+    barrier: Barrier | None = None
 
 
 # The words of concurrent.futures for what a future is doing.
@@ -49,7 +53,7 @@ _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     """One submitted transaction. It cannot be cancelled: its half messages are under way."""
 
-    __slots__ = ("_callbacks", "_local_error", "_watchers", "_work")
+    __slots__ = ("_callbacks", "_local", "_local_error", "_watchers", "_work")
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         self.unsent = None
         self.waker = None
         self._work = work
+        self._local: LocalPart | None = None
         self._local_error: BaseException | None = None
         self._watchers: list[Any] | None = None
         self._callbacks: list[Callable[[Future[Any]], object]] | None = None
@@ -81,6 +86,21 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     def messages(self) -> Sequence[Message]:
         """The messages, while there is a local transaction that has not run."""
         return () if self._work is None else self._work.messages
+
+    def join(self, session: Any) -> None:
+        """In the local transaction: write the barrier's row as a part of the session's own.
+
+        Raises:
+            What `Transaction.join` raises.
+            LifecycleError: it is not called by the local transaction.
+        """
+        if self._work is None or self.stage is not PREPARED:
+            raise LifecycleError(
+                "join() belongs into the local transaction", state=self.stage.value
+            )
+        local = joinable(self._local)
+        answered(local.check_steps(session))
+        answered(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
 
     # --- the flight's side, on the producer's thread ------------------------------------------------------------------
 
@@ -127,12 +147,37 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
 
     def _resolve(self) -> None:
         assert self._work is not None
+        work = self._work
+        self._local = part_of(work.barrier, group=self.queue.pipeline.group)
+        said: Resolution | None = UNKNOWN
         try:
-            self.resolution = said_by_local_transaction(self._work.local_transaction(self))
+            said = work.local_transaction(self)
+            self.resolution = said_by_local_transaction(said)
         except BaseException as exc:  # noqa: BLE001 - border: the user's code. The future raises it again as it was.
             self._local_error = exc
             self.resolution = UNKNOWN
+        if self._local is not None:
+            self._ask_barrier(self._local, said)
         self._work = None
+
+    def _ask_barrier(self, local: LocalPart, said: Resolution | None) -> None:
+        has_failed = self._local_error is not None
+        self.resolution = UNKNOWN
+        try:
+            ending = answered(
+                local.said_steps(
+                    None if has_failed else said,
+                    txn_id=self.txn_id,
+                    nonce=self.nonce,
+                    has_failed=has_failed,
+                )
+            )
+        except BaseException as exc:  # noqa: BLE001 - border: the user's database, on the producer's thread
+            self._local_error = self._local_error or exc
+            return
+        self.resolution = ending.resolution
+        if ending.misfit is not None:
+            self._local_error = LifecycleError(ending.misfit, state=PREPARED.value)
 
     def _run_elsewhere(self) -> None:
         self._resolve()

@@ -12,8 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast
 
+from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
-from txlayer.adapters.ports import Barrier
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_group
@@ -22,12 +22,13 @@ from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import ANYWHERE, now_ms
+from txlayer.producer.local import check_kind
 from txlayer.producer.pipeline import LOOK_S, Pipeline, State
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.transaction import OpenTransaction
-from txlayer.producer.waiting import Blocking, Steps
+from txlayer.producer.waiting import Asking, Blocking, Steps, ask
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class TransactionalProducer:
             bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
         )
         self._group = check_group(group)
+        check_kind(barrier, is_async=False)
         self._barrier = barrier
         self._serializer = serializer
         self._connect = connect
@@ -188,7 +190,8 @@ class TransactionalProducer:
 
         When its half messages are acknowledged, `local_transaction(tx)` is called, in the order of acknowledgements on
         the producer's thread, or on `executor`. It returns COMMIT (or nothing), ROLLBACK or UNKNOWN; what it raises is
-        raised by the future, and the resolution is UNKNOWN. Without one the transaction commits at once.
+        raised by the future, and the resolution is UNKNOWN. Without one the transaction commits at once. With a barrier
+        it calls `tx.join(session)`, and the database decides as in a `with` block.
 
         Returns:
             A future (it goes with `concurrent.futures` and `asyncio.wrap_future`) of the `TransactionSendResult`, done
@@ -204,7 +207,7 @@ class TransactionalProducer:
         several = (messages,) if isinstance(messages, Message) else messages
         work = None
         if local_transaction is not None:
-            work = LocalWork(local_transaction, executor, several)
+            work = LocalWork(local_transaction, executor, several, self._barrier)
         identity = engine.identity
         place = identity.place(ordering_key, order, immunity)
         if place is ANYWHERE and txn_id is None and len(several) == 1:
@@ -261,7 +264,7 @@ class Transaction(OpenTransaction):
     """One transaction of one thread, as a `with` block.
 
     Leaving normally after `prepare` commits. An exception passes through as it is, and the resolution is UNKNOWN: a
-    check-back settles it (`rollback` says it outright).
+    check-back settles it (`rollback` says it outright). With a barrier and `join` the database decides in both cases.
     """
 
     __slots__ = ()
@@ -275,7 +278,10 @@ class Transaction(OpenTransaction):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave(exc)
+        if self._local is None:
+            self.leave(exc)
+        else:
+            drive(self._leave_steps(exc), self._engine.pipeline)
 
     def prepare(self) -> None:
         """Store the messages; returns when all replicas have them. Now do the local transaction.
@@ -290,11 +296,17 @@ class Transaction(OpenTransaction):
         drive(self._prepare_steps(), self._engine.pipeline)
 
     def join(self, session: Any) -> None:
-        """Prepare, then write the barrier as a part of the session's local transaction.
+        """Prepare, unless that is done, then write the barrier's row as a part of the session's local transaction.
+
+        The resolution is that of the database from now on: commit when it reports the commit of this local transaction,
+        else what the row says. End the local transaction inside the block.
 
         Raises:
-            UsageError: the producer has no barrier. Nothing was sent.
-            What `prepare` raises; BarrierRefusedError: a check-back came first, roll back.
+            UsageError: the producer has no barrier, or the session cannot be joined (autocommit, another database,
+                a savepoint's). Nothing was sent.
+            What `prepare` raises. The session holds nothing of ours.
+            BarrierRefusedError: a check-back came first: roll back; the session refuses to commit.
+            Exception: the database's own, as it was; the session refuses to commit.
         """
         drive(self._join_steps(session), self._engine.pipeline)
 
@@ -320,6 +332,9 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
     try:
         wait = next(run)
         while True:
+            if isinstance(wait, Asking):
+                wait = ask(run, wait)
+                continue
             if isinstance(wait, Blocking):
                 try:
                     answer = wait.call()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from txlayer.adapters.ports import Barrier
+from txlayer.adapters.barrier import Barrier
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import Message, Resolution, UserHeaders
 from txlayer.errors import LifecycleError, UsageError
@@ -14,6 +14,7 @@ from txlayer.producer.encoding import headers_of
 from txlayer.producer.engine import Engine
 from txlayer.producer.flight import Flight
 from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.local import joinable, part_of
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.waiting import Steps
 
@@ -37,21 +38,20 @@ class OpenTransaction:
     """One transaction of one thread or task; threads and asyncio differ only in how they wait for its steps."""
 
     __slots__ = (
-        "_barrier", "_engine", "_flight", "_is_joined", "_key", "_may_wait", "_messages", "_phase", "_place",
+        "_engine", "_flight", "_key", "_local", "_may_wait", "_messages", "_phase", "_place",
     )  # fmt: skip
 
     def __init__(
         self, engine: Engine, *, barrier: Barrier | None, place: Place, key: str, may_wait: bool
     ) -> None:
         self._engine = engine
-        self._barrier = barrier
+        self._local = part_of(barrier, group=engine.pipeline.group)
         self._place = place
         self._key = key
         self._may_wait = may_wait
         self._messages: list[Message] = []
         self._flight: Flight | None = None
         self._phase = GATHERING
-        self._is_joined = False
 
     @property
     def txn_id(self) -> str:
@@ -101,15 +101,18 @@ class OpenTransaction:
         """Say commit now rather than at the end of the block; it is sent without waiting.
 
         Raises:
-            LifecycleError: it is not prepared, or said already. Nothing changed.
+            LifecycleError: it is not prepared, or said already, or the local transaction that joined has not reported
+                its commit. Nothing changed.
         """
         self._resolve(Resolution.COMMIT, "commit")
 
     def rollback(self) -> None:
         """Say that the local transaction is gone; it is sent without waiting. Before `prepare` nothing is sent at all.
 
+        A joined local transaction that is still open refuses its commit from now on.
+
         Raises:
-            LifecycleError: it is said already. Nothing changed.
+            LifecycleError: it is said already, or the joined local transaction is committed or may be. Nothing changed.
         """
         if self._phase is GATHERING:
             self._phase = DROPPED
@@ -149,38 +152,47 @@ class OpenTransaction:
         self._phase = PREPARED
 
     def _join_steps(self, session: Any) -> Steps[None]:
-        if self._barrier is None:
-            raise UsageError(
-                "join needs a barrier: make the producer with barrier=…, or call prepare() before the local transaction"
-            )
-        yield from self._prepare_steps()
-        self._barrier.write(session, txn_id=self.txn_id, nonce=self.nonce)
-        self._is_joined = True
+        local = joinable(self._local)
+        if self._phase is not GATHERING and self._phase is not PREPARED:
+            raise self._misfit("join")
+        yield from local.check_steps(session)
+        if self._phase is GATHERING:
+            yield from self._prepare_steps()
+        yield from local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce)
 
     def _result_steps(self) -> Steps[TransactionSendResult]:
         if self._phase is not RESOLVED or self._flight is None:
             raise LifecycleError("result: nothing was said yet", state=self._phase.value)
         return steps.result(self._engine, self._flight)
 
+    def _leave_steps(self, error: BaseException | None) -> Steps[None]:
+        """`leave`, where a barrier may have to be asked what became of the local transaction."""
+        if self._phase is PREPARED and self._local is not None:
+            try:
+                ending = yield from self._local.end_steps(
+                    txn_id=self.txn_id, nonce=self.nonce, has_failed=error is not None
+                )
+            except BaseException:  # interrupted or cancelled while it asked
+                self._say(Resolution.UNKNOWN)
+                raise
+            self._say(ending.resolution)
+            if ending.misfit is not None:
+                raise LifecycleError(ending.misfit, state=PREPARED.value)
+            return
+        self.leave(error)
+
     def leave(self, error: BaseException | None) -> None:
-        """The end of the block, by `error` or normally.
+        """The end of the block, by `error` or normally, where no barrier need be asked.
 
         Raises:
             LifecycleError: it ended normally, but nothing can be committed; what happened is said.
         """
         phase, flight = self._phase, self._flight
         if phase is PREPARED:
-            if error is None and (self._barrier is None or self._is_joined):
-                self._resolve(Resolution.COMMIT, "commit")
-                return
-            # Nobody here knows what became of the local transaction.
-            self._resolve(Resolution.UNKNOWN, "unknown")
-            if error is None:
-                raise LifecycleError(
-                    "left without join: the barrier was not written, a check-back settles it",
-                    state=phase.value,
-                )
-        elif phase is PREPARING and flight is not None:
+            # After an error nobody here knows what became of the local transaction.
+            self._say(Resolution.COMMIT if error is None else Resolution.UNKNOWN)
+            return
+        if phase is PREPARING and flight is not None:
             self._engine.pipeline.post(flight.abandon)
         if error is not None or phase in (RESOLVED, DROPPED):
             return
@@ -194,11 +206,16 @@ class OpenTransaction:
         ) from (None if flight is None else flight.error)
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
-        flight = self._flight
-        if self._phase is not PREPARED or flight is None:
+        if self._phase is not PREPARED:
             raise self._misfit(call)
+        if self._local is not None:
+            self._local.check_said(resolution)
+        self._say(resolution)
+
+    def _say(self, resolution: Resolution) -> None:
+        assert self._flight is not None
         self._phase = RESOLVED
-        steps.resolve(self._engine, flight, resolution)
+        steps.resolve(self._engine, self._flight, resolution)
 
     def _misfit(self, call: str) -> LifecycleError:
         return LifecycleError(

@@ -25,8 +25,42 @@ class Blocking(NamedTuple):
     call: Callable[[], Any]
 
 
-Steps = Generator[Subscribe | Blocking, Any, T]
+class Asking(NamedTuple):
+    """A call of the user's barrier, made on the spot, whose answer may have to be awaited.
+
+    Its value is sent back into the steps; whatever it raises is thrown, because the steps know what that means.
+    """
+
+    call: Callable[[], Any]
+
+
+Steps = Generator[Subscribe | Blocking | Asking, Any, T]
 """A protocol without waiting: it yields what to wait for, and looks again whenever it is resumed."""
+
+
+def answered(run: Steps[T]) -> T:
+    """Run steps that do nothing but ask, on any thread."""
+    try:
+        wait = next(run)
+        while True:
+            assert isinstance(wait, Asking)
+            wait = ask(run, wait)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def ask(run: Steps[T], asking: Asking) -> Subscribe | Blocking | Asking:
+    """Make the call and tell the steps; what they yield next.
+
+    Raises:
+        StopIteration: they are at their end.
+    """
+    try:
+        answer = asking.call()
+    except BaseException as exc:  # noqa: BLE001 - border to the user's database; the steps raise it again
+        return run.throw(exc)
+    return run.send(answer)
 
 
 class Bell:

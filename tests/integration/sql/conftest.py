@@ -1,0 +1,53 @@
+"""The databases of the run: SQLite files, one PostgreSQL and one MariaDB server, started when a test first asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.conftest import IS_CI
+from tests.support.databases import NoServerError, mariadb_server, postgresql_server
+from tests.support.shop import Shop, make_shop
+
+
+def started(server: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(server())
+        except NoServerError as exc:
+            # At home a machine without this server still runs the other tests; in CI nothing is skipped.
+            if IS_CI:
+                raise
+            pytest.skip(f"no server: {exc}")
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    yield from started(postgresql_server)
+
+
+@pytest.fixture(scope="session")
+def mariadb_url() -> Iterator[str]:
+    yield from started(mariadb_server)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of the database that the test's parameter names."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shop.db'}"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def shop(database_url: str) -> Iterator[Shop]:
+    """A small application's database with a barrier."""
+    made = make_shop(create_engine(database_url))
+    yield made
+    made.engine.dispose()

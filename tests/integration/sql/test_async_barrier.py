@@ -1,0 +1,155 @@
+"""The barrier for asyncio: the same answers with the asyncio drivers of every database, through a producer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Order, make_shop, new_id
+from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.sql import AsyncSqlBarrier, Doubtful, SqlBarrier
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
+from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.aio_submitted import AsyncSubmittedTransaction
+
+pytestmark = [pytest.mark.sql]
+
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+aiomysql",
+}
+
+each_database = pytest.mark.parametrize(
+    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
+)
+
+Use = Callable[[AsyncTransactionalProducer, AsyncEngine, AsyncSqlBarrier], Awaitable[None]]
+
+
+@asynccontextmanager
+async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
+    made = make_url(url)
+    engine = create_async_engine(made.set(drivername=DRIVERS[made.get_backend_name()]))
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+def run(url: str, use: Use) -> None:
+    """Run `use(producer, engine, barrier)` in a loop, over Kafka in memory."""
+    plain = create_engine(url)
+    make_shop(plain)
+    plain.dispose()
+
+    async def main() -> None:
+        kafka = MemoryKafka()
+        kafka.create_topic("orders")
+        kafka.create_namespace("txlayer")
+        async with engine_of(url) as engine:
+            barrier = AsyncSqlBarrier(engine, lock_wait=LOCK_WAIT)
+            await barrier.create_table()
+            async with AsyncTransactionalProducer(
+                bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
+                barrier=barrier,
+            ) as producer:  # fmt: skip
+                await use(producer, engine, barrier)
+
+    asyncio.run(main())
+
+
+@each_database
+@pytest.mark.promise("P8")
+def test_a_joined_session_decides(database_url: str) -> None:
+    async def use(
+        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
+    ) -> None:
+        said = []
+        for is_committed in (True, False):
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                async with AsyncSession(engine) as session:
+                    await tx.join(session)
+                    session.add(Order(txn_id=new_id()))
+                    await (session.commit() if is_committed else session.rollback())
+            said += [(await tx.result(10)).resolution, await barrier.read(tx.txn_id, tx.nonce)]
+        assert [COMMIT, COMMIT, ROLLBACK, ROLLBACK] == said
+
+    run(database_url, use)
+
+
+@each_database
+def test_a_joined_connection_and_a_submitted_one_decide(database_url: str) -> None:
+    async def use(
+        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
+    ) -> None:
+        async def local_transaction(tx: AsyncSubmittedTransaction) -> None:
+            async with engine.begin() as connection:
+                await tx.join(connection)
+
+        result = await (await producer.submit(Message("orders", value="v"), local_transaction))
+        assert COMMIT is result.resolution
+        assert COMMIT is await barrier.read(result.txn_id, result.nonce)
+
+    run(database_url, use)
+
+
+@each_database
+def test_checks_are_answered_in_the_loop(database_url: str) -> None:
+    async def use(
+        _producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
+    ) -> None:
+        txn_id = new_id()
+        async with AsyncSession(engine) as session:
+            await barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+            assert UNKNOWN is await barrier.resolve(txn_id, NONCE, group=GROUP)
+            await session.rollback()
+        assert await barrier.read(txn_id, NONCE) is None
+        many = [Doubtful(txn_id, NONCE), Doubtful(new_id(), NONCE)]
+        assert [ROLLBACK, ROLLBACK] == await barrier.resolve_many(many, group=GROUP)
+        async with AsyncSession(engine) as session:
+            with pytest.raises(BarrierRefusedError):
+                await barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+            await session.rollback()
+
+    run(database_url, use)
+
+
+@each_database
+def test_what_cannot_be_joined_is_refused_in_the_loop(database_url: str) -> None:
+    async def use(
+        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
+    ) -> None:
+        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(UsageError, match="autocommit"):  # noqa: PT012 - the block is the subject
+            async with AsyncSession(autocommit) as session, producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join(session)
+        with pytest.raises(UsageError, match="AsyncSession"):
+            await barrier.check_session("session")
+        with pytest.raises(LifecycleError, match="still open"):  # noqa: PT012 - the block is the subject
+            async with AsyncSession(engine) as session, producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join(session)
+        assert Resolution.UNKNOWN is (await tx.result(10)).resolution
+
+    run(database_url, use)
+
+
+def test_both_barriers_have_the_same_words() -> None:
+    def words(kind: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in vars(kind).items()
+            if callable(member) and (not name.startswith("_") or name == "__init__")
+        }
+
+    assert words(SqlBarrier) == words(AsyncSqlBarrier)

@@ -1,0 +1,449 @@
+"""What may be joined, what its end means, and what keeps a local transaction from committing beside its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, beside, make_shop, new_id
+from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.sql import AsyncSqlBarrier, SqlBarrier
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
+from txlayer.errors import BarrierRefusedError, ConfigError, RollbackRequiredError, UsageError
+
+pytestmark = [pytest.mark.sql]
+
+each_database = pytest.mark.parametrize(
+    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
+)
+servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
+
+
+# --- what cannot be joined --------------------------------------------------------------------------------------------
+
+
+@each_database
+@pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
+def test_autocommit_is_refused_before_anything_is_written(
+    shop: Shop, *, with_session: bool
+) -> None:
+    engine = shop.at("AUTOCOMMIT")
+    txn_id = new_id()
+    with Session(engine) if with_session else engine.connect() as joinable:
+        with pytest.raises(UsageError, match="autocommit"):
+            shop.barrier.check_session(joinable)
+        with pytest.raises(UsageError, match="autocommit"):
+            shop.barrier.write(joinable, txn_id=txn_id, nonce=NONCE, group=GROUP)
+
+    assert shop.barrier.read(txn_id, NONCE) is None
+
+
+@each_database
+def test_a_session_in_autocommit_of_a_transactional_engine_is_refused(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        with pytest.raises(UsageError, match="autocommit"):
+            shop.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+
+    assert shop.barrier.read(txn_id, NONCE) is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_sqlite_whose_transactions_are_begun_by_hand_is_no_autocommit(shop: Shop) -> None:
+    engine = create_engine(shop.engine.url)
+
+    @event.listens_for(engine, "connect")
+    def by_hand(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    by_hand_shop = make_shop(engine)
+    txn_id, other_id = new_id(), new_id()
+    with Session(engine) as session, session.begin():
+        joined = by_hand_shop.join(session, txn_id)
+
+    assert LocalState.COMMITTED is joined.state
+    assert COMMIT is by_hand_shop.check(txn_id)
+    assert ROLLBACK is by_hand_shop.check(other_id)
+    engine.dispose()
+
+
+@each_database
+def test_another_database_is_refused(shop: Shop, tmp_path: Any) -> None:
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    with Session(other) as session, pytest.raises(UsageError, match="another database"):
+        shop.barrier.check_session(session)
+    with other.connect() as connection, pytest.raises(UsageError, match="another database"):
+        shop.barrier.check_session(connection)
+    other.dispose()
+
+
+@each_database
+def test_another_engine_of_the_same_database_may_be_joined(shop: Shop) -> None:
+    other = create_engine(shop.engine.url)
+    txn_id = new_id()
+    with Session(other) as session, session.begin():
+        joined = shop.join(session, txn_id)
+
+    assert LocalState.COMMITTED is joined.state
+    assert COMMIT is shop.check(txn_id)
+    other.dispose()
+
+
+@each_database
+def test_a_savepoint_is_refused(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session, session.begin(), session.begin_nested():
+        with pytest.raises(UsageError, match="begin_nested"):
+            shop.barrier.check_session(session)
+        with pytest.raises(UsageError, match="begin_nested"):
+            shop.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+    with (
+        shop.engine.begin() as connection,
+        connection.begin_nested(),
+        pytest.raises(UsageError, match="begin_nested"),
+    ):
+        shop.barrier.check_session(connection)
+
+    assert shop.barrier.read(txn_id, NONCE) is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_is_no_session_is_refused(shop: Shop) -> None:
+    for stranger in ("session", shop.engine, None):
+        with pytest.raises(UsageError, match="Session or Connection"):
+            shop.barrier.check_session(stranger)
+    with pytest.raises(UsageError, match="two-phase"):
+        shop.barrier.check_session(Session(shop.engine, twophase=True))
+    with pytest.raises(UsageError, match="binds"):
+        shop.barrier.check_session(Session())
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"]
+)
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="file"):
+        SqlBarrier(create_engine(url, poolclass=NullPool))
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    engine = create_engine("sqlite:///x.db")
+    with pytest.raises(UsageError, match="AsyncEngine"):
+        SqlBarrier("sqlite://")  # type: ignore[arg-type] # the mistake
+    with pytest.raises(UsageError, match="AsyncEngine"):
+        AsyncSqlBarrier(engine)  # type: ignore[arg-type] # the mistake
+    with pytest.raises(UsageError, match="name"):
+        SqlBarrier(engine, table="a; drop table b")
+    with pytest.raises(ConfigError):
+        SqlBarrier(engine, lock_wait=timedelta(0))
+
+
+# --- what an end means ------------------------------------------------------------------------------------------------
+
+
+@each_database
+def test_a_session_reports_its_outermost_commit_only(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        with session.begin_nested():
+            session.add(Order(txn_id=txn_id))
+        assert LocalState.OPEN is joined.state
+        session.commit()
+
+    assert LocalState.COMMITTED is joined.state
+    assert COMMIT is shop.check(txn_id)
+
+
+@each_database
+def test_a_session_whose_commit_leaves_the_outer_transaction_open_is_open(shop: Shop) -> None:
+    txn_id = new_id()
+    with shop.engine.connect() as connection, connection.begin() as outer:
+        session = Session(connection, join_transaction_mode="rollback_only")
+        joined = shop.join(session, txn_id)
+        session.commit()
+        assert LocalState.OPEN is joined.state
+        outer.rollback()
+
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@each_database
+def test_a_connection_is_unclear_after_its_commit_and_the_row_tells(shop: Shop) -> None:
+    txn_id = new_id()
+    with shop.engine.begin() as connection:
+        joined = shop.join(connection, txn_id)
+        assert LocalState.OPEN is joined.state
+
+    assert LocalState.UNCLEAR is joined.state
+    assert COMMIT is shop.check(txn_id)
+
+
+@each_database
+def test_a_connection_without_a_transaction_begins_one(shop: Shop) -> None:
+    txn_id = new_id()
+    with shop.engine.connect() as connection:
+        joined = shop.join(connection, txn_id)
+        connection.rollback()
+
+    assert LocalState.ROLLED_BACK is joined.state
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@each_database
+def test_a_scoped_session_is_its_session(shop: Shop) -> None:
+    registry = scoped_session(sessionmaker(shop.engine))
+    joined = shop.join(registry, new_id())
+    registry.commit()
+
+    assert LocalState.COMMITTED is joined.state
+    registry.remove()
+
+
+@each_database
+def test_a_closed_session_is_rolled_back(shop: Shop) -> None:
+    session = Session(shop.engine)
+    joined = shop.join(session, new_id())
+    session.close()
+
+    assert LocalState.ROLLED_BACK is joined.state
+
+
+@each_database
+def test_a_later_transaction_of_the_session_is_none_of_its_business(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        session.rollback()
+        session.add(Order(txn_id=new_id()))
+        session.commit()
+
+    assert LocalState.ROLLED_BACK is joined.state
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@each_database
+def test_a_later_transaction_of_the_connection_is_none_of_its_business(shop: Shop) -> None:
+    txn_id, later_id = new_id(), new_id()
+    orders = Tables.metadata.tables["shop_order"]
+    with shop.engine.connect() as connection:
+        joined = shop.join(connection, txn_id)
+        joined.forbid_commit("said so")
+        connection.rollback()
+        connection.execute(orders.insert(), {"txn_id": later_id})
+        connection.commit()
+
+    assert LocalState.ROLLED_BACK is joined.state
+    assert shop.has_order(later_id)
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@each_database
+def test_a_commit_that_a_listener_stopped_is_not_taken_for_one(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+
+        @event.listens_for(session.connection(), "commit")
+        def stop(connection: Any) -> None:
+            connection.connection.rollback()
+            raise OSError("no")
+
+        with pytest.raises(OSError, match="no"):
+            session.commit()
+        session.rollback()
+        session.add(Order(txn_id=new_id()))
+        session.commit()  # another transaction of the same session
+
+    assert LocalState.UNCLEAR is joined.state
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@servers
+def test_a_lost_connection_in_commit_is_read_back_from_the_row(shop: Shop) -> None:
+    """The server ends the connection while the session is about to commit: nobody reports, the row is not there."""
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        session.add(Order(txn_id=txn_id))
+        session.flush()
+        kill(shop, session)
+        with pytest.raises(DBAPIError):
+            session.commit()
+
+    assert LocalState.UNCLEAR is joined.state
+    assert ROLLBACK is settled(shop, txn_id)
+    assert not shop.has_order(txn_id)
+
+
+@servers
+def test_a_commit_whose_report_is_lost_is_read_back_from_the_row(shop: Shop) -> None:
+    """The server commits, and the connection is lost before the session hears of it."""
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        session.add(Order(txn_id=txn_id))
+        session.flush()
+        dialect = shop.engine.dialect
+        do_commit = dialect.do_commit
+
+        def lose_the_answer(connection: Any) -> None:
+            do_commit(connection)
+            raise dialect.loaded_dbapi.OperationalError("server closed the connection")
+
+        dialect.do_commit = lose_the_answer  # type: ignore[method-assign] # the driver's answer is what gets lost
+        try:
+            with pytest.raises(DBAPIError):
+                session.commit()
+        finally:
+            del dialect.do_commit
+
+    assert LocalState.UNCLEAR is joined.state
+    assert COMMIT is settled(shop, txn_id)
+    assert shop.has_order(txn_id)
+
+
+def kill(shop: Shop, session: Session) -> None:
+    """Have the server end the session's connection."""
+    of_own = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+    number = session.execute(text(of_own[shop.kind])).scalar_one()
+    end = {"postgresql": f"SELECT pg_terminate_backend({number})", "mysql": f"KILL {number}"}
+    with shop.engine.connect() as other:
+        other.execute(text(end[shop.kind]))
+
+
+def settled(shop: Shop, txn_id: str) -> Any:
+    """A check, again while the server still rolls back."""
+    answers = [shop.check(txn_id) for _ in range(20)]
+    return next(answer for answer in answers if answer is not UNKNOWN)
+
+
+# --- what may not commit ----------------------------------------------------------------------------------------------
+
+
+@each_database
+@pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
+def test_who_swallows_the_refusal_cannot_commit(shop: Shop, *, with_session: bool) -> None:
+    txn_id = new_id()
+    assert ROLLBACK is shop.check(txn_id)
+    with Session(shop.engine) if with_session else shop.engine.connect() as joinable:
+        with pytest.raises(BarrierRefusedError):
+            shop.join(joinable, txn_id)
+        with suppress(DBAPIError):  # PostgreSQL has ended the transaction already
+            joinable.execute(Tables.metadata.tables["shop_order"].insert(), {"txn_id": txn_id})
+        with pytest.raises(BarrierRefusedError):
+            joinable.commit()
+
+    assert not shop.has_order(txn_id)
+
+
+@each_database
+def test_who_was_told_to_roll_back_cannot_commit(shop: Shop) -> None:
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        joined.forbid_commit("said so")
+        joined.leave()
+        session.add(Order(txn_id=txn_id))
+        with pytest.raises(RollbackRequiredError, match="said so"):
+            session.commit()
+        session.rollback()
+        session.add(Order(txn_id=new_id()))
+        session.commit()  # the next one is free
+
+    assert not shop.has_order(txn_id)
+
+
+@each_database
+def test_a_failed_statement_that_left_the_row_lets_the_rest_commit(shop: Shop) -> None:
+    txn_id, twice = new_id(), new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        session.add(Order(txn_id=txn_id))
+        for _ in range(2):
+            with suppress(IntegrityError), session.begin_nested():
+                session.execute(text(f"INSERT INTO shop_order (txn_id) VALUES ('{twice}')"))
+        session.commit()
+
+    assert LocalState.COMMITTED is joined.state
+    assert COMMIT is shop.check(txn_id)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_transaction_that_postgresql_has_given_up_is_not_taken_for_committed(shop: Shop) -> None:
+    """There, COMMIT of a failed transaction is a rollback that reports no error."""
+    txn_id = new_id()
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        with pytest.raises(DBAPIError):
+            session.execute(text("SELECT 1/0"))
+        with pytest.raises(DBAPIError):
+            session.commit()
+
+    assert joined.state is not LocalState.COMMITTED
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> None:
+    """There, a deadlock rolls everything back, the row too, and the next statement begins another transaction."""
+    one, two, txn_id = new_id(), new_id(), new_id()
+    with shop.engine.begin() as connection:
+        connection.execute(
+            Tables.metadata.tables["shop_order"].insert(), [{"txn_id": one}, {"txn_id": two}]
+        )
+    lock = "SELECT txn_id FROM shop_order WHERE txn_id = '{}' FOR UPDATE"
+    with beside() as other, Session(shop.engine) as session, shop.engine.connect() as rival:
+        joined = shop.join(session, txn_id)
+        session.execute(text(lock.format(one)))
+        for _ in range(3):  # the database gives up the side that has changed less
+            rival.execute(text(f"INSERT INTO shop_order (txn_id) VALUES ('{new_id()}')"))
+        rival.execute(text(lock.format(two)))
+        waiting = other.submit(rival.execute, text(lock.format(one)))
+        with pytest.raises(DBAPIError):
+            session.execute(text(lock.format(two)))
+        waiting.result(20)
+        rival.rollback()
+        session.add(Order(txn_id=txn_id))
+        with pytest.raises(RollbackRequiredError, match="failed statement"):
+            session.commit()
+
+    assert joined.state is not LocalState.COMMITTED
+    assert not shop.has_order(txn_id)
+    assert ROLLBACK is shop.check(txn_id)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_several_transactions_may_join_one_local_transaction(shop: Shop) -> None:
+    ids = [new_id(), new_id()]
+    with Session(shop.engine) as session:
+        both = [shop.join(session, txn_id) for txn_id in ids]
+        session.commit()
+
+    assert [LocalState.COMMITTED] * 2 == [joined.state for joined in both]
+    assert [COMMIT] * 2 == [shop.check(txn_id) for txn_id in ids]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_nothing_stays_behind_on_a_session_or_engine(shop: Shop) -> None:
+    with Session(shop.engine) as session:
+        for _ in range(50):
+            shop.join(session, new_id()).leave()
+            session.commit()
+        calls: Callable[..., Any] = session.dispatch.after_commit
+        assert 0 == len(list(calls))  # type: ignore[call-overload] # SQLAlchemy's collection of listeners
+    assert isinstance(shop.engine, Engine)
+    assert 1 == len(list(shop.engine.dialect.dispatch.handle_error))

@@ -1,0 +1,188 @@
+"""Real database servers for one run: found or installed, started in a folder of their own, ended by their process id."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support.waiting import wait_until
+
+START_S = 60
+PACKAGES = {
+    "postgresql": ("postgresql",),
+    "mariadb": (
+        "mariadb-server-core",
+        "mariadb-client-core",
+    ),  # without a service that starts by itself
+}
+BINARIES = {
+    "postgresql": ("initdb", "postgres"),
+    "mariadb": ("mariadb-install-db", "mariadbd", "my_print_defaults"),
+}
+
+
+class NoServerError(Exception):
+    """The server's programs are not there, and nobody could install them."""
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+def programs(kind: str) -> dict[str, str]:
+    """{name: path} of a server's programs; they are installed when this process may.
+
+    Raises:
+        NoServerError: they are missing.
+    """
+    found = _found(kind)
+    if len(found) < len(BINARIES[kind]) and os.geteuid() == 0 and shutil.which("apt-get"):
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES[kind]]
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["apt-get", "update"], install):
+            subprocess.run(command, env=quiet, capture_output=True, check=False, timeout=300)
+        found = _found(kind)
+    missing = [name for name in BINARIES[kind] if name not in found]
+    if missing:
+        raise NoServerError(f"{', '.join(missing)}: install {' and '.join(PACKAGES[kind])}")
+    return found
+
+
+def _found(kind: str) -> dict[str, str]:
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
+    folders += [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
+    paths = {name: shutil.which(name, path=os.pathsep.join(folders)) for name in BINARIES[kind]}
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+class _Owner:
+    """Who runs the server: database servers refuse to be root's."""
+
+    def __init__(self) -> None:
+        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+    def own(self, folder: Path) -> None:
+        """Hand a folder over."""
+        if self._account is not None:
+            os.chown(folder, self._account.pw_uid, self._account.pw_gid)
+
+    def start(self, command: Sequence[str], log: Path, folder: Path) -> subprocess.Popen[bytes]:
+        """Start a program as that user."""
+        home = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LC_ALL": "C"}
+        with log.open("ab") as output:
+            if self._account is None:
+                return subprocess.Popen(command, cwd=folder, env=home, stdout=output, stderr=output)
+            return subprocess.Popen(
+                command, cwd=folder, env=home, stdout=output, stderr=output,
+                user=self._account.pw_uid, group=self._account.pw_gid, extra_groups=[],
+            )  # fmt: skip
+
+
+@contextmanager
+def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
+    """A PostgreSQL server; its address for SQLAlchemy and psycopg."""
+    found = programs("postgresql")
+    port = free_port()
+    with _folder() as (folder, owner, log):
+        data = folder / "data"
+        make = [found["initdb"], "-D", str(data), "-U", "txlayer", "--auth=trust", "--no-sync", "-E", "UTF8"]  # fmt: skip
+        _ended(owner.start(make, log, folder), log)
+        settings = {
+            "port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
+            "max_connections": 60, "shared_buffers": "64MB",
+            "fsync": "on" if is_durable else "off",
+        }  # fmt: skip
+        command = [found["postgres"], "-D", str(data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        server = owner.start(command, log, folder)
+        with _running(server, signal.SIGINT, log):
+            _wait_until_listening(server, port, log)
+            yield f"postgresql+psycopg://txlayer@127.0.0.1:{port}/postgres"
+
+
+@contextmanager
+def mariadb_server() -> Iterator[str]:
+    """A MariaDB server; its address for SQLAlchemy."""
+    import pymysql
+
+    found = programs("mariadb")
+    port = free_port()
+    with _folder() as (folder, owner, log):
+        data = folder / "data"
+        make = [
+            found["mariadb-install-db"], "--no-defaults", f"--datadir={data}", "--skip-test-db",
+            "--auth-root-authentication-method=normal", "--innodb-flush-log-at-trx-commit=0",
+        ]  # fmt: skip
+        _ended(owner.start(make, log, folder), log)
+        server = owner.start(
+            [
+                found["mariadbd"], "--no-defaults", f"--datadir={data}", f"--port={port}",
+                "--bind-address=127.0.0.1", f"--socket={folder / 's'}", f"--pid-file={folder / 'pid'}",
+                "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+            ],
+            log, folder,
+        )  # fmt: skip
+        with _running(server, signal.SIGTERM, log):
+            _wait_until_listening(server, port, log)
+            administrator = pymysql.connect(unix_socket=str(folder / "s"), user="root")
+            with administrator, administrator.cursor() as cursor:
+                cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+                cursor.execute("CREATE USER txlayer@'127.0.0.1' IDENTIFIED BY 'geheim'")
+                cursor.execute("GRANT ALL ON *.* TO txlayer@'127.0.0.1'")
+            yield f"mysql+pymysql://txlayer:geheim@127.0.0.1:{port}/shop"
+
+
+@contextmanager
+def _folder() -> Iterator[tuple[Path, _Owner, Path]]:
+    owner = _Owner()
+    folder = Path(tempfile.mkdtemp(prefix="txlayer-db-"))
+    try:
+        owner.own(folder)
+        yield folder, owner, folder / "log"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(server: subprocess.Popen[bytes], end: signal.Signals, log: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            server.send_signal(end)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+            raise AssertionError(f"the server did not end:\n{_tail(log)}") from None
+
+
+def _ended(process: subprocess.Popen[bytes], log: Path) -> None:
+    assert process.wait(120) == 0, _tail(log)
+
+
+def _wait_until_listening(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def is_listening() -> bool:
+        assert server.poll() is None, _tail(log)
+        with socket.socket() as made:
+            made.settimeout(1)
+            return made.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(is_listening, within=START_S, what=f"a server on port {port}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-3_000:]

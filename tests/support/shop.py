@@ -1,0 +1,112 @@
+"""A small application's database: orders, a barrier, and transactions with ids of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, MetaData, String, event, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.sql import SqlBarrier
+from txlayer.adapters.sql.joined import JoinedTransaction
+from txlayer.core.messages import Resolution
+
+GROUP = "orders"
+LOCK_WAIT = timedelta(milliseconds=300)
+NONCE = "0a1b2c3d"
+
+
+class Tables(DeclarativeBase):
+    """The application's own."""
+
+    metadata = MetaData()
+
+
+class Order(Tables):
+    """What a local transaction makes."""
+
+    __tablename__ = "shop_order"
+    txn_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+
+
+@dataclass
+class Shop:
+    """One database and its barrier."""
+
+    engine: Engine
+    barrier: SqlBarrier
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Which database."""
+        return self.engine.dialect.name
+
+    def at(self, isolation: str) -> Engine:
+        """The engine at an isolation level."""
+        return self.engine.execution_options(isolation_level=isolation)
+
+    def join(self, session: Any, txn_id: str, nonce: str = NONCE) -> JoinedTransaction:
+        """The local transaction's first statement."""
+        self.barrier.check_session(session)
+        return self.barrier.write(session, txn_id=txn_id, nonce=nonce, group=GROUP)
+
+    def check(self, txn_id: str, nonce: str = NONCE) -> Resolution:
+        """What a check says."""
+        return self.barrier.resolve(txn_id, nonce, group=GROUP)
+
+    def has_order(self, txn_id: str) -> bool:
+        """What the database says."""
+        with Session(self.engine) as session:
+            return session.get(Order, txn_id) is not None
+
+    def row_count(self) -> int:
+        """Rows of the barrier."""
+        with self.engine.connect() as connection:
+            return connection.execute(
+                select(func.count()).select_from(self.barrier.table)
+            ).scalar_one()
+
+    def decision(self, joined: JoinedTransaction | None, txn_id: str) -> Resolution:
+        """What a producer would say after its local transaction."""
+        if joined is not None and joined.state is LocalState.COMMITTED:
+            return Resolution.COMMIT
+        return self.check(txn_id)
+
+
+def make_shop(engine: Engine) -> Shop:
+    """The tables and the barrier."""
+    if engine.dialect.name == "sqlite":
+
+        @event.listens_for(engine, "connect")
+        def patience(connection: Any, _record: Any) -> None:
+            connection.execute("PRAGMA busy_timeout = 300")
+
+    barrier = SqlBarrier(engine, lock_wait=LOCK_WAIT)
+    barrier.create_table()
+    Tables.metadata.create_all(engine)
+    return Shop(engine, barrier)
+
+
+def new_id() -> str:
+    """A transaction id that nobody used."""
+    return uuid.uuid4().hex
+
+
+@contextmanager
+def beside() -> Iterator[ThreadPoolExecutor]:
+    """A thread for the other side."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def is_waiting(answer: Future[Any]) -> bool:
+    """True while the other side has said nothing."""
+    return not answer.done()

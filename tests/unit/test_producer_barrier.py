@@ -1,0 +1,423 @@
+"""What the end of a joined local transaction means for the resolution: blocks, submitted ones, threads and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fake_barrier import FakeBarrier
+from tests.support.fake_log import FakeConnections, ProducerLog
+from txlayer.adapters.barrier import LocalState
+from txlayer.config import ProducerConfig
+from txlayer.core import codec
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
+from txlayer.errors import BarrierRefusedError, LifecycleError, TxLayerError, UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.sync import TransactionalProducer
+
+ORDER = Message("orders", b"k", b"v")
+HALF = "txlayer.half"
+OPEN, COMMITTED, ROLLED_BACK, UNCLEAR = LocalState
+
+
+class ShopError(Exception):
+    """The user's own."""
+
+
+# (state of the local transaction, did the block fail, what the row says) → (resolution, is it the caller's mistake, calls)
+ENDS = [
+    (COMMITTED, False, ROLLBACK, COMMIT, False, []),
+    (COMMITTED, True, ROLLBACK, COMMIT, False, []),
+    (OPEN, False, COMMIT, UNKNOWN, True, []),
+    (OPEN, True, COMMIT, UNKNOWN, False, []),
+    (ROLLED_BACK, False, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (ROLLED_BACK, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (UNCLEAR, False, COMMIT, COMMIT, False, ["resolve"]),
+    (UNCLEAR, True, COMMIT, COMMIT, False, ["resolve"]),
+    (UNCLEAR, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (UNCLEAR, True, UNKNOWN, UNKNOWN, False, ["resolve"]),
+    (UNCLEAR, True, OSError("gone"), UNKNOWN, False, ["resolve"]),
+    (UNCLEAR, False, OSError("gone"), UNKNOWN, False, ["resolve"]),
+]
+each_end = pytest.mark.parametrize(
+    ("state", "has_failed", "row", "expected", "is_misfit", "asked"), ENDS
+)
+
+
+@pytest.fixture
+def log() -> Iterator[ProducerLog]:
+    made = ProducerLog()
+    yield made
+    for producer in made.producers:
+        producer.close()
+
+
+def ended(call: Any, *, has_failed: bool, is_misfit: bool) -> None:
+    """Call it; what must be raised is."""
+    try:
+        call()
+    except ShopError:
+        assert has_failed
+    except LifecycleError:
+        assert is_misfit
+    else:
+        assert not has_failed
+        assert not is_misfit
+
+
+# --- a block ----------------------------------------------------------------------------------------------------------
+
+
+@each_end
+def test_the_database_decides_how_a_block_ends(
+    log: ProducerLog,
+    *,
+    state: LocalState,
+    has_failed: bool,
+    row: Any,
+    expected: Resolution,
+    is_misfit: bool,
+    asked: list[str],
+) -> None:
+    barrier = FakeBarrier(row=row)
+    producer = log.producer(barrier=barrier)
+
+    def block() -> None:
+        with producer.transaction() as tx:
+            tx.send("orders", value="v")
+            tx.join("session")
+            barrier.joined.state = state
+            if has_failed:
+                raise ShopError("mine")
+
+    ended(block, has_failed=has_failed, is_misfit=is_misfit)
+    producer.close()
+
+    assert [expected] == log.resolutions()
+    assert ["check", "write", *asked] == barrier.words
+    assert barrier.joined.is_left
+
+
+def test_join_prepares_before_the_row_and_after_the_check(log: ProducerLog) -> None:
+    barrier = FakeBarrier()
+    half_counts = []
+    barrier.check_session = lambda _: half_counts.append(len(log.writer.of(HALF)))  # type: ignore[method-assign] # to look
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.join("session")
+        half_counts.append(len(log.writer.of(HALF)))
+        barrier.joined.state = COMMITTED
+
+    assert [0, 1] == half_counts
+    assert [("write", "session", tx.txn_id, tx.nonce, "g")] == barrier.calls
+
+
+def test_what_is_prepared_may_be_joined_afterwards(log: ProducerLog) -> None:
+    barrier = FakeBarrier()
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        tx.join("session")
+        barrier.joined.state = COMMITTED
+
+    assert COMMIT is tx.result(10).resolution
+    assert 1 == len(log.writer.of(HALF))
+
+
+def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(
+    log: ProducerLog,
+) -> None:
+    barrier = FakeBarrier(refusal=UsageError("autocommit"))
+    with (  # noqa: PT012 - the block is the subject
+        pytest.raises(UsageError, match="autocommit"),
+        log.producer(barrier=barrier).transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.join("session")
+
+    assert [] == log.writer.stored
+    assert ["check"] == barrier.words
+
+
+def test_a_row_that_was_refused_rolls_back(log: ProducerLog) -> None:
+    barrier = FakeBarrier(
+        write_error=BarrierRefusedError("first", txn_id="1", resolution="ROLLBACK")
+    )
+    with pytest.raises(BarrierRefusedError), log.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
+        tx.send("orders", value="v")
+        tx.join("session")
+
+    assert ROLLBACK is tx.result(10).resolution
+
+
+def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
+    with (  # noqa: PT012 - the block is the subject
+        pytest.raises(LifecycleError, match="join"),
+        log.producer(barrier=FakeBarrier()).transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.prepare()
+    assert UNKNOWN is tx.result(10).resolution
+
+
+def test_an_exception_before_join_is_settled_by_the_row_at_once(log: ProducerLog) -> None:
+    with pytest.raises(ShopError), log.producer(barrier=FakeBarrier()).transaction() as tx:  # noqa: PT012 - the block is the subject
+        tx.send("orders", value="v")
+        tx.prepare()
+        raise ShopError("mine")
+    assert ROLLBACK is tx.result(10).resolution
+
+
+def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
+    with (  # noqa: PT012 - the block is the subject
+        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
+        log.producer().transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.join("session")
+    assert [] == log.writer.stored
+
+
+def test_a_second_join_is_refused(log: ProducerLog) -> None:
+    barrier = FakeBarrier()
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.join("session")
+        with pytest.raises(LifecycleError):
+            tx.join("session")
+        barrier.joined.state = COMMITTED
+    assert COMMIT is tx.result(10).resolution
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "is_refused"),
+    [
+        ("commit", OPEN, True),
+        ("commit", ROLLED_BACK, True),
+        ("commit", UNCLEAR, True),
+        ("commit", COMMITTED, False),
+        ("rollback", COMMITTED, True),
+        ("rollback", UNCLEAR, True),
+        ("rollback", ROLLED_BACK, False),
+        ("rollback", OPEN, False),
+        ("unknown", OPEN, False),
+    ],
+)
+def test_a_word_that_the_database_contradicts_is_refused(
+    log: ProducerLog, said: str, state: LocalState, *, is_refused: bool
+) -> None:
+    barrier = FakeBarrier()
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.join("session")
+        barrier.joined.state = state
+        if is_refused:
+            with pytest.raises(LifecycleError):
+                getattr(tx, said)()
+            barrier.joined.state = COMMITTED
+        else:
+            getattr(tx, said)()
+
+    expected = COMMIT if is_refused else Resolution[said.upper()]
+    assert expected is tx.result(10).resolution
+
+
+def test_a_rollback_that_was_said_forbids_the_commit(log: ProducerLog) -> None:
+    barrier = FakeBarrier()
+    with log.producer(barrier=barrier).transaction() as tx:
+        tx.send("orders", value="v")
+        tx.join("session")
+        tx.rollback()
+
+    assert 1 == len(barrier.joined.forbidden)
+
+
+def test_an_interrupt_while_the_barrier_is_asked_still_says_unknown(log: ProducerLog) -> None:
+    barrier = FakeBarrier(row=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt), log.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
+        tx.send("orders", value="v")
+        tx.join("session")
+        barrier.joined.state = ROLLED_BACK
+    assert UNKNOWN is tx.result(10).resolution
+
+
+def test_a_barrier_of_the_other_kind_is_refused() -> None:
+    for producer, is_async in ((TransactionalProducer, True), (AsyncTransactionalProducer, False)):
+        with pytest.raises(UsageError, match="use the other"):
+            producer(
+                bootstrap_servers="127.0.0.1:9", group="g", barrier=FakeBarrier(is_async=is_async)
+            )
+
+
+# --- submitted --------------------------------------------------------------------------------------------------------
+
+
+@each_end
+def test_the_database_decides_how_a_submitted_one_ends(
+    log: ProducerLog,
+    *,
+    state: LocalState,
+    has_failed: bool,
+    row: Any,
+    expected: Resolution,
+    is_misfit: bool,
+    asked: list[str],
+) -> None:
+    barrier = FakeBarrier(row=row)
+    producer = log.producer(barrier=barrier)
+
+    def local_transaction(tx: Any) -> None:
+        tx.join("session")
+        barrier.joined.state = state
+        if has_failed:
+            raise ShopError("mine")
+
+    future = producer.submit(ORDER, local_transaction)
+    ended(lambda: future.result(10), has_failed=has_failed, is_misfit=is_misfit)
+
+    assert [expected] == log.resolutions()
+    assert ["check", "write", *asked] == barrier.words
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "row", "expected", "is_misfit"),
+    [
+        (COMMIT, None, ROLLBACK, UNKNOWN, True),
+        (None, None, ROLLBACK, UNKNOWN, True),
+        (ROLLBACK, None, COMMIT, ROLLBACK, False),
+        (UNKNOWN, None, COMMIT, UNKNOWN, False),
+        (COMMIT, ROLLED_BACK, ROLLBACK, ROLLBACK, False),
+        (ROLLBACK, OPEN, ROLLBACK, ROLLBACK, False),
+        (ROLLBACK, COMMITTED, COMMIT, COMMIT, True),
+        (ROLLBACK, UNCLEAR, COMMIT, COMMIT, True),
+    ],
+)
+def test_what_a_local_transaction_returns_is_held_against_the_database(
+    log: ProducerLog,
+    said: Resolution | None,
+    state: LocalState | None,
+    row: Resolution,
+    expected: Resolution,
+    *,
+    is_misfit: bool,
+) -> None:
+    barrier = FakeBarrier(row=row)
+
+    def local_transaction(tx: Any) -> Resolution | None:
+        if state is not None:
+            tx.join("session")
+            barrier.joined.state = state
+        return said
+
+    future = log.producer(barrier=barrier).submit(ORDER, local_transaction)
+    ended(lambda: future.result(10), has_failed=False, is_misfit=is_misfit)
+
+    assert [expected] == log.resolutions()
+
+
+def test_what_is_published_needs_no_join(log: ProducerLog) -> None:
+    producer = log.producer(barrier=FakeBarrier())
+
+    assert COMMIT is producer.publish(ORDER).resolution
+    assert COMMIT is producer.submit([ORDER, ORDER]).result(10).resolution
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def run_async(barrier: FakeBarrier, use: Any) -> list[Resolution]:
+    """Run `use(producer)` in a loop; what was said."""
+    connections = FakeConnections(ProducerConfig())
+
+    async def main() -> None:
+        producer = AsyncTransactionalProducer(
+            bootstrap_servers="127.0.0.1:9",
+            group="g",
+            connect=lambda _: connections,
+            barrier=barrier,
+        )
+        async with producer:
+            await use(producer)
+
+    try:
+        asyncio.run(main())
+    finally:
+        lines = [codec.decode_op(line) for line in connections.writer.op_lines()]
+    return [line.resolution for line in lines if isinstance(line, OpMessage)]
+
+
+@each_end
+@pytest.mark.parametrize("is_submitted", [False, True], ids=["block", "submitted"])
+def test_the_database_decides_in_a_loop_too(
+    *,
+    is_submitted: bool,
+    state: LocalState,
+    has_failed: bool,
+    row: Any,
+    expected: Resolution,
+    is_misfit: bool,
+    asked: list[str],
+) -> None:
+    barrier = FakeBarrier(row=row, is_async=True)
+
+    async def local_transaction(tx: Any) -> None:
+        await tx.join("session")
+        barrier.joined.state = state
+        if has_failed:
+            raise ShopError("mine")
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        try:
+            if is_submitted:
+                await (await producer.submit(ORDER, local_transaction))
+            else:
+                async with producer.transaction() as tx:
+                    tx.send("orders", value="v")
+                    await local_transaction(tx)
+        except (ShopError, LifecycleError) as exc:
+            assert isinstance(exc, ShopError if has_failed else LifecycleError)  # noqa: PT017 - which one is the subject
+            assert has_failed or is_misfit
+        else:
+            assert not has_failed
+            assert not is_misfit
+
+    assert [expected] == run_async(barrier, use)
+    assert ["check", "write", *asked] == barrier.words
+
+
+def test_a_cancelled_task_whose_local_transaction_is_committed_commits() -> None:
+    barrier = FakeBarrier(is_async=True)
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        joined = asyncio.Event()
+
+        async def work() -> None:
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join("session")
+                barrier.joined.state = COMMITTED
+                joined.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await joined.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert [COMMIT] == run_async(barrier, use)
+
+
+def test_the_async_barrier_refuses_before_anything_is_sent() -> None:
+    barrier = FakeBarrier(is_async=True, refusal=UsageError("autocommit"))
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        with pytest.raises(TxLayerError, match="autocommit"):  # noqa: PT012 - the block is the subject
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join("session")
+
+    assert [] == run_async(barrier, use)

@@ -1,0 +1,115 @@
+"""`AsyncSqlBarrier`: the same barrier, awaited. Never: a rule that `barrier.py` lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+)
+from sqlalchemy.util import greenlet_spawn
+
+from txlayer.adapters.sql.barrier import LOCK_WAIT, SqlBarrier
+from txlayer.adapters.sql.checks import Doubtful
+from txlayer.adapters.sql.joined import JoinedTransaction
+from txlayer.adapters.sql.purge import TRANSACTION_AGE_MAX, Purged
+from txlayer.adapters.sql.table import DEFAULT_NAME
+from txlayer.core.messages import Resolution
+from txlayer.errors import UsageError
+
+
+class AsyncSqlBarrier:
+    """`SqlBarrier` over an `AsyncEngine`: the same words, awaited; nothing here blocks the loop.
+
+    Args and Raises: those of `SqlBarrier`.
+    """
+
+    is_async = True
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        table: str = DEFAULT_NAME,
+        schema: str | None = None,
+        lock_wait: timedelta = LOCK_WAIT,
+        transaction_age_max: timedelta = TRANSACTION_AGE_MAX,
+    ) -> None:
+        if not isinstance(engine, AsyncEngine):
+            raise UsageError(
+                f"this barrier needs an AsyncEngine, not {type(engine).__name__} (SqlBarrier takes an Engine)"
+            )
+        # SQLAlchemy's asyncio is its plain code in a greenlet that awaits where the driver would block; so is this.
+        self._plain = SqlBarrier(
+            engine.sync_engine,
+            table=table,
+            schema=schema,
+            lock_wait=lock_wait,
+            transaction_age_max=transaction_age_max,
+        )
+
+    @property
+    def table(self) -> Table:
+        """The table, for migrations and for a session's `binds`."""
+        return self._plain.table
+
+    async def create_table(self) -> None:
+        """As `SqlBarrier.create_table`."""
+        await greenlet_spawn(self._plain.create_table)
+
+    async def purge(
+        self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
+    ) -> Purged:
+        """As `SqlBarrier.purge`."""
+        return await greenlet_spawn(
+            self._plain.purge,
+            older_than,
+            is_dry_run=is_dry_run,
+            is_younger_allowed=is_younger_allowed,
+        )
+
+    async def resolve(
+        self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None
+    ) -> Resolution:
+        """As `SqlBarrier.resolve`."""
+        return await greenlet_spawn(
+            self._plain.resolve, txn_id, nonce, group=group, born_at_ms=born_at_ms
+        )
+
+    async def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
+        """As `SqlBarrier.resolve_many`."""
+        return await greenlet_spawn(self._plain.resolve_many, doubtful, group=group)
+
+    async def read(self, txn_id: str, nonce: str) -> Resolution | None:
+        """As `SqlBarrier.read`."""
+        return await greenlet_spawn(self._plain.read, txn_id, nonce)
+
+    async def check_session(self, session: Any) -> None:
+        """As in `Barrier`."""
+        await greenlet_spawn(self._plain.check_session, _plain(session))
+
+    async def write(
+        self, session: Any, *, txn_id: str, nonce: str, group: str
+    ) -> JoinedTransaction:
+        """As in `Barrier`."""
+        return await greenlet_spawn(
+            self._plain.write, _plain(session), txn_id=txn_id, nonce=nonce, group=group
+        )
+
+
+def _plain(session: Any) -> Any:
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        return session.sync_session
+    if isinstance(session, AsyncConnection):
+        return session.sync_connection
+    raise UsageError(
+        f"join takes an AsyncSession or AsyncConnection here, not {type(session).__name__} (SqlBarrier takes the plain ones)"
+    )

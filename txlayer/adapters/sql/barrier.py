@@ -1,0 +1,253 @@
+"""`SqlBarrier`: the first writer wins, in the user's own database. Never: committing the user's transaction."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import IntegrityError, UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
+
+from txlayer.adapters.sql.checks import Checks, Doubtful
+from txlayer.adapters.sql.dialects import DriverInsert, is_in_autocommit
+from txlayer.adapters.sql.joined import JoinedTransaction, Watch
+from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
+from txlayer.adapters.sql.table import DEFAULT_NAME, barrier_table
+from txlayer.config import IMMUNITY_MAX, milliseconds
+from txlayer.core.ids import check_group, check_txn_id
+from txlayer.core.messages import COMMIT, Resolution, Source
+from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
+
+ROW = ("txn_id", "nonce", "producer_group", "resolution", "source")
+"""What a writer says; the database adds the time."""
+
+LOCK_WAIT = timedelta(seconds=2)
+"""A local transaction that is just ending is worth waiting for; a longer one is asked about again."""
+
+
+class SqlBarrier:
+    """A table with one row per transaction id in the user's database: whoever comes second sees the first's word (P8).
+
+    A local transaction that joins writes COMMIT as a part of itself; a check writes ROLLBACK where no row is. The
+    primary key lets one of them through, at every isolation level. Any number of threads may share one.
+
+    Args:
+        engine: of the database that the local transactions change: SQLite (a file), PostgreSQL, MySQL or MariaDB.
+            Checks use connections of its pool.
+        table: the table's name; `create_table` or a migration makes it.
+        schema: where the table is, if not where unqualified names are found.
+        lock_wait: how long a check waits for the other side's open transaction; then it is UNKNOWN.
+        transaction_age_max: the coordinators' setting of this name: for so long after the longest immunity there may be
+            checks, so that a purge keeps younger rows and a check does not believe in the absence of older ones.
+
+    Raises:
+        UsageError, ConfigError: this database or a value cannot be. Nothing was connected.
+    """
+
+    is_async = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table: str = DEFAULT_NAME,
+        schema: str | None = None,
+        lock_wait: timedelta = LOCK_WAIT,
+        transaction_age_max: timedelta = TRANSACTION_AGE_MAX,
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise UsageError(
+                f"a barrier needs an Engine, not {type(engine).__name__} (AsyncSqlBarrier takes an AsyncEngine)"
+            )
+        for name, length in (
+            ("lock_wait", lock_wait),
+            ("transaction_age_max", transaction_age_max),
+        ):
+            if length < timedelta(milliseconds=1):
+                raise ConfigError("a limit", name=name, value=length, expected="1 ms or more")
+        self.table = barrier_table(table, schema=schema)
+        self._engine = engine
+        oldest_check = IMMUNITY_MAX + transaction_age_max
+        self._checks = Checks(
+            engine,
+            self.table,
+            lock_wait_ms=milliseconds(lock_wait),
+            absence_age_max_ms=milliseconds(oldest_check),
+        )
+        self._purge = Purge(engine, self.table, age_min=oldest_check + AGE_MARGIN)
+        self._insert = DriverInsert(self.table, engine.dialect, ROW)
+        self._watch = Watch()
+        self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def create_table(self) -> None:
+        """Create the table unless it is there.
+
+        Raises:
+            SQLAlchemyError: the database refused.
+        """
+        self.table.create(self._engine, checkfirst=True)
+
+    def purge(
+        self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
+    ) -> Purged:
+        """Delete rows older than `older_than` by the database's clock, in transactions of bounded size.
+
+        Raises:
+            UsageError: younger rows would go whose transactions may still be checked, and it was not allowed. None was
+                deleted.
+            SQLAlchemyError: the database refused; what was deleted before stays so.
+        """
+        return self._purge.run(
+            older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed
+        )
+
+    # --- a check ------------------------------------------------------------------------------------------------------
+
+    def resolve(
+        self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None
+    ) -> Resolution:
+        """What the first writer says of a transaction; ROLLBACK, durably, where nobody came before.
+
+        UNKNOWN when the other side's row is still open after `lock_wait`, or the database does not answer. A row of
+        another nonce means ROLLBACK. With `born_at_ms` a transaction so old that its row may have been purged is not
+        rolled back for want of a row: UNKNOWN.
+
+        Raises:
+            UsageError: no such id or group can be. Nothing was written.
+        """
+        return self.resolve_many([Doubtful(txn_id, nonce, born_at_ms)], group=group)[0]
+
+    def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
+        """`resolve` for many, many of them in one database transaction; the resolutions are in the order asked.
+
+        Raises:
+            What `resolve` raises.
+        """
+        check_group(group)
+        return self._checks.settle(doubtful, group=group)
+
+    def read(self, txn_id: str, nonce: str) -> Resolution | None:
+        """As `resolve`, but nothing is written: None where nobody came before, or has not committed yet.
+
+        Raises:
+            UsageError: no such id can be.
+        """
+        return self._checks.read(Doubtful(txn_id, nonce))
+
+    # --- the local transaction's side ---------------------------------------------------------------------------------
+
+    def check_session(self, session: Any) -> None:
+        """As in `Barrier`; the first session of an engine, and every connection, begins its transaction here."""
+        found = _own(session)
+        if isinstance(found, Session):
+            if found.in_nested_transaction():
+                raise _savepoint()
+            bind = self._bind_of(found)
+            self._check_database(bind.engine)
+            if isinstance(bind, Engine):
+                if bind not in self._transactional:
+                    # Asked once, so that nothing is sent when every transaction would fail, and no session holds a
+                    # connection while its messages are stored.
+                    self._check_connection(self._begun(found))
+                    self._transactional.add(bind)
+                return
+        self._check_connection(self._begun(found))
+
+    def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
+        """As in `Barrier`."""
+        check_txn_id(txn_id)
+        found = _own(session)
+        orm_session = found if isinstance(found, Session) else None
+        connection = self._begun(found)
+        self._check_connection(connection)
+        joined = JoinedTransaction(
+            connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
+        )
+        self._watch.add(connection, joined)
+        row = (txn_id, nonce, check_group(group), COMMIT.value, Source.PRODUCER.value)
+        try:
+            self._insert.execute(connection, row)
+        except IntegrityError as exc:
+            error = BarrierRefusedError(
+                "a check-back, or another attempt of the same id, came first: roll back",
+                txn_id=txn_id,
+                resolution="ROLLBACK",
+            )
+            joined.refuse(error)
+            joined.leave()
+            raise error from exc
+        except BaseException:
+            joined.forbid_commit("the barrier's row could not be written")
+            joined.leave()
+            raise
+        return joined
+
+    def _has_row(self, txn_id: str, nonce: str, connection: Connection) -> bool:
+        columns = self.table.c
+        own = select(columns.nonce).where(columns.txn_id == txn_id, columns.nonce == nonce)
+        return connection.execute(own).first() is not None
+
+    def _bind_of(self, session: Session) -> Engine | Connection:
+        try:
+            return session.get_bind(clause=self.table)
+        except UnboundExecutionError as exc:
+            raise UsageError(
+                "the session has no engine for the barrier's table: Session(binds={barrier.table: engine, …})"
+            ) from exc
+
+    def _begun(self, found: Session | Connection) -> Connection:
+        if isinstance(found, Session):
+            return found.connection(bind_arguments={"clause": self.table})
+        if not found.in_transaction():
+            found.begin()
+        return found
+
+    def _check_database(self, engine: Engine) -> None:
+        own = self._engine
+        if engine.pool is own.pool or _database(engine) == _database(own):
+            return
+        raise UsageError(
+            "the session is of another database than the barrier: its commit would not be the barrier's; "
+            "use one engine for both"
+        )
+
+    def _check_connection(self, connection: Connection) -> None:
+        self._check_database(connection.engine)
+        if connection.in_nested_transaction():
+            raise _savepoint()
+        if is_in_autocommit(connection):
+            raise UsageError(
+                "the connection is in autocommit: the barrier's row would be durable without the local transaction; "
+                "use a transactional isolation level"
+            )
+
+
+def _own(session: Any) -> Session | Connection:
+    if isinstance(session, scoped_session):
+        session = session()
+    if isinstance(session, Session):
+        if session.twophase:
+            raise UsageError("a two-phase session cannot be joined: its commit is not one moment")
+        return session
+    if isinstance(session, Connection):
+        return session
+    raise UsageError(
+        f"join takes a SQLAlchemy Session or Connection, not {type(session).__name__} (AsyncSqlBarrier takes theirs)"
+    )
+
+
+def _savepoint() -> UsageError:
+    return UsageError(
+        "join before begin_nested(): a savepoint can be rolled back alone, and the barrier's row with it"
+    )
+
+
+def _database(engine: Engine) -> Any:
+    url = engine.url
+    return (url.get_backend_name(), url.host, url.port, url.database, url.query)

@@ -1,0 +1,181 @@
+"""What differs between the databases: how a check's short transaction waits, and how it inserts what is not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+from sqlalchemy import Connection, Dialect, Engine, Table, insert
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.dml import Insert
+
+from txlayer.errors import UsageError
+
+Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
+
+
+class Rules(Protocol):
+    """One kind of database."""
+
+    isolation: Isolation | None
+    """Of a check's own connection; None: as it is."""
+
+    has_row_locks: bool
+    """False: one open local transaction keeps all others waiting."""
+
+    wait_min_ms: int
+    """A shorter wait there is not."""
+
+    def insert_absent(self, table: Table) -> Insert:
+        """Insert rows, and leave those alone that are there."""
+        ...
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        """Within a transaction of `connection`: no lock is waited for longer than about `wait_ms`.
+
+        The connection's own settings are back at the end, for it returns to the user's pool.
+        """
+        ...
+
+
+class SqliteRules:
+    """SQLite: one writer at a time, for the whole file."""
+
+    isolation: Isolation | None = None
+    has_row_locks = False
+    wait_min_ms = 1
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        """As in `Rules`."""
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
+        try:
+            # Python's driver begins no transaction by itself in some modes; then every insert would be synced alone.
+            if is_writing and not driver_connection(connection).in_transaction:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(before)}")
+
+
+class PostgresqlRules:
+    """PostgreSQL: an insert waits for the open transaction that inserted the same key."""
+
+    isolation: Isolation | None = "READ COMMITTED"
+    """Whatever the local transactions use: here a read must see all that was committed before it."""
+
+    has_row_locks = True
+    wait_min_ms = 1
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
+        """As in `Rules`; the setting ends with the transaction."""
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+        yield
+
+
+class MysqlRules:
+    """MySQL and MariaDB with InnoDB."""
+
+    isolation: Isolation | None = "REPEATABLE READ"
+    """Each transaction of a check reads once, after its begin; READ COMMITTED is refused where the binary log keeps statements."""
+
+    has_row_locks = True
+    wait_min_ms = 1_000
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return mysql.insert(table).prefix_with("IGNORE")
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
+        """As in `Rules`; in whole seconds."""
+        names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        before = connection.exec_driver_sql(f"SELECT @@{names[0]}, @@{names[1]}").one()
+        _set_session(connection, names, [math.ceil(wait_ms / 1000)] * 2)
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                _set_session(connection, names, before)
+
+
+def _set_session(connection: Connection, names: tuple[str, ...], values: Any) -> None:
+    settings = ", ".join(f"{name} = {int(v)}" for name, v in zip(names, values, strict=True))
+    connection.exec_driver_sql(f"SET SESSION {settings}")
+
+
+class DriverInsert:
+    """One row's insert as the driver takes it, made once: SQLAlchemy's own way takes a third longer each time."""
+
+    def __init__(self, table: Table, dialect: Dialect, names: Sequence[str]) -> None:
+        compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
+        assert isinstance(compiled, SQLCompiler)
+        self._statement = str(compiled)
+        self._names = names
+        self._places = None
+        if compiled.positiontup is not None:
+            self._places = [names.index(name) for name in compiled.positiontup]
+
+    def execute(self, connection: Connection, row: Sequence[str]) -> None:
+        """Insert `row`, whose values are in the order of the names."""
+        if self._places is None:
+            connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
+        else:
+            connection.exec_driver_sql(self._statement, tuple(row[place] for place in self._places))
+
+
+def rules_of(engine: Engine) -> Rules:
+    """The rules of an engine's database.
+
+    Raises:
+        UsageError: it is none that a barrier was tested with, or has no second connection to its database.
+    """
+    name = engine.dialect.name
+    if name == "postgresql":
+        return PostgresqlRules()
+    if name in ("mysql", "mariadb"):
+        return MysqlRules()
+    if name != "sqlite":
+        raise UsageError(f"a barrier needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
+    database = engine.url.database
+    if not database or ":memory:" in database or engine.url.query.get("mode") == "memory":
+        raise UsageError(
+            "a barrier in SQLite needs a file: a check uses a connection of its own, and in memory that is another database"
+        )
+    return SqliteRules()
+
+
+def driver_connection(connection: Connection) -> Any:
+    """The driver's own connection below SQLAlchemy's."""
+    return connection.connection.driver_connection
+
+
+def is_in_autocommit(connection: Connection) -> bool:
+    """True when every statement of this connection is durable at once, though SQLAlchemy has begun a transaction.
+
+    It asks the driver, not the database.
+    """
+    dialect, below = connection.dialect, connection.connection.dbapi_connection
+    try:
+        is_on = bool(dialect.detect_autocommit_setting(below))  # type: ignore[arg-type]  # it is connected
+    except (AttributeError, NotImplementedError):
+        is_on = connection.get_isolation_level() == "AUTOCOMMIT"
+    if is_on and dialect.name == "sqlite":
+        # There the same setting is also the way to begin by hand, which has happened then.
+        return not driver_connection(connection).in_transaction
+    return is_on

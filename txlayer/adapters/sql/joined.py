@@ -1,0 +1,172 @@
+"""A local transaction that holds the barrier's row: what became of it, and why it may not commit.
+
+Never here: committing or rolling back the user's session.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.orm import Session
+
+from txlayer.adapters.barrier import LocalState
+from txlayer.errors import RollbackRequiredError, TxLayerError
+
+
+class JoinedTransaction:
+    """One local transaction of one connection, watched from the barrier's row to its end.
+
+    SQLAlchemy says before a connection commits that it will, and after a session's commit that it did. A connection
+    that was joined without a session is therefore `UNCLEAR` after its commit, and the row tells.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session | None,
+        *,
+        txn_id: str,
+        has_row: Callable[[Connection], bool],
+    ) -> None:
+        self._connection = weakref.ref(connection)
+        self._session = session
+        self._session_transaction = None if session is None else session.get_transaction()
+        self._txn_id = txn_id
+        self._has_row = has_row
+        self._veto: TxLayerError | None = None
+        self._has_failed_statement = False
+        self._has_commit_begun = False
+        self._is_rolled_back = False
+        self._is_reported = False
+        if session is not None:
+            event.listen(session, "after_commit", self._after_commit)
+
+    @property
+    def state(self) -> LocalState:
+        """As in `Joined`."""
+        if self._is_reported:
+            return LocalState.COMMITTED
+        if self._has_commit_begun:
+            return LocalState.UNCLEAR
+        connection = self._connection()
+        if (
+            self._is_rolled_back
+            or connection is None
+            or connection.closed
+            or connection.invalidated
+            or not connection.in_transaction()
+        ):
+            return LocalState.ROLLED_BACK
+        return LocalState.OPEN
+
+    def forbid_commit(self, reason: str) -> None:
+        """As in `Joined`."""
+        self.refuse(RollbackRequiredError(f"{reason}: roll back", txn_id=self._txn_id))
+
+    def refuse(self, error: TxLayerError) -> None:
+        """Have the commit raise `error`; the first one stays."""
+        self._veto = self._veto or error
+
+    def statement_failed(self) -> None:
+        """Some databases end the whole transaction with a failed statement, and begin another one unasked."""
+        self._has_failed_statement = True
+
+    def leave(self) -> None:
+        """As in `Joined`."""
+        if self._session is not None:
+            event.remove(self._session, "after_commit", self._after_commit)
+            self._session = self._session_transaction = None
+
+    # --- called by SQLAlchemy, and by whoever watches the connection ------------------------------------------------------
+
+    def before_commit(self, connection: Connection) -> None:
+        """Let it commit, or end it and raise."""
+        if self._is_rolled_back or self._has_commit_begun:
+            return  # another transaction of this connection
+        try:
+            self._check_row(connection)
+        except BaseException:
+            # SQLAlchemy takes for granted that whoever stops a commit here has ended the transaction: it would hand the
+            # connection back as it is, and its next user would commit all of this.
+            connection.dialect.do_rollback(connection.connection)
+            self._is_rolled_back = True
+            raise
+        self._has_commit_begun = True
+
+    def _check_row(self, connection: Connection) -> None:
+        if self._veto is not None:
+            raise self._veto
+        if self._has_failed_statement and not self._has_row(connection):
+            raise RollbackRequiredError(
+                "the barrier's row was rolled back with a failed statement: roll back",
+                txn_id=self._txn_id,
+            )
+
+    def before_rollback(self) -> None:
+        """Whoever rolls back before a commit began has ended it."""
+        if not self._has_commit_begun:
+            self._is_rolled_back = True
+
+    def _after_commit(self, session: Session) -> None:
+        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction.
+        if (
+            self._has_commit_begun
+            and not session.in_nested_transaction()
+            and session.get_transaction() is self._session_transaction
+        ):
+            self._is_reported = True
+
+
+class Watch:
+    """Tells joined transactions what SQLAlchemy says of their connections. Any thread may use it.
+
+    It listens once per engine: a listener of its own for every transaction costs as much as a statement.
+    """
+
+    def __init__(self) -> None:
+        self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, connection: Connection, joined: JoinedTransaction) -> None:
+        """Tell `joined` about its connection."""
+        engine = connection.engine
+        if engine not in self._engines:
+            self._listen(engine)
+        with self._lock:
+            # Several transactions may join one local transaction; those of earlier ones are over.
+            open_ones = [j for j in self._joined.get(connection, ()) if j.state is LocalState.OPEN]
+            self._joined[connection] = [*open_ones, joined]
+
+    def _listen(self, engine: Engine) -> None:
+        with self._lock:
+            if engine in self._engines:
+                return
+            # An engine that was derived from another hears what is listened to there, too: it is told twice then.
+            event.listen(engine, "commit", self._before_commit)
+            event.listen(engine, "rollback", self._before_rollback)
+            self._engines.add(engine)
+            if engine.dialect not in self._dialects:
+                event.listen(engine, "handle_error", self._failed)
+                self._dialects.add(engine.dialect)
+
+    def _before_commit(self, connection: Connection) -> None:
+        for joined in self._joined.get(connection, ()):
+            joined.before_commit(connection)
+
+    def _before_rollback(self, connection: Connection) -> None:
+        for joined in self._joined.get(connection, ()):
+            joined.before_rollback()
+
+    def _failed(self, context: ExceptionContext) -> None:
+        if context.connection is not None:
+            for joined in self._joined.get(context.connection, ()):
+                joined.statement_failed()

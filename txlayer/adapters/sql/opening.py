@@ -1,0 +1,71 @@
+"""A barrier from the address of a database, for programs that have no engine of their own. Never: showing the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from txlayer.adapters.sql.barrier import SqlBarrier
+from txlayer.adapters.sql.checks import told
+from txlayer.adapters.sql.purge import TRANSACTION_AGE_MAX
+from txlayer.adapters.sql.table import DEFAULT_NAME
+from txlayer.errors import ConfigError, RetriableError, UsageError
+
+
+@contextmanager
+def opened_barrier(
+    url: str,
+    *,
+    table: str = DEFAULT_NAME,
+    schema: str | None = None,
+    transaction_age_max: timedelta = TRANSACTION_AGE_MAX,
+) -> Iterator[SqlBarrier]:
+    """A barrier in the database at `url` (SQLAlchemy's form), and its connections closed at the end.
+
+    Errors of the database within the block are told as ours, by kind and number: addresses, users and passwords never
+    appear.
+
+    Raises:
+        ConfigError: `url` cannot be used.
+        RetriableError: the database does not answer, or refused this time.
+        UsageError: the database refused the statement: a missing table, a missing right.
+    """
+    try:
+        engine = create_engine(make_url(url), hide_parameters=True)
+    except ImportError as exc:
+        raise ConfigError(
+            f"the driver {exc.name or 'of this database'} is not installed",
+            name="url",
+            expected="an installed driver",
+        ) from exc
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        # Their texts quote the address.
+        raise ConfigError(
+            "no address of a database",
+            name="url",
+            expected="DIALECT+DRIVER://USER:PASSWORD@HOST/DATABASE",
+        ) from None
+    try:
+        yield SqlBarrier(
+            engine, table=table, schema=schema, transaction_age_max=transaction_age_max
+        )
+    except DBAPIError as exc:
+        raise _ours(exc) from None
+    except SQLAlchemyError as exc:
+        raise RetriableError(f"the database did not answer: {type(exc).__name__}") from None
+    finally:
+        engine.dispose()
+
+
+def _ours(error: DBAPIError) -> UsageError | RetriableError:
+    kind = type(error).__name__
+    if kind == "ProgrammingError" or "no such table" in str(error.orig):
+        return UsageError(
+            f"the database refused the statement ({told(error)}): is the table there (`txlayer barrier create`), "
+            "and may this user use it?"
+        )
+    return RetriableError(f"the database did not answer, or refused for now ({told(error)})")

@@ -1,0 +1,75 @@
+"""Old rows go, those that a check could still need stay. Never: a scan or a delete without a bound."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy import DateTime, Engine, Table, delete, func, select
+
+from txlayer.errors import UsageError
+
+TRANSACTION_AGE_MAX = timedelta(hours=72)
+"""Counted from the end of the immunity: nobody is asked about an older transaction."""
+
+AGE_MARGIN = timedelta(days=1)
+"""For clocks that differ, and for the time between the half messages and the row."""
+
+PAGE_COUNT_MAX = 5_000
+"""Rows that one transaction of a purge reads, and deletes at most."""
+
+
+class Purged(NamedTuple):
+    """What a purge did, or would do."""
+
+    row_count: int
+    """Rows that it looked at."""
+    purged_count: int
+
+
+class Purge:
+    """Deletes rows by their age, along the primary key: no other index is needed, which every insert would pay for."""
+
+    def __init__(self, engine: Engine, table: Table, *, age_min: timedelta) -> None:
+        self._engine = engine
+        self._table = table
+        self._age_min = age_min
+
+    def run(self, older_than: timedelta, *, is_dry_run: bool, is_younger_allowed: bool) -> Purged:
+        """As `SqlBarrier.purge`."""
+        if older_than < self._age_min and not is_younger_allowed:
+            raise UsageError(
+                f"rows younger than {self._age_min / timedelta(days=1):g} days may still be needed by a check: without "
+                "its row a committed transaction would be rolled back. None was deleted"
+            )
+        if older_than <= timedelta(0):
+            raise UsageError("an age is more than 0. None was deleted")
+        bound: datetime | None = None
+        row_count = purged_count = 0
+        last_id = ""
+        while True:
+            with self._engine.begin() as connection:
+                if bound is None:
+                    now = connection.execute(
+                        select(func.current_timestamp(type_=DateTime(timezone=True)))
+                    ).scalar_one()
+                    bound = now - older_than
+                columns = self._table.c
+                page = connection.execute(
+                    select(columns.txn_id, columns.created_at < bound)
+                    .where(columns.txn_id > last_id)
+                    .order_by(columns.txn_id)
+                    .limit(PAGE_COUNT_MAX)
+                ).all()
+                if not page:
+                    return Purged(row_count, purged_count)
+                old = [txn_id for txn_id, is_old in page if is_old]
+                if old and not is_dry_run:
+                    connection.execute(
+                        delete(self._table).where(
+                            columns.txn_id.between(old[0], old[-1]), columns.created_at < bound
+                        )
+                    )
+            row_count += len(page)
+            purged_count += len(old)
+            last_id = page[-1][0]

@@ -1,0 +1,106 @@
+"""`txlayer barrier create|purge`: the barrier's table in a user's database."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from txlayer.cli.options import Json
+from txlayer.config import parse_duration
+from txlayer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from txlayer.adapters.sql.barrier import SqlBarrier
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The barrier's table in your database: create it, and delete rows that no check can need any more.",
+)
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="DIALECT+DRIVER://…",
+        envvar="TXLAYER_BARRIER_URL",
+        help="The database, as SQLAlchemy writes it; in the environment nobody sees its password in the list of processes.",
+        show_default=False,
+    ),
+]
+TableName = Annotated[str, typer.Option("--table", help="The table's name.")]
+Schema = Annotated[
+    str | None,
+    typer.Option("--schema", help="Its schema, if not the user's own.", show_default=False),
+]
+
+
+@app.command()
+def create(*, url: Url = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
+    """Create the table unless it is there."""
+    with _opened(url, table=table, schema=schema) as barrier:
+        barrier.create_table()
+    Console().print(f"{table} is there")
+
+
+@app.command()
+def purge(
+    *,
+    url: Url = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
+        ),
+    ] = "14d",
+    table: TableName = "txlayer_barrier",
+    schema: Schema = None,
+    transaction_age_max: Annotated[
+        str,
+        typer.Option(
+            "--transaction-age-max", metavar="AGE", help="The coordinators' setting of this name."
+        ),
+    ] = "72h",
+    allow_younger: Annotated[
+        bool,
+        typer.Option(
+            "--allow-younger",
+            help="Also delete rows that a check may still need: it would roll back what is committed.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete rows that no check can need any more, a few thousand per database transaction."""
+    age = parse_duration("--older-than", older_than)
+    age_max = parse_duration("--transaction-age-max", transaction_age_max)
+    with _opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
+        done = barrier.purge(age, is_dry_run=dry_run, is_younger_allowed=allow_younger)
+    if as_json:
+        typer.echo(json.dumps({**done._asdict(), "is_dry_run": dry_run}))
+        return
+    word = "would be purged" if dry_run else "purged"
+    Console().print(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
+
+
+def _opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
+    if not url:
+        raise ConfigError(
+            "no database named",
+            name="--url or TXLAYER_BARRIER_URL",
+            expected="a database's address",
+        )
+    try:
+        from txlayer.adapters.sql.opening import opened_barrier
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "sqlalchemy":
+            raise
+        raise ConfigError(
+            'the barrier needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
+        ) from exc
+    return opened_barrier(url, **given)
