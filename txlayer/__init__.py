@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         user_headers,
     )
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
+    from txlayer.producer.check_handler import CheckRequest
+    from txlayer.producer.questions import RefusedResolution, ResponderStats
     from txlayer.producer.results import TransactionSendResult
     from txlayer.producer.submitted import SubmittedTransaction
     from txlayer.producer.sync import Transaction, TransactionalProducer
@@ -31,10 +33,13 @@ _PLACES = {
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "COMMIT": "txlayer.core.messages",
+    "CheckRequest": "txlayer.producer.check_handler",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
     "ROLLBACK": "txlayer.core.messages",
+    "RefusedResolution": "txlayer.producer.questions",
     "Resolution": "txlayer.core.messages",
+    "ResponderStats": "txlayer.producer.questions",
     "SubmittedTransaction": "txlayer.producer.submitted",
     "Transaction": "txlayer.producer.sync",
     "TransactionHistory": "txlayer.core.history",
@@ -50,9 +55,12 @@ __all__ = [
     "UNKNOWN",
     "AsyncTransaction",
     "AsyncTransactionalProducer",
+    "CheckRequest",
     "Message",
     "OrderMode",
+    "RefusedResolution",
     "Resolution",
+    "ResponderStats",
     "SubmittedTransaction",
     "Transaction",
     "TransactionHistory",
