@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from txlayer.producer.check_handler import CheckRequest
     from txlayer.producer.questions import RefusedResolution, ResponderStats
     from txlayer.producer.results import TransactionSendResult
+    from txlayer.producer.rocketmq import (
+        PreparedMessage,
+        TransactionListener,
+        TransactionMQProducer,
+    )
     from txlayer.producer.submitted import SubmittedTransaction
     from txlayer.producer.sync import Transaction, TransactionalProducer
 
@@ -36,6 +41,7 @@ _PLACES = {
     "CheckRequest": "txlayer.producer.check_handler",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
+    "PreparedMessage": "txlayer.producer.rocketmq",
     "ROLLBACK": "txlayer.core.messages",
     "RefusedResolution": "txlayer.producer.questions",
     "Resolution": "txlayer.core.messages",
@@ -43,6 +49,8 @@ _PLACES = {
     "SubmittedTransaction": "txlayer.producer.submitted",
     "Transaction": "txlayer.producer.sync",
     "TransactionHistory": "txlayer.core.history",
+    "TransactionListener": "txlayer.producer.rocketmq",
+    "TransactionMQProducer": "txlayer.producer.rocketmq",
     "TransactionSendResult": "txlayer.producer.results",
     "TransactionalProducer": "txlayer.producer.sync",
     "UNKNOWN": "txlayer.core.messages",
@@ -58,12 +66,15 @@ __all__ = [
     "CheckRequest",
     "Message",
     "OrderMode",
+    "PreparedMessage",
     "RefusedResolution",
     "Resolution",
     "ResponderStats",
     "SubmittedTransaction",
     "Transaction",
     "TransactionHistory",
+    "TransactionListener",
+    "TransactionMQProducer",
     "TransactionSendResult",
     "TransactionalProducer",
     "__version__",

@@ -24,6 +24,7 @@ from txlayer.core.messages import (
     nonce_of,
     txn_id_of,
 )
+from txlayer.errors import TxLayerError
 from txlayer.producer.check_calls import Call, Outcome
 from txlayer.producer.check_handler import (
     TIMED_OUT,
@@ -85,6 +86,7 @@ class ResponderStats:
         int, ...
     ]  # of the check topic; empty: the group gave none to this instance
     is_member: bool  # of the check group
+    failure: TxLayerError | None  # why it hears nothing just now; it goes on trying
 
 
 @dataclass(slots=True)

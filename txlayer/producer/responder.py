@@ -19,7 +19,7 @@ from typing import NamedTuple
 from txlayer.adapters.check_reader import CheckReader
 from txlayer.adapters.ports import ProducerConnections
 from txlayer.config import ProducerConfig
-from txlayer.errors import ConfigError, NotAuthorisedError, TopicMismatchError, TxLayerError
+from txlayer.errors import ConfigError, TopicMismatchError, TxLayerError
 from txlayer.producer.answers import AnswerWriter
 from txlayer.producer.check_calls import Calls, Clock, Done, LoopCalls, Outcome, ThreadCalls
 from txlayer.producer.check_handler import Handling
@@ -103,8 +103,7 @@ class Responder:
         self._phase = Phase.NEW
         self._is_ending = threading.Event()
         self._end_at = float("inf")
-        self.refusal: NotAuthorisedError | None = None
-        """Why the broker lets it hear nothing; None when it does, or was not asked yet."""
+        self._failure: TxLayerError | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"txlayer-responder-{group}", daemon=True
         )
@@ -153,6 +152,7 @@ class Responder:
             refused=tally.refused,
             own_partitions=() if reader is None else tuple(sorted(reader.own_partitions)),
             is_member=reader is not None and reader.is_member,
+            failure=self._failure,
         )
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Responder:
                         self._reader = self._opened()
                     self._round(self._reader)
                     if self._reader.is_member:
-                        retry_s, self.refusal = RETRY_S, None
+                        retry_s, self._failure = RETRY_S, None
                 except Exception as exc:  # noqa: BLE001 - the loop's border: told, and begun anew
                     self._begin_anew(exc, retry_s)
                     retry_s = min(retry_s * 2, RETRY_MAX_S)
@@ -203,8 +203,8 @@ class Responder:
         self._writer.write()
 
     def _begin_anew(self, error: Exception, wait_s: float) -> None:
-        self.refusal = error if isinstance(error, NotAuthorisedError) else None
         is_ours = isinstance(error, TxLayerError)
+        self._failure = error if isinstance(error, TxLayerError) else TxLayerError(repr(error))
         logger.error(
             "responder.begins_anew",
             extra={"group": self._group, "reason": str(error) if is_ours else repr(error)},
