@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,12 @@ class FakeBarrier:
     is_async: bool = False
     joined: FakeJoined = field(default_factory=FakeJoined)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
+    at_check: Callable[[], None] = lambda: None
 
     def check_session(self, session: Any) -> Any:
         """Refuse as told."""
         self.calls.append(("check", session))
+        self.at_check()
         return self._answer(self.refusal, None)
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> Any:

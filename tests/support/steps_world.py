@@ -16,7 +16,7 @@ from txlayer.producer import steps
 from txlayer.producer.engine import Engine, assemble
 from txlayer.producer.flight import Flight
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.waiting import Blocking, Steps
+from txlayer.producer.waiting import Asking, Blocking, Steps
 
 KEY = "order-1/00000001"
 ORDER = Message("orders", b"k", b"v")
@@ -70,7 +70,7 @@ def finish(run: Steps[Any]) -> Any:
 def waits(run: Steps[Any]) -> bool:
     """True when the steps' next wish is to wait, and nothing woke them yet."""
     wait = next(run)
-    assert not isinstance(wait, Blocking)
+    assert not isinstance(wait, Asking | Blocking)
     return wait(lambda: None)
 
 

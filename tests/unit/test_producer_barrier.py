@@ -1,50 +1,31 @@
-"""What the end of a joined local transaction means for the resolution: blocks, submitted ones, threads and asyncio."""
+"""What the end of a joined local transaction means for the resolution: blocks, submitted ones."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_log import FakeConnections, ProducerLog
+from tests.support.fake_log import ProducerLog
+from tests.support.local_ends import (
+    COMMITTED,
+    OPEN,
+    ROLLED_BACK,
+    UNCLEAR,
+    ShopError,
+    each_end,
+    ended,
+)
 from txlayer.adapters.barrier import LocalState
-from txlayer.config import ProducerConfig
-from txlayer.core import codec
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
-from txlayer.errors import BarrierRefusedError, LifecycleError, TxLayerError, UsageError
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
+from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.sync import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
 HALF = "txlayer.half"
-OPEN, COMMITTED, ROLLED_BACK, UNCLEAR = LocalState
-
-
-class ShopError(Exception):
-    """The user's own."""
-
-
-# (state of the local transaction, did the block fail, what the row says) → (resolution, is it the caller's mistake, calls)
-ENDS = [
-    (COMMITTED, False, ROLLBACK, COMMIT, False, []),
-    (COMMITTED, True, ROLLBACK, COMMIT, False, []),
-    (OPEN, False, COMMIT, UNKNOWN, True, []),
-    (OPEN, True, COMMIT, UNKNOWN, False, []),
-    (ROLLED_BACK, False, ROLLBACK, ROLLBACK, False, ["resolve"]),
-    (ROLLED_BACK, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
-    (UNCLEAR, False, COMMIT, COMMIT, False, ["resolve"]),
-    (UNCLEAR, True, COMMIT, COMMIT, False, ["resolve"]),
-    (UNCLEAR, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
-    (UNCLEAR, True, UNKNOWN, UNKNOWN, False, ["resolve"]),
-    (UNCLEAR, True, OSError("gone"), UNKNOWN, False, ["resolve"]),
-    (UNCLEAR, False, OSError("gone"), UNKNOWN, False, ["resolve"]),
-]
-each_end = pytest.mark.parametrize(
-    ("state", "has_failed", "row", "expected", "is_misfit", "asked"), ENDS
-)
 
 
 @pytest.fixture
@@ -53,19 +34,6 @@ def log() -> Iterator[ProducerLog]:
     yield made
     for producer in made.producers:
         producer.close()
-
-
-def ended(call: Any, *, has_failed: bool, is_misfit: bool) -> None:
-    """Call it; what must be raised is."""
-    try:
-        call()
-    except ShopError:
-        assert has_failed
-    except LifecycleError:
-        assert is_misfit
-    else:
-        assert not has_failed
-        assert not is_misfit
 
 
 # --- a block ----------------------------------------------------------------------------------------------------------
@@ -104,7 +72,7 @@ def test_the_database_decides_how_a_block_ends(
 def test_join_prepares_before_the_row_and_after_the_check(log: ProducerLog) -> None:
     barrier = FakeBarrier()
     half_counts = []
-    barrier.check_session = lambda _: half_counts.append(len(log.writer.of(HALF)))  # type: ignore[method-assign] # to look
+    barrier.at_check = lambda: half_counts.append(len(log.writer.of(HALF)))
     with log.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.join("session")
@@ -112,7 +80,7 @@ def test_join_prepares_before_the_row_and_after_the_check(log: ProducerLog) -> N
         barrier.joined.state = COMMITTED
 
     assert [0, 1] == half_counts
-    assert [("write", "session", tx.txn_id, tx.nonce, "g")] == barrier.calls
+    assert ("write", "session", tx.txn_id, tx.nonce, "g") == barrier.calls[-1]
 
 
 def test_what_is_prepared_may_be_joined_afterwards(log: ProducerLog) -> None:
@@ -323,101 +291,3 @@ def test_what_is_published_needs_no_join(log: ProducerLog) -> None:
 
     assert COMMIT is producer.publish(ORDER).resolution
     assert COMMIT is producer.submit([ORDER, ORDER]).result(10).resolution
-
-
-# --- asyncio ----------------------------------------------------------------------------------------------------------
-
-
-def run_async(barrier: FakeBarrier, use: Any) -> list[Resolution]:
-    """Run `use(producer)` in a loop; what was said."""
-    connections = FakeConnections(ProducerConfig())
-
-    async def main() -> None:
-        producer = AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9",
-            group="g",
-            connect=lambda _: connections,
-            barrier=barrier,
-        )
-        async with producer:
-            await use(producer)
-
-    try:
-        asyncio.run(main())
-    finally:
-        lines = [codec.decode_op(line) for line in connections.writer.op_lines()]
-    return [line.resolution for line in lines if isinstance(line, OpMessage)]
-
-
-@each_end
-@pytest.mark.parametrize("is_submitted", [False, True], ids=["block", "submitted"])
-def test_the_database_decides_in_a_loop_too(
-    *,
-    is_submitted: bool,
-    state: LocalState,
-    has_failed: bool,
-    row: Any,
-    expected: Resolution,
-    is_misfit: bool,
-    asked: list[str],
-) -> None:
-    barrier = FakeBarrier(row=row, is_async=True)
-
-    async def local_transaction(tx: Any) -> None:
-        await tx.join("session")
-        barrier.joined.state = state
-        if has_failed:
-            raise ShopError("mine")
-
-    async def use(producer: AsyncTransactionalProducer) -> None:
-        try:
-            if is_submitted:
-                await (await producer.submit(ORDER, local_transaction))
-            else:
-                async with producer.transaction() as tx:
-                    tx.send("orders", value="v")
-                    await local_transaction(tx)
-        except (ShopError, LifecycleError) as exc:
-            assert isinstance(exc, ShopError if has_failed else LifecycleError)  # noqa: PT017 - which one is the subject
-            assert has_failed or is_misfit
-        else:
-            assert not has_failed
-            assert not is_misfit
-
-    assert [expected] == run_async(barrier, use)
-    assert ["check", "write", *asked] == barrier.words
-
-
-def test_a_cancelled_task_whose_local_transaction_is_committed_commits() -> None:
-    barrier = FakeBarrier(is_async=True)
-
-    async def use(producer: AsyncTransactionalProducer) -> None:
-        joined = asyncio.Event()
-
-        async def work() -> None:
-            async with producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await tx.join("session")
-                barrier.joined.state = COMMITTED
-                joined.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(work())
-        await joined.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    assert [COMMIT] == run_async(barrier, use)
-
-
-def test_the_async_barrier_refuses_before_anything_is_sent() -> None:
-    barrier = FakeBarrier(is_async=True, refusal=UsageError("autocommit"))
-
-    async def use(producer: AsyncTransactionalProducer) -> None:
-        with pytest.raises(TxLayerError, match="autocommit"):  # noqa: PT012 - the block is the subject
-            async with producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await tx.join("session")
-
-    assert [] == run_async(barrier, use)

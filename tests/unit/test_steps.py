@@ -25,7 +25,7 @@ from txlayer.errors import (
 from txlayer.producer import steps
 from txlayer.producer.flight import Flight
 from txlayer.producer.submitted import SubmittedTransaction
-from txlayer.producer.waiting import Blocking
+from txlayer.producer.waiting import Asking, Blocking
 
 # --- the good way -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ def test_a_waiter_that_comes_after_the_report_does_not_wait() -> None:
     wait = next(run)
     world.serve()
 
-    assert not isinstance(wait, Blocking)
+    assert not isinstance(wait, Asking | Blocking)
     assert not wait(lambda: None)
     with pytest.raises(StopIteration):
         next(run)
@@ -143,7 +143,7 @@ def test_a_waiter_is_woken_once_when_the_round_ends() -> None:
     woken: list[str] = []
     flight = world.launch()
     wait = next(steps.stored(world.engine, flight))
-    assert not isinstance(wait, Blocking)
+    assert not isinstance(wait, Asking | Blocking)
 
     assert wait(lambda: woken.append("stored"))
     world.serve()

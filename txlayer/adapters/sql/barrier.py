@@ -178,7 +178,7 @@ class SqlBarrier:
         joined = JoinedTransaction(
             connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
         )
-        self._watch.add(connection, joined)
+        self._watch.add(connection, orm_session, joined)
         row = (txn_id, nonce, check_group(group), COMMIT.value, Source.PRODUCER.value)
         try:
             self._insert.execute(connection, row)

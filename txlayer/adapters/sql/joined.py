@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 
 from txlayer.adapters.barrier import LocalState
 from txlayer.errors import RollbackRequiredError, TxLayerError
+
+K = TypeVar("K", Connection, Session)
 
 
 class JoinedTransaction:
@@ -34,7 +36,6 @@ class JoinedTransaction:
         has_row: Callable[[Connection], bool],
     ) -> None:
         self._connection = weakref.ref(connection)
-        self._session = session
         self._session_transaction = None if session is None else session.get_transaction()
         self._txn_id = txn_id
         self._has_row = has_row
@@ -43,8 +44,6 @@ class JoinedTransaction:
         self._has_commit_begun = False
         self._is_rolled_back = False
         self._is_reported = False
-        if session is not None:
-            event.listen(session, "after_commit", self._after_commit)
 
     @property
     def state(self) -> LocalState:
@@ -78,9 +77,7 @@ class JoinedTransaction:
 
     def leave(self) -> None:
         """As in `Joined`."""
-        if self._session is not None:
-            event.remove(self._session, "after_commit", self._after_commit)
-            self._session = self._session_transaction = None
+        self._session_transaction = None
 
     # --- called by SQLAlchemy, and by whoever watches the connection ------------------------------------------------------
 
@@ -112,14 +109,13 @@ class JoinedTransaction:
         if not self._has_commit_begun:
             self._is_rolled_back = True
 
-    def _after_commit(self, session: Session) -> None:
-        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction.
-        if (
-            self._has_commit_begun
-            and not session.in_nested_transaction()
-            and session.get_transaction() is self._session_transaction
-        ):
+    def after_commit(self, session: Session) -> None:
+        """It is committed, if that was the commit of the whole local transaction."""
+        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction:
+        # then the connection has not begun to commit.
+        if self._has_commit_begun and session.get_transaction() is self._session_transaction:
             self._is_reported = True
+            self._session_transaction = None
 
 
 class Watch:
@@ -132,19 +128,27 @@ class Watch:
         self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
             weakref.WeakKeyDictionary()
         )
+        self._of_sessions: weakref.WeakKeyDictionary[Session, list[JoinedTransaction]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def add(self, connection: Connection, joined: JoinedTransaction) -> None:
-        """Tell `joined` about its connection."""
+    def add(
+        self, connection: Connection, session: Session | None, joined: JoinedTransaction
+    ) -> None:
+        """Tell `joined` about its connection and its session."""
         engine = connection.engine
         if engine not in self._engines:
             self._listen(engine)
         with self._lock:
-            # Several transactions may join one local transaction; those of earlier ones are over.
-            open_ones = [j for j in self._joined.get(connection, ()) if j.state is LocalState.OPEN]
-            self._joined[connection] = [*open_ones, joined]
+            _append(self._joined, connection, joined)
+            if session is None:
+                return
+            if session not in self._of_sessions:
+                event.listen(session, "after_commit", self._after_commit)
+            _append(self._of_sessions, session, joined)
 
     def _listen(self, engine: Engine) -> None:
         with self._lock:
@@ -166,7 +170,23 @@ class Watch:
         for joined in self._joined.get(connection, ()):
             joined.before_rollback()
 
+    def _after_commit(self, session: Session) -> None:
+        for joined in self._of_sessions.get(session, ()):
+            joined.after_commit(session)
+
     def _failed(self, context: ExceptionContext) -> None:
         if context.connection is not None:
             for joined in self._joined.get(context.connection, ()):
                 joined.statement_failed()
+
+
+def _append(
+    watched: weakref.WeakKeyDictionary[K, list[JoinedTransaction]],
+    key: K,
+    joined: JoinedTransaction,
+) -> None:
+    # Several transactions may join one local transaction; those of earlier ones are over.
+    open_ones: list[JoinedTransaction] = [
+        j for j in watched.get(key, ()) if j.state is LocalState.OPEN
+    ]
+    watched[key] = [*open_ones, joined]
