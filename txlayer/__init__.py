@@ -21,7 +21,14 @@ if TYPE_CHECKING:
         user_headers,
     )
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
+    from txlayer.producer.check_handler import CheckRequest
+    from txlayer.producer.questions import RefusedResolution, ResponderStats
     from txlayer.producer.results import TransactionSendResult
+    from txlayer.producer.rocketmq import (
+        PreparedMessage,
+        TransactionListener,
+        TransactionMQProducer,
+    )
     from txlayer.producer.submitted import SubmittedTransaction
     from txlayer.producer.sync import Transaction, TransactionalProducer
 
@@ -31,13 +38,19 @@ _PLACES = {
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "COMMIT": "txlayer.core.messages",
+    "CheckRequest": "txlayer.producer.check_handler",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
+    "PreparedMessage": "txlayer.producer.rocketmq",
     "ROLLBACK": "txlayer.core.messages",
+    "RefusedResolution": "txlayer.producer.questions",
     "Resolution": "txlayer.core.messages",
+    "ResponderStats": "txlayer.producer.questions",
     "SubmittedTransaction": "txlayer.producer.submitted",
     "Transaction": "txlayer.producer.sync",
     "TransactionHistory": "txlayer.core.history",
+    "TransactionListener": "txlayer.producer.rocketmq",
+    "TransactionMQProducer": "txlayer.producer.rocketmq",
     "TransactionSendResult": "txlayer.producer.results",
     "TransactionalProducer": "txlayer.producer.sync",
     "UNKNOWN": "txlayer.core.messages",
@@ -50,12 +63,18 @@ __all__ = [
     "UNKNOWN",
     "AsyncTransaction",
     "AsyncTransactionalProducer",
+    "CheckRequest",
     "Message",
     "OrderMode",
+    "PreparedMessage",
+    "RefusedResolution",
     "Resolution",
+    "ResponderStats",
     "SubmittedTransaction",
     "Transaction",
     "TransactionHistory",
+    "TransactionListener",
+    "TransactionMQProducer",
     "TransactionSendResult",
     "TransactionalProducer",
     "__version__",

@@ -5,7 +5,7 @@
     TxLayerError
     ├─ RetriableError            it did not happen          → the same call again
     │  ├─ BrokerUnavailableError       .bootstrap_servers .waited_ms
-    │  ├─ OpenTransactionLimitError    .producer_group .open_count .open_count_max
+    │  ├─ OpenTransactionLimitError    .producer_group .partitions .open_count
     │  └─ LeaseHeldError               .queue .holder .expires_at_ms
     ├─ OutcomeUnknownError       it may have happened       → do not repeat; the check settles it
     │                                  .txn_id .step
@@ -82,12 +82,12 @@ class BrokerUnavailableError(RetriableError):
 
 
 class OpenTransactionLimitError(RetriableError):
-    """The producer group has as many open transactions as it may have."""
+    """The producer group has as many open transactions as it may have, in these half partitions. Nothing was sent."""
 
-    field_names = ("producer_group", "open_count", "open_count_max")
+    field_names = ("producer_group", "partitions", "open_count")
     producer_group: str | None
+    partitions: tuple[int, ...] | None
     open_count: int | None
-    open_count_max: int | None
 
 
 class LeaseHeldError(RetriableError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,12 @@ class FakeBarrier:
         self.calls.append(("resolve", txn_id, nonce, group))
         error = self.row if isinstance(self.row, BaseException) else None
         return self._answer(error, self.row)
+
+    def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
+        """The same for all of them."""
+        self.calls.append(("resolve_many", len(doubtful), group))
+        error = self.row if isinstance(self.row, BaseException) else None
+        return self._answer(error, [self.row] * len(doubtful))
 
     @property
     def words(self) -> list[str]:

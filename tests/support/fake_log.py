@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.fake_member import FakeMember
 from txlayer.adapters.ports import HistoryReader, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
@@ -141,11 +142,13 @@ class FakeConnections:
         default_factory=lambda: {
             "txlayer.half": TopicLimits(4, PLENTY, is_reachable=True),
             "txlayer.op": TopicLimits(4, PLENTY, is_reachable=True),
+            "txlayer.check": TopicLimits(2, PLENTY, is_reachable=True),
             "orders": TopicLimits(3, PLENTY, is_reachable=True),
             "stock": TopicLimits(3, PLENTY, is_reachable=True),
         }
     )
     writer: FakeWriter = field(default_factory=FakeWriter)
+    members: list[FakeMember] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     failure: TxLayerError | None = None
     is_closed: bool = False
@@ -160,6 +163,12 @@ class FakeConnections:
     def make_half_writer(self, *, batch_bytes_max: int) -> FakeWriter:  # noqa: ARG002 - the port's
         """The one writer."""
         return self.writer
+
+    def make_check_member(self, producer_group: str) -> FakeMember:
+        """One more member; the first read gives it everything."""
+        member = FakeMember(producer_group)
+        self.members.append(member)
+        return member
 
     def serialize(self, serializer: Any, value: Any, *, topic: str, headers: Any) -> bytes | None:  # noqa: ARG002 - the port's
         """Without a context object: tests' serializers take the topic."""

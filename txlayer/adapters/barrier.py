@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -65,5 +66,12 @@ class Barrier(Protocol):
         """The resolution of the first writer, who is this call when nobody came before: then it is ROLLBACK.
 
         UNKNOWN when the database does not say. The other side's open row is waited for, for a bounded time.
+        """
+        ...
+
+    def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
+        """`resolve` for many, in the order asked; each has `txn_id`, `nonce` and `born_at_ms` (when it was made).
+
+        A transaction so old that its row may have been purged is UNKNOWN rather than rolled back for want of a row.
         """
         ...

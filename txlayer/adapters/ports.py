@@ -180,6 +180,10 @@ class ProducerConnections(Protocol):
         """A writer; one batch of its records stays below `batch_bytes_max`."""
         ...
 
+    def make_check_member(self, producer_group: str) -> GroupReader:
+        """A member of the producer group's check group, not started yet: with it somebody can answer for the group."""
+        ...
+
     def serialize(
         self,
         serializer: Any,

@@ -41,7 +41,7 @@ Schema = Annotated[
 @app.command()
 def create(*, url: Url = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
-    with _opened(url, table=table, schema=schema) as barrier:
+    with opened(url, table=table, schema=schema) as barrier:
         barrier.create_table()
     Console().print(f"{table} is there")
 
@@ -79,7 +79,7 @@ def purge(
     """Delete rows that no check can need any more, a few thousand per database transaction."""
     age = parse_duration("--older-than", older_than)
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
-    with _opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
+    with opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
         done = barrier.purge(age, is_dry_run=dry_run, is_younger_allowed=allow_younger)
     if as_json:
         typer.echo(json.dumps({**done._asdict(), "is_dry_run": dry_run}))
@@ -88,7 +88,12 @@ def purge(
     Console().print(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
 
 
-def _opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
+def opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
+    """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
+
+    Raises:
+        ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
+    """
     if not url:
         raise ConfigError(
             "no database named",

@@ -15,6 +15,7 @@ GROUPS = (
     ("broker", "txlayer.cli.broker"),
     ("topics", "txlayer.cli.topics"),
     ("coordinator", "txlayer.cli.coordinator"),
+    ("responder", "txlayer.cli.responder"),
     ("tx", "txlayer.cli.tx"),
     ("barrier", "txlayer.cli.barrier"),
 )

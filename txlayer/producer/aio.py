@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -20,11 +20,14 @@ from txlayer.core.messages import Message, OrderMode
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.aio_submitted import AsyncLocalTransaction, AsyncSubmittedTransaction
+from txlayer.producer.check_handler import AsyncCheckHandler, handling_of
 from txlayer.producer.engine import SINCE, MakeFlight, open_engine
 from txlayer.producer.flight import Flight
 from txlayer.producer.identity import Place, now_ms
 from txlayer.producer.local import check_kind
 from txlayer.producer.loop_bound import LoopEngine
+from txlayer.producer.questions import RefusedResolution, ResponderStats
+from txlayer.producer.responder import Answering
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import SubmittedTransaction
@@ -36,7 +39,8 @@ class AsyncTransactionalProducer:
 
     Any number of tasks of the loop that started it share one; nothing here blocks the loop.
 
-    Args and Raises: those of `TransactionalProducer`.
+    Args and Raises: those of `TransactionalProducer`; `check` may be a coroutine function, which runs as tasks of the loop,
+    and `on_refused` is called on the loop.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class AsyncTransactionalProducer:
         group: str,
         namespace: str = "txlayer",
         barrier: Barrier | None = None,
+        check: AsyncCheckHandler | None = None,
+        on_refused: Callable[[RefusedResolution], object] | None = None,
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         **settings: Unpack[ProducerSettings],
@@ -56,6 +62,10 @@ class AsyncTransactionalProducer:
         self._group = check_group(group)
         check_kind(barrier, is_async=True)
         self._barrier = barrier
+        self._handling = handling_of(
+            check, barrier, worker_count=self._config.check_workers, is_async=True
+        )
+        self._on_refused = on_refused
         self._serializer = serializer
         self._connect = connect
         self._ready: LoopEngine | None = None
@@ -123,6 +133,7 @@ class AsyncTransactionalProducer:
                 txn_id, ordering_key, order, immunity, block=block
             )
         started.engine.pipeline.check_open()
+        started.engine.check_entry()
         identity = started.engine.identity
         place = identity.place(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())
@@ -214,6 +225,13 @@ class AsyncTransactionalProducer:
         ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
         return await asyncio.get_running_loop().run_in_executor(None, ask)
 
+    def responder_stats(self) -> ResponderStats | None:
+        """What this producer answered so far; None when it answers nothing, or is not started."""
+        started = self._ready
+        if started is None or started.engine.responder is None:
+            return None
+        return started.engine.responder.stats()
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _started(self) -> LoopEngine:
@@ -239,11 +257,24 @@ class AsyncTransactionalProducer:
                 group=self._group,
                 serializer=self._serializer,
                 connect=self._connect,
+                answering=self._answering(loop),
             ),
         )
         started = LoopEngine(engine, loop)
         atexit.register(started.close_at_exit)
         return started
+
+    def _answering(self, loop: asyncio.AbstractEventLoop) -> Answering | None:
+        on_refused = self._on_refused
+        if self._handling is None:
+            return None
+        if on_refused is None:
+            return Answering(self._handling, None, loop)
+
+        def tell(refused: RefusedResolution) -> None:
+            loop.call_soon_threadsafe(on_refused, refused)
+
+        return Answering(self._handling, tell, loop)
 
     async def _launch(
         self,
@@ -257,6 +288,7 @@ class AsyncTransactionalProducer:
         *,
         block: bool,
     ) -> Flight:
+        started.engine.check_entry()
         identity = started.engine.identity
         place = identity.place(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())

@@ -16,11 +16,14 @@ from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Message
 from txlayer.errors import TopicMismatchError
+from txlayer.producer.answers import AnswerWriter
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
 from txlayer.producer.flight import Flight
+from txlayer.producer.heard_limits import OpenLimit
 from txlayer.producer.identity import ANYWHERE, Identity, Place, now_ms
 from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
 from txlayer.producer.pipeline import OPEN, Pipeline
+from txlayer.producer.responder import Answering, Responder, open_responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
 BATCH_BYTES_MAX = 1_000_000
@@ -53,7 +56,24 @@ class Engine:
         self.identity = identity
         self.pipeline = pipeline
         self.config = config
+        self.responder: Responder | None = None
+        self.limit: OpenLimit | None = None
+        """What the coordinators said of the group's open transactions; a responder hears it."""
         self._asking = threading.Lock()
+
+    def hear_limit(self, limit: OpenLimit | None) -> None:
+        """The limit that holds from now on; None: transactions may be entered."""
+        self.limit = limit
+
+    def check_entry(self) -> None:
+        """Return when a transaction may be entered.
+
+        Raises:
+            OpenTransactionLimitError: the group has too many that are open. Nothing was sent.
+        """
+        limit = self.limit
+        if limit is not None:
+            raise limit.error(self.pipeline.group)
 
     def launch_now(
         self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
@@ -155,13 +175,14 @@ def open_engine(
     group: str,
     serializer: Any,
     connect: ConnectProducer,
+    answering: Answering | None = None,
 ) -> Engine:
-    """Connect, check the namespace's topics, and start the producer's thread; blocks.
+    """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
     Raises:
         BrokerUnavailableError: nobody answered within `start_timeout`.
         NotAuthorisedError: credentials or rights were refused.
-        TopicMismatchError: half and op are missing or have unlike partition counts.
+        TopicMismatchError: half and op are missing or have unlike partition counts, or nobody can be asked.
     """
     connections = connect(config)
     try:
@@ -179,6 +200,20 @@ def open_engine(
         connections.close()
         raise
     engine.pipeline.start()
+    if answering is not None:
+        try:
+            engine.responder = open_responder(
+                answering,
+                connections=connections,
+                config=config,
+                writer=AnswerWriter(engine.pipeline, line_count_max=_op_line_count_max(half, op)),
+                group=group,
+                on_limit=engine.hear_limit,
+            )
+        except BaseException:
+            engine.pipeline.end(0.0)
+            connections.close()
+            raise
     return engine
 
 
@@ -192,16 +227,13 @@ def assemble(
     serializer: Any,
 ) -> Engine:
     """The parts, of topics that fit together; the producer's thread is not started."""
-    # A batch holds several records, and the broker refuses all of them when it is larger than one message may be.
-    batch_bytes_max = min(_bytes_max(half), _bytes_max(op), BATCH_BYTES_MAX)
-    op_room = batch_bytes_max - BATCH_BYTES - RECORD_BYTES
     pipeline = Pipeline(
-        connections.make_half_writer(batch_bytes_max=batch_bytes_max),
+        connections.make_half_writer(batch_bytes_max=_batch_bytes_max(half, op)),
         group=group,
         half_topic=config.topics.half,
         op_topic=config.topics.op,
         partition_count=half.partition_count,
-        op_line_count_max=max(1, min(OP_LINE_COUNT_MAX, op_room // LINE_BYTES_MAX)),
+        op_line_count_max=_op_line_count_max(half, op),
         in_flight_max=config.in_flight_max,
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
     )
@@ -229,6 +261,16 @@ def _limits(connections: ProducerConnections, topic: str) -> TopicLimits:
             found="none",
         )
     return limits
+
+
+def _batch_bytes_max(half: TopicLimits, op: TopicLimits) -> int:
+    # A batch holds several records, and the broker refuses all of them when it is larger than one message may be.
+    return min(_bytes_max(half), _bytes_max(op), BATCH_BYTES_MAX)
+
+
+def _op_line_count_max(half: TopicLimits, op: TopicLimits) -> int:
+    room = _batch_bytes_max(half, op) - BATCH_BYTES - RECORD_BYTES
+    return max(1, min(OP_LINE_COUNT_MAX, room // LINE_BYTES_MAX))
 
 
 def _bytes_max(limits: TopicLimits) -> int:

@@ -21,6 +21,9 @@ class ProducerSettings(TypedDict, total=False):
     resolution_timeout: timedelta
     close_timeout: timedelta
     start_timeout: timedelta
+    check_timeout: timedelta
+    check_workers: int
+    check_session_timeout: timedelta
 
 
 __all__ = ["ProducerConfig", "ProducerSettings"]

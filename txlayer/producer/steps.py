@@ -154,9 +154,13 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     pipeline = engine.pipeline
     deadline = time.monotonic() + timeout_s
     pipeline.begin_close()
+    if engine.responder is not None:
+        engine.responder.begin_close()
     while pipeline.in_flight_count and pipeline.is_alive and time.monotonic() < deadline:
         yield pipeline.round_bell.subscribe
     left_count = pipeline.in_flight_count
+    if engine.responder is not None:
+        yield Blocking(partial(engine.responder.close, max(deadline - time.monotonic(), 0.0)))
     yield Blocking(partial(pipeline.end, max(deadline - time.monotonic(), 0.0)))
     engine.connections.close()
     if left_count:

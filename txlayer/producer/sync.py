@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import timedelta
 from functools import partial
@@ -20,10 +20,13 @@ from txlayer.core.ids import check_group
 from txlayer.core.messages import Message, OrderMode
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
+from txlayer.producer.check_handler import CheckHandler, handling_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import ANYWHERE, now_ms
 from txlayer.producer.local import check_kind
 from txlayer.producer.pipeline import LOOK_S, Pipeline, State
+from txlayer.producer.questions import RefusedResolution, ResponderStats
+from txlayer.producer.responder import Answering
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
@@ -43,7 +46,11 @@ class TransactionalProducer:
         bootstrap_servers: brokers, HOST:PORT with commas between.
         group: the producer group: producers that can answer for each other.
         namespace: whose half and op topics are used.
-        barrier: the user's table that makes check-backs race-free; transactions then `join` a session.
+        barrier: the user's table that makes check-backs race-free; transactions then `join` a session, and check-backs
+            are answered from it.
+        check: without a barrier: answers check-backs of the whole group, on threads of its own, from the start on. Without
+            both this producer answers none, and hears of no limit.
+        on_refused: told when a resolution of the group came too late and was refused, where there is a barrier or `check`.
         serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
         connect: makes the clients of the cluster.
         settings: limits and time-outs, see `ProducerConfig`.
@@ -59,6 +66,8 @@ class TransactionalProducer:
         group: str,
         namespace: str = "txlayer",
         barrier: Barrier | None = None,
+        check: CheckHandler | None = None,
+        on_refused: Callable[[RefusedResolution], object] | None = None,
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         **settings: Unpack[ProducerSettings],
@@ -69,6 +78,10 @@ class TransactionalProducer:
         self._group = check_group(group)
         check_kind(barrier, is_async=False)
         self._barrier = barrier
+        handling = handling_of(
+            check, barrier, worker_count=self._config.check_workers, is_async=False
+        )
+        self._answering = None if handling is None else Answering(handling, on_refused)
         self._serializer = serializer
         self._connect = connect
         self._lock = threading.Lock()
@@ -148,9 +161,11 @@ class TransactionalProducer:
 
         Raises:
             UsageError: an argument cannot be. Nothing was sent.
+            OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
             BrokerUnavailableError, …: what `start` raises.
         """
         engine = self._started()
+        engine.check_entry()
         place = engine.identity.place(ordering_key, order, immunity)
         key = engine.identity.draw(txn_id, now_ms())
         return Transaction(engine, barrier=self._barrier, place=place, key=key, may_wait=block)
@@ -200,10 +215,13 @@ class TransactionalProducer:
         Raises:
             UsageError and its kinds, RefusedRecordError: nothing was sent.
             RetriableError: `in_flight_max` are in flight, and `block` is False or none ended in `prepare_timeout`.
+            OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
         """
         engine = self._engine
         if engine is None:
             engine = self._started()
+        if engine.limit is not None:
+            engine.check_entry()
         several = (messages,) if isinstance(messages, Message) else messages
         work = None
         if local_transaction is not None:
@@ -238,6 +256,11 @@ class TransactionalProducer:
         """
         return self._started().status(txn_id, since=since, ordering_key=ordering_key)
 
+    def responder_stats(self) -> ResponderStats | None:
+        """What this producer answered so far; None when it answers nothing, or is not started."""
+        engine = self._engine
+        return None if engine is None or engine.responder is None else engine.responder.stats()
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _started(self) -> Engine:
@@ -254,6 +277,7 @@ class TransactionalProducer:
                     group=self._group,
                     serializer=self._serializer,
                     connect=self._connect,
+                    answering=self._answering,
                 )
                 # A program that forgets to close still has its last resolutions sent.
                 atexit.register(self.close)

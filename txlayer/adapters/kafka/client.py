@@ -104,12 +104,17 @@ def transactional_producer(
 
 
 def group_consumer(
-    config: ClientConfig, *, group: str, session_timeout_ms: int, isolation: str
+    config: ClientConfig,
+    *,
+    group: str,
+    session_timeout_ms: int,
+    isolation: str,
+    fetch_wait_ms: int = 10,
 ) -> Consumer:
     """A member of a classic group with the range assignor; it never stores offsets by itself."""
     return Consumer(
         {
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": fetch_wait_ms,
             "queued.max.messages.kbytes": 65_536,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             **base_settings(config),

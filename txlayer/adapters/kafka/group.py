@@ -1,4 +1,4 @@
-"""A member of the coordinator's consumer group: it says what was assigned and lets the service decide where to read.
+"""A member of a consumer group (the coordinators', or a producer group's responders'): it says what was assigned and lets the service decide where to read.
 
 No callback here ever raises: an exception out of a callback loses messages silently (docs/explanation/kafka.md, Reading). What
 goes wrong in one is kept and raised by the next `read`.
@@ -46,10 +46,16 @@ _error_of = Message.error
 class KafkaGroupReader:
     """The `GroupReader` of real Kafka."""
 
-    def __init__(self, config: ClientConfig, *, group: str, session_timeout_ms: int) -> None:
+    def __init__(
+        self, config: ClientConfig, *, group: str, session_timeout_ms: int, fetch_wait_ms: int = 10
+    ) -> None:
         self._config = config
         self._consumer: Consumer = group_consumer(
-            config, group=group, session_timeout_ms=session_timeout_ms, isolation="read_committed"
+            config,
+            group=group,
+            session_timeout_ms=session_timeout_ms,
+            isolation="read_committed",
+            fetch_wait_ms=fetch_wait_ms,
         )
         self._assignment: Assignment | None = None
         self._is_revoked = False

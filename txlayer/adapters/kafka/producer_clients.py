@@ -10,10 +10,14 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.kafka.half_writer import KafkaHalfWriter
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig, milliseconds
+
+CHECK_FETCH_WAIT_MS = 500
+"""A question ends the wait; an idle responder should not ask a hundred times a second."""
 
 
 class KafkaProducerConnections:
@@ -34,6 +38,18 @@ class KafkaProducerConnections:
         """A writer of half and op records."""
         try:
             return KafkaHalfWriter(self._config, batch_bytes_max=batch_bytes_max)
+        except KafkaException as exc:  # a setting that the client refuses
+            raise translate(exc) from exc
+
+    def make_check_member(self, producer_group: str) -> KafkaGroupReader:
+        """A member of the producer group's check group, not started yet."""
+        try:
+            return KafkaGroupReader(
+                self._config,
+                group=self._config.topics.check_group(producer_group),
+                session_timeout_ms=milliseconds(self._config.check_session_timeout),
+                fetch_wait_ms=CHECK_FETCH_WAIT_MS,
+            )
         except KafkaException as exc:  # a setting that the client refuses
             raise translate(exc) from exc
 

@@ -46,6 +46,14 @@ class MemoryProducerConnections:
             message_timeout_s=self._config.prepare_timeout.total_seconds(),
         )
 
+    def make_check_member(self, producer_group: str) -> MemoryGroupReader:
+        """A member of the producer group's check group, not started yet."""
+        return MemoryGroupReader(
+            self._link,
+            group=self._config.topics.check_group(producer_group),
+            session_timeout_ms=milliseconds(self._config.check_session_timeout),
+        )
+
     def serialize(
         self,
         serializer: Any,

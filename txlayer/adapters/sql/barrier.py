@@ -93,6 +93,15 @@ class SqlBarrier:
         """
         self.table.create(self._engine, checkfirst=True)
 
+    def check_table(self) -> None:
+        """Look whether the table can be read.
+
+        Raises:
+            SQLAlchemyError: the database does not answer, or there is no such table.
+        """
+        with self._engine.connect() as connection:
+            connection.execute(select(self.table.c.txn_id).limit(1))
+
     def purge(
         self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
     ) -> Purged:

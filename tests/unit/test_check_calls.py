@@ -1,0 +1,279 @@
+"""Calls of a check handler, on threads and as tasks: side by side, given up, replaced, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from txlayer.producer import check_calls
+from txlayer.producer.check_calls import Call, LoopCalls, Outcome, ThreadCalls
+from txlayer.producer.check_handler import CheckRequest
+
+PATIENCE_S = 10.0
+
+
+def call_of(name: str, *, stale_at: float = 100.0) -> Call:
+    return Call([CheckRequest(name, "0000000a", "g", 0, 1, ())], stale_at=stale_at)
+
+
+class Application:
+    """A handler whose calls wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.may_end: dict[str, threading.Event] = {}
+
+    def hold(self, *names: str) -> None:
+        self.may_end.update({name: threading.Event() for name in names})
+
+    def answer(self, requests: Sequence[CheckRequest]) -> Any:
+        name = requests[0].txn_id
+        self.begun.append(name)
+        if name in self.may_end:
+            self.may_end[name].wait(PATIENCE_S)
+        if name.startswith("bad"):
+            raise SystemExit(name)
+        return [name]
+
+    def let_go(self) -> None:
+        for event in self.may_end.values():
+            event.set()
+
+
+@pytest.fixture
+def application() -> Iterator[Application]:
+    made = Application()
+    yield made
+    made.let_go()
+
+
+Make = Callable[..., ThreadCalls]
+
+
+@pytest.fixture
+def outcomes() -> deque[Outcome]:
+    return deque()
+
+
+@pytest.fixture
+def make(application: Application, outcomes: deque[Outcome]) -> Iterator[Make]:
+    made: list[ThreadCalls] = []
+
+    def calls(count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCalls:
+        made.append(
+            ThreadCalls(
+                application.answer, call_count_max=count_max, done=outcomes.append, name="check",
+                clock=clock,
+            )
+        )  # fmt: skip
+        return made[-1]
+
+    yield calls
+    application.let_go()
+    for one in made:
+        one.close(PATIENCE_S)
+
+
+def said(outcomes: deque[Outcome]) -> list[object]:
+    return [outcome.said for outcome in outcomes]
+
+
+def test_a_slow_call_does_not_hold_up_the_others(
+    make: Make, application: Application, outcomes: deque[Outcome]
+) -> None:
+    application.hold("slow")
+    calls = make()
+    for name in ("slow", "a", "b", "c"):
+        calls.begin(call_of(name))
+
+    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="the three others")
+
+    assert [["a"], ["b"], ["c"]] == said(outcomes)
+
+
+def test_no_more_calls_are_made_at_a_time_than_the_limit_says(
+    make: Make, application: Application, outcomes: deque[Outcome]
+) -> None:
+    application.hold("a", "b")
+    calls = make(2)
+    for name in ("a", "b", "c"):
+        calls.begin(call_of(name))
+    wait_until(lambda: len(application.begun) == 2, within=PATIENCE_S, what="two calls")
+
+    application.may_end["a"].set()
+    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="the first and the third")
+
+    assert {"a", "b", "c"} == set(application.begun)
+
+
+def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
+    make: Make, application: Application, outcomes: deque[Outcome]
+) -> None:
+    application.hold("h1", "h2")
+    calls = make(2)
+    hanging = [call_of("h1"), call_of("h2")]
+    for call in hanging:
+        calls.begin(call)
+    wait_until(lambda: len(application.begun) == 2, within=PATIENCE_S, what="both hang")
+
+    assert [True, True] == [calls.give_up(call) for call in hanging]
+    calls.begin(call_of("a"))
+    wait_until(lambda: len(outcomes) == 1, within=PATIENCE_S, what="the call behind them")
+    application.let_go()
+    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="what came late")
+
+    assert ["a"] == said(outcomes)[0]
+    assert all(call.is_given_up for call in hanging)
+
+
+def test_who_hangs_too_often_is_not_replaced_for_ever(
+    make: Make, application: Application, monkeypatch: pytest.MonkeyPatch, outcomes: deque[Outcome]
+) -> None:
+    monkeypatch.setattr(check_calls, "LOST_COUNT_MAX", 1)
+    application.hold("h1", "h2", "h3")
+    calls = make(1)
+    for count, name in enumerate(("h1", "h2"), start=1):
+        call = call_of(name)
+        calls.begin(call)
+        wait_until(lambda n=count: len(application.begun) == n, within=PATIENCE_S, what=name)  # type: ignore[misc]  # bound now
+        assert calls.give_up(call)
+    calls.begin(call_of("a"))
+
+    application.may_end["h1"].set()
+    application.may_end["h2"].set()
+    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both came back")
+    calls.begin(call_of("b"))
+
+    wait_until(lambda: len(outcomes) == 4, within=PATIENCE_S, what="the calls that waited")
+
+
+def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[Outcome]) -> None:
+    calls = make()
+    call = call_of("a")
+    calls.begin(call)
+    wait_until(lambda: outcomes, within=PATIENCE_S, what="the outcome")
+
+    assert not calls.give_up(call)
+
+
+def test_whatever_a_handler_raises_its_thread_goes_on(make: Make, outcomes: deque[Outcome]) -> None:
+    calls = make(1)
+    calls.begin(call_of("bad"))
+    calls.begin(call_of("a"))
+    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both")
+
+    assert SystemExit is type(outcomes[0].error)
+    assert ["a"] == outcomes[1].said
+
+
+def test_a_call_whose_turn_comes_too_late_is_not_made(
+    make: Make, application: Application, outcomes: deque[Outcome]
+) -> None:
+    calls = make(1, clock=lambda: 5.0)
+    calls.begin(call_of("old", stale_at=4.9))
+    wait_until(lambda: outcomes, within=PATIENCE_S, what="the outcome")
+
+    assert outcomes[0].is_stale
+    assert [] == application.begun
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+class Tasks:
+    """A coroutine handler, and `LoopCalls` on the running loop."""
+
+    def __init__(self, *, count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> None:
+        self.outcomes: list[Outcome] = []
+        self.begun: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.calls = LoopCalls(
+            self.answer, call_count_max=count_max, done=self.outcomes.append,
+            loop=asyncio.get_running_loop(), clock=clock,
+        )  # fmt: skip
+
+    async def answer(self, requests: Sequence[CheckRequest]) -> list[str]:
+        name = requests[0].txn_id
+        self.begun.append(name)
+        while name in self.gates:
+            try:
+                await self.gates.pop(name).wait()
+            except asyncio.CancelledError:
+                if not name.startswith("stubborn"):
+                    raise
+                await asyncio.Event().wait()
+        return [name]
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def test_tasks_run_side_by_side_up_to_the_limit() -> None:
+    async def run() -> None:
+        tasks = Tasks()
+        tasks.gates = {"a": asyncio.Event(), "b": asyncio.Event()}
+        gate = tasks.gates["a"]
+        for name in ("a", "b", "c"):
+            tasks.calls.begin(call_of(name))
+        await tasks.settle()
+        assert ["a", "b"] == tasks.begun
+
+        gate.set()
+        await tasks.settle()
+        assert [["a"], ["c"]] == [outcome.said for outcome in tasks.outcomes]
+        tasks.calls.close(0)
+        await tasks.settle()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["slow", "stubborn"])
+def test_a_task_that_is_given_up_is_cancelled_and_gives_its_place_to_another(name: str) -> None:
+    async def run() -> None:
+        tasks = Tasks(count_max=1)
+        tasks.gates = {name: asyncio.Event()}
+        slow = call_of(name)
+        tasks.calls.begin(slow)
+        tasks.calls.begin(call_of("a"))
+        await tasks.settle()
+        assert [name] == tasks.begun
+
+        assert tasks.calls.give_up(slow)
+        await tasks.settle()
+        assert ["a"] in [outcome.said for outcome in tasks.outcomes]
+        assert slow.task is not None
+        slow.task.cancel()
+        await tasks.settle()
+
+    asyncio.run(run())
+
+
+def test_a_task_whose_turn_comes_too_late_is_not_made() -> None:
+    async def run() -> None:
+        tasks = Tasks(clock=lambda: 5.0)
+        tasks.calls.begin(call_of("old", stale_at=4.9))
+        await tasks.settle()
+        assert [True] == [outcome.is_stale for outcome in tasks.outcomes]
+        assert [] == tasks.begun
+
+    asyncio.run(run())
+
+
+def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    outcomes: list[Outcome] = []
+    calls = LoopCalls(list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0)
+
+    calls.begin(call_of("a"))
+    calls.give_up(call_of("b"))
+    calls.close(0)
+
+    assert [True] == [outcome.is_stale for outcome in outcomes]

@@ -1,0 +1,468 @@
+"""A producer that answers: over a log in memory, with a member whose records the test says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.fake_barrier import FakeBarrier
+from tests.support.fake_log import ProducerLog
+from tests.support.fake_member import FakeMember, limit, question, refusal
+from tests.support.waiting import wait_until
+from txlayer.core import codec
+from txlayer.core.messages import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Message,
+    OpMessage,
+    Resolution,
+    Source,
+)
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    FencedError,
+    NotAuthorisedError,
+    OpenTransactionLimitError,
+    OutcomeUnknownError,
+    TopicMismatchError,
+    TxLayerError,
+    UsageError,
+)
+from txlayer.producer import responder as module
+from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.questions import RefusedResolution, ResponderStats
+from txlayer.producer.sync import TransactionalProducer
+
+PATIENCE_S = 10.0
+ORDER = Message("orders", b"k", b"v")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    made = ProducerLog()
+    yield made
+    made.writer.hold(False)
+    for producer in made.producers:
+        producer.close()
+
+
+def commit(_: CheckRequest) -> Resolution:
+    return COMMIT
+
+
+def member(log: ProducerLog, number: int = 0) -> FakeMember:
+    """The member of the producer's `number`-th reader."""
+    wait_until(lambda: len(log.connections.members) > number, within=PATIENCE_S, what="a member")
+    return log.connections.members[number]
+
+
+def answers(log: ProducerLog, *, count: int) -> list[OpMessage]:
+    """The first `count` op lines."""
+    wait_until(
+        lambda: len(log.writer.stored) and len(log.writer.op_lines()) >= count,
+        within=PATIENCE_S,
+        what=f"{count} answers",
+    )
+    found = [codec.decode_op(line) for line in log.writer.op_lines()]
+    return [op for op in found if isinstance(op, OpMessage)]
+
+
+def stats_of(producer: TransactionalProducer) -> ResponderStats:
+    stats = producer.responder_stats()
+    assert stats is not None
+    return stats
+
+
+# --- answering --------------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_that_never_sends_answers_from_its_start_on(log: ProducerLog) -> None:
+    producer = log.producer(check=commit)
+    assert producer.responder_stats() is None
+    producer.start()
+
+    member(log).say(question("a", number=3, partition=2))
+
+    (answer,) = answers(log, count=1)
+    assert (COMMIT, "a/0000000a", 17, Source.CHECK, 3) == (
+        answer.resolution, answer.key, answer.last_offset, answer.source, answer.check_number,
+    )  # fmt: skip
+    assert [2] == [record.partition for record in log.writer.of("txlayer.op")]
+    assert "g" == member(log).group
+
+
+def test_without_a_handler_and_a_barrier_nobody_joins_a_group(log: ProducerLog) -> None:
+    producer = log.producer()
+    producer.publish(ORDER)
+
+    assert [] == log.connections.members
+    assert producer.responder_stats() is None
+
+
+def test_answers_of_one_partition_travel_together(log: ProducerLog) -> None:
+    producer = log.producer(barrier=FakeBarrier(row=ROLLBACK))
+    producer.start()
+
+    member(log).say(*(question(str(n), partition=n % 2) for n in range(600)))
+
+    found = answers(log, count=600)
+    assert {(ROLLBACK, Source.BARRIER)} == {(a.resolution, a.source) for a in found}
+    assert len(log.writer.of("txlayer.op")) <= 4
+
+
+def test_a_barrier_is_asked_for_many_at_once(log: ProducerLog) -> None:
+    barrier = FakeBarrier(row=COMMIT)
+    log.producer(barrier=barrier).start()
+
+    member(log).say(*(question(str(n)) for n in range(10)))
+
+    answers(log, count=10)
+    assert [("resolve_many", 10, "g")] == barrier.calls
+
+
+@pytest.mark.parametrize("said", [None, "COMMIT", 1, "raises", "slow"])
+def test_no_clear_word_is_unknown_and_counted_by_its_cause(log: ProducerLog, said: Any) -> None:
+    may_end = threading.Event()
+
+    def check(_: CheckRequest) -> Any:
+        if said == "raises":
+            raise ValueError("COMMIT")
+        if said == "slow":
+            may_end.wait(PATIENCE_S)
+            return COMMIT
+        return said
+
+    producer = log.producer(check=check, check_timeout=timedelta(milliseconds=50))
+    producer.start()
+    member(log).say(question())
+
+    (answer,) = answers(log, count=1)
+    may_end.set()
+    causes = {
+        None: "returned NoneType", "COMMIT": "returned str", 1: "returned int",
+        "raises": "ValueError", "slow": "TimeoutError",
+    }  # fmt: skip
+    assert (UNKNOWN, f"handler: {causes[said]}") == (answer.resolution, answer.reason)
+    assert {causes[said]: 1} == stats_of(producer).unknown
+
+
+def test_a_barrier_that_raises_is_unknown(log: ProducerLog) -> None:
+    log.producer(barrier=FakeBarrier(row=ConnectionError("down"))).start()
+
+    member(log).say(question("a"), question("b"))
+
+    assert ["barrier: ConnectionError"] * 2 == [a.reason for a in answers(log, count=2)]
+
+
+def test_one_slow_call_does_not_hold_up_the_others(log: ProducerLog) -> None:
+    may_end = threading.Event()
+
+    def check(request: CheckRequest) -> Resolution:
+        if request.txn_id == "slow":
+            may_end.wait(PATIENCE_S)
+        return COMMIT
+
+    producer = log.producer(check=check)
+    producer.start()
+    member(log).say(question("slow"), question("a"), question("b"))
+
+    assert {"a/0000000a", "b/0000000a"} == {a.key for a in answers(log, count=2)}
+    may_end.set()
+    answers(log, count=3)
+
+
+def test_a_late_result_is_dropped(log: ProducerLog) -> None:
+    may_end = threading.Event()
+
+    def check(_: CheckRequest) -> Resolution:
+        may_end.wait(PATIENCE_S)
+        return COMMIT
+
+    producer = log.producer(check=check, check_timeout=timedelta(milliseconds=50))
+    producer.start()
+    member(log).say(question())
+    answers(log, count=1)
+
+    may_end.set()
+    wait_until(lambda: stats_of(producer).late == 1, within=PATIENCE_S, what="the late result")
+
+    assert [UNKNOWN] == log.resolutions()
+
+
+def test_a_full_client_keeps_answers_for_later(log: ProducerLog) -> None:
+    log.producer(check=commit).start()
+    log.writer.room = 0
+    member(log).say(question())
+    wait_until(lambda: not member(log)._said, within=PATIENCE_S, what="it was read")
+
+    log.writer.room = 10
+
+    assert [COMMIT] == [a.resolution for a in answers(log, count=1)]
+
+
+def test_an_answer_that_is_not_stored_is_counted_as_lost(log: ProducerLog) -> None:
+    log.writer.refuse = lambda _: OutcomeUnknownError("timed out")
+    producer = log.producer(check=commit)
+    producer.start()
+
+    member(log).say(question())
+
+    wait_until(lambda: stats_of(producer).lost == 1, within=PATIENCE_S, what="the loss")
+    assert 0 == stats_of(producer).stored
+
+
+# --- limits and refusals ----------------------------------------------------------------------------------------------
+
+
+def entries(producer: TransactionalProducer) -> list[Callable[[], Any]]:
+    return [
+        producer.transaction,
+        lambda: producer.submit(ORDER),
+        lambda: producer.submit([ORDER, ORDER], txn_id="mine"),
+        lambda: producer.publish(ORDER),
+    ]
+
+
+def test_a_limit_stops_those_who_enter_until_it_ends(log: ProducerLog) -> None:
+    producer = log.producer(check=commit)
+    with producer.transaction() as entered:
+        member(log).say(limit("on", partition=2, count=7), partition=1)
+
+        def is_limited() -> bool:
+            try:
+                with producer.transaction() as tx:
+                    tx.rollback()
+            except OpenTransactionLimitError:
+                return True
+            return False
+
+        wait_until(is_limited, within=PATIENCE_S, what="the limit")
+        for enter in entries(producer):
+            with pytest.raises(OpenTransactionLimitError) as raised:
+                enter()
+            assert ("g", (2,), 7) == (
+                raised.value.producer_group, raised.value.partitions, raised.value.open_count,
+            )  # fmt: skip
+        entered.send("orders", value=b"v")
+        entered.prepare()  # who is in may go on
+
+    member(log).say(limit("off", partition=2), partition=1)
+    wait_until(lambda: not is_limited(), within=PATIENCE_S, what="the end of the limit")
+    producer.publish(ORDER)
+
+
+def test_limits_of_other_groups_stop_nobody(log: ProducerLog) -> None:
+    producer = log.producer(check=commit)
+    producer.start()
+    member(log).say(limit("on", group="other"), question())
+    answers(log, count=1)
+
+    producer.publish(ORDER)
+
+
+def test_a_refusal_is_told_and_logged_and_a_callback_that_raises_harms_nobody(
+    log: ProducerLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[RefusedResolution] = []
+
+    def on_refused(refused: RefusedResolution) -> None:
+        told.append(refused)
+        raise KeyError(refused.txn_id)
+
+    producer = log.producer(check=commit, on_refused=on_refused)
+    producer.start()
+    with caplog.at_level(logging.WARNING, "txlayer.responder"):
+        member(log).say(refusal("late"), question())
+        answers(log, count=1)
+
+    assert [RefusedResolution("late", "0000000a", "g", 3, "COMMIT by producer")] == told
+    assert "resolution.refused" in [r.getMessage() for r in caplog.records]
+    assert 1 == stats_of(producer).refused
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BrokerUnavailableError("gone"), NotAuthorisedError("no"), TxLayerError("x"), ValueError("y")],
+)
+def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(
+    log: ProducerLog, error: Exception
+) -> None:
+    producer = log.producer(check=commit)
+    producer.start()
+    first = member(log)
+    first.say(question("a"), partition=1)
+    answers(log, count=1)
+    first.fail(error)
+
+    second = member(log, 1)
+    second.say(question("b"))
+    answers(log, count=2)
+
+    assert first.is_closed
+    assert 1 == second.positions["txlayer.check", 1]
+    wait_until(lambda: stats_of(producer).failure is None, within=PATIENCE_S, what="it reads again")
+
+
+def test_positions_that_are_gone_are_left_for_the_ends(log: ProducerLog) -> None:
+    log.producer(check=commit).start()
+    first = member(log)
+    first.say(question("a"), partition=1)
+    answers(log, count=1)
+    first.fail(ConfigError("out of range", name="stored offset"))
+
+    second = member(log, 1)
+    second.say(question("b"))
+    answers(log, count=2)
+
+    assert 0 == second.positions["txlayer.check", 1]
+
+
+def test_an_outage_of_any_length_is_survived(
+    log: ProducerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_MAX_S", 0.02)
+    producer = log.producer(check=commit)
+    producer.start()
+    log.connections.failure = BrokerUnavailableError("nobody")
+    member(log).fail(BrokerUnavailableError("gone"))
+    wait_until(lambda: len(log.connections.members) > 5, within=PATIENCE_S, what="five attempts")
+    assert isinstance(stats_of(producer).failure, BrokerUnavailableError)
+
+    log.connections.failure = None
+
+    def is_answered() -> bool:
+        log.connections.members[-1].say(question())
+        return bool(log.writer.stored)
+
+    wait_until(is_answered, within=PATIENCE_S, what="an answer")
+
+
+def test_a_producer_that_failed_leaves_the_group(
+    log: ProducerLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.producer.pipeline.LOOK_S", 0.01)
+    producer = log.producer(check=commit)
+    producer.start()
+    left = member(log)
+
+    with caplog.at_level(logging.ERROR, "txlayer"):
+        log.writer.fatal = FencedError("fatal")
+        wait_until(lambda: left.is_closed, within=PATIENCE_S, what="it left")
+        wait_until(lambda: not stats_of(producer).is_member, within=PATIENCE_S, what="no member")
+        wait_until(
+            lambda: "responder.ended" in [r.getMessage() for r in caplog.records],
+            within=PATIENCE_S,
+            what="it was told",
+        )
+    log.producers.remove(producer)
+    producer.close()
+
+
+# --- beginning and end ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_check_topic_nothing_starts_and_it_may_be_tried_again(log: ProducerLog) -> None:
+    known = log.connections.topics.pop("txlayer.check")
+    producer = log.producer(check=commit)
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply"):
+        producer.start()
+    assert log.connections.is_closed
+    assert member(log).is_closed
+
+    log.connections.topics["txlayer.check"] = known
+    log.writer.is_closed = False
+    producer.start()
+    member(log, 1).say(question())
+
+    answers(log, count=1)
+
+
+def test_close_leaves_the_group_and_ends_what_is_begun(log: ProducerLog) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def check(_: CheckRequest) -> Resolution:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        return COMMIT
+
+    producer = log.producer(check=check, check_workers=1)
+    producer.start()
+    member(log).say(question("a"), question("b"))
+    assert begun.wait(PATIENCE_S)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    wait_until(lambda: member(log).is_closed, within=PATIENCE_S, what="it left the group")
+    assert closing.is_alive()
+
+    may_end.set()
+    closing.join(PATIENCE_S)
+
+    assert ["a/0000000a"] == [a.key for a in answers(log, count=1)]
+    assert producer.responder_stats() is None
+
+
+def test_close_does_not_wait_for_a_handler_that_hangs(log: ProducerLog) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def check(_: CheckRequest) -> Resolution:
+        begun.set()
+        may_end.wait(PATIENCE_S * 6)
+        return COMMIT
+
+    producer = log.producer(check=check)
+    producer.start()
+    member(log).say(question())
+    assert begun.wait(PATIENCE_S)
+
+    producer.close(timeout=0.1)
+    may_end.set()
+
+    assert [] == log.resolutions()
+
+
+def test_start_twice_joins_once_and_close_twice_leaves_once(log: ProducerLog) -> None:
+    producer = log.producer(check=commit)
+    producer.start()
+    producer.start()
+    assert 1 == len(log.connections.members)
+
+    producer.close()
+    producer.close()
+    assert member(log).is_closed
+
+
+def test_what_was_done_is_logged_at_the_end(
+    log: ProducerLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = log.producer(check=commit)
+    producer.start()
+    member(log).say(question())
+    answers(log, count=1)
+
+    with caplog.at_level(logging.INFO, "txlayer.responder"):
+        producer.close()
+
+    (ended,) = [r for r in caplog.records if r.getMessage() == "responder.ended"]
+    assert (1, {"COMMIT": 1}, 1) == (ended.asked, ended.answered, ended.stored)  # type: ignore[attr-defined]  # extra
+
+
+def test_a_handler_that_cannot_be_called_is_refused_at_once(log: ProducerLog) -> None:
+    async def later(_: CheckRequest) -> Resolution:
+        return COMMIT
+
+    for check, words in ((later, "AsyncTransactionalProducer"), ("module:name", "not callable")):
+        with pytest.raises(UsageError, match=words):
+            log.producer(check=check)
+    with pytest.raises(UsageError, match="generated"):
+        log.producer(check=commit, barrier=FakeBarrier())

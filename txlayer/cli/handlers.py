@@ -1,0 +1,60 @@
+"""`module:function` on a command line → the function. Never: calling it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from txlayer.errors import ConfigError
+
+
+def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
+    """The function that `place` names; modules of `folder` are found first.
+
+    Raises:
+        ConfigError: it has another form, or there is no such module or function.
+    """
+    module_name, colon, path = place.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigError("a handler", name="--handler", value=place, expected="module:function")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = import_module(module_name)
+    except Exception as exc:
+        # The text of a stranger's exception may hold what nobody should read in a log: its kind and place are told.
+        raise ConfigError(
+            f"the module cannot be imported: {_told(exc)}",
+            name="--handler",
+            value=place,
+            expected="a module that Python finds from here",
+        ) from exc
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigError(
+                f"{module_name} has no {path}",
+                name="--handler",
+                value=place,
+                expected="a function of the module",
+            ) from None
+    if not callable(found):
+        raise ConfigError(
+            f"{type(found).__name__} is not callable",
+            name="--handler",
+            value=place,
+            expected="a function that takes a CheckRequest",
+        )
+    handler: Callable[..., Any] = found
+    return handler
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"no module named {error.name}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {last.filename}:{last.lineno}"

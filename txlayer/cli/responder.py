@@ -1,0 +1,173 @@
+"""`txlayer responder run`: answer check-backs for a producer group, without a producer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txlayer.adapters.telemetry import set_up_logging
+from txlayer.cli.barrier import opened
+from txlayer.cli.coordinator import LogFormat, LogLevel, StartTimeout
+from txlayer.cli.handlers import load_handler
+from txlayer.cli.options import (
+    BootstrapServers,
+    ClientSetting,
+    Insecure,
+    Namespace,
+    client_config,
+)
+from txlayer.config import ResponderConfig, parse_duration
+from txlayer.coordinator.workers import StopSignal
+from txlayer.core.ids import check_group
+from txlayer.errors import ConfigError
+from txlayer.producer.standalone import run_responder
+
+BARRIER_URL = "TXLAYER_BARRIER_URL"
+URL_OPTION = "--barrier-url"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Answer check-backs for a producer group whose services are down, or run for moments only.",
+)
+
+Group = Annotated[
+    str, typer.Option("--group", "-g", help="The producer group that it answers for.")
+]
+Handler = Annotated[
+    str | None,
+    typer.Option(
+        "--handler",
+        metavar="MODULE:FUNCTION",
+        help="Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
+        show_default=False,
+    ),
+]
+BarrierUrl = Annotated[
+    str | None,
+    typer.Option(
+        URL_OPTION,
+        metavar="DIALECT+DRIVER://…",
+        help=f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it; default {BARRIER_URL}.",
+        show_default=False,
+    ),
+]
+BarrierTable = Annotated[str, typer.Option("--barrier-table", help="The barrier table's name.")]
+BarrierSchema = Annotated[
+    str | None,
+    typer.Option("--barrier-schema", help="Its schema, if not the user's own.", show_default=False),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        max=1000,
+        help="Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.",
+        show_default=False,
+    ),
+]
+CheckTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--check-timeout",
+        metavar="10s",
+        help="How long a call may take; then the answer is UNKNOWN.",
+        show_default=False,
+    ),
+]
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `run` a word of its own."""
+
+
+@app.command()
+def run(  # every option is a parameter
+    *,
+    group: Group,
+    handler: Handler = None,
+    barrier_url: BarrierUrl = None,
+    barrier_table: BarrierTable = "txlayer_barrier",
+    barrier_schema: BarrierSchema = None,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    workers: Workers = None,
+    check_timeout: CheckTimeout = None,
+    start_timeout: StartTimeout = None,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Answer until SIGTERM or Ctrl-C; then finish the answers in flight, and leave the group.
+
+    Any number may run for one group, beside its services: each question goes to one of them.
+
+    Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker or no database, 4 its client failed, 5 not
+    authorised, 70 broken invariant.
+    """
+    hide_url(sys.argv, os.environ)
+    set_up_logging(
+        log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
+        level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
+    )
+    config = client_config(
+        ResponderConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+        check_workers=workers,
+        check_timeout=parse_duration("--check-timeout", check_timeout) if check_timeout else None,
+        start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
+    )
+    check_group(group)
+    if handler is not None and barrier_url is not None:
+        raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
+    stop = StopSignal()
+    if handler is not None:
+        check = load_handler(handler, folder=str(Path.cwd()))
+        stop.install()
+        run_responder(config, group=group, should_stop=stop.is_set, check=check)
+        return
+    url = barrier_url or os.environ.get(BARRIER_URL)
+    if not url:
+        raise ConfigError(
+            "nobody to ask",
+            name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
+            expected="a handler, or the barrier's database",
+        )
+    with opened(url, table=barrier_table, schema=barrier_schema) as barrier:
+        barrier.check_table()
+        stop.install()
+        run_responder(config, group=group, should_stop=stop.is_set, barrier=barrier)
+
+
+def hide_url(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Begin this program again with a password in the environment instead of in the list of processes; else nothing."""
+    hidden = without_url(argv[1:])
+    if hidden is not None:
+        arguments, url = hidden
+        command = [sys.executable, "-m", "txlayer", *arguments]
+        os.execve(sys.executable, command, {**environ, BARRIER_URL: url})  # noqa: S606 - our own program
+
+
+def without_url(arguments: Sequence[str]) -> tuple[list[str], str] | None:
+    """(the other arguments, the URL) where an argument is a barrier's URL that may hold a password; else None."""
+    rest = list(arguments)
+    for index, word in enumerate(rest):
+        option, equals, value = word.partition("=")
+        if option != URL_OPTION:
+            continue
+        url = value if equals else "".join(rest[index + 1 : index + 2])
+        if "@" not in url and "?" not in url:
+            return None  # neither credentials nor settings
+        del rest[index : index + (1 if equals else 2)]
+        return rest, url
+    return None

@@ -1,0 +1,235 @@
+"""Calls of a check handler: on threads of their own, or as tasks of a loop. Never: what an answer means.
+
+A call that does not end in time is left to itself: whatever it says later goes nowhere. Calls belong to the responder's
+thread; what a call brought is handed to `done`, from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from txlayer.producer.check_handler import CheckRequest
+
+logger = logging.getLogger("txlayer.responder")
+
+LOST_COUNT_MAX = 64
+"""Threads that may hang in a handler and be replaced; with more of them, calls wait for one that comes back."""
+
+Clock = Callable[[], float]
+
+
+class Call:
+    """One call of the handler, for one or more questions."""
+
+    __slots__ = ("is_done", "is_given_up", "requests", "stale_at", "started_at", "task")
+
+    def __init__(self, requests: Sequence[CheckRequest], *, stale_at: float) -> None:
+        self.requests = requests
+        self.stale_at = stale_at
+        """Who begins it later than this need not: it is asked again."""
+        self.started_at: float | None = None
+        self.is_done = False
+        self.is_given_up = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Outcome(NamedTuple):
+    """What a call brought."""
+
+    call: Call
+    said: object = None
+    error: BaseException | None = None
+    is_stale: bool = False  # it was not made at all
+
+
+Answer = Callable[[Sequence[CheckRequest]], Any]
+Done = Callable[[Outcome], None]
+"""Takes an outcome from any thread; it does not raise."""
+
+
+class Calls(Protocol):
+    """Makes calls, so many at a time."""
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as a worker is free."""
+        ...
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; False: it has ended, and its outcome is under way."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Begin no more, and wait for those that are under way for at most so long."""
+        ...
+
+
+class ThreadCalls:
+    """Calls on daemon threads, made when they are needed; one that hangs in the handler is replaced."""
+
+    def __init__(
+        self, answer: Answer, *, call_count_max: int, done: Done, name: str, clock: Clock
+    ) -> None:
+        self._answer = answer
+        self._call_count_max = call_count_max
+        self._done = done
+        self._name = name
+        self._clock = clock
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._begun_count = 0
+        self._lost_count = 0
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as a thread is free."""
+        with self._lock:
+            self._begun_count += 1
+            self._queue.put(call)
+            self._add_thread()
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; its thread is replaced."""
+        with self._lock:
+            if call.is_done:
+                return False
+            call.is_given_up = True
+            self._begun_count -= 1
+            self._lost_count += 1
+            if self._lost_count == LOST_COUNT_MAX:
+                logger.error("responder.stuck", extra={"call_count": self._lost_count})
+            self._add_thread()
+            return True
+
+    def close(self, timeout_s: float) -> None:
+        """End the threads as soon as they come back; wait at most so long."""
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
+            self._queue.put(None)
+        end_at = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(end_at - time.monotonic(), 0.0))
+
+    def _add_thread(self) -> None:
+        serving_count = len(self._threads) - self._lost_count
+        wanted_count = min(self._begun_count, self._call_count_max)
+        if serving_count < wanted_count and self._lost_count <= LOST_COUNT_MAX:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            outcome = self._outcome(call)
+            with self._lock:
+                call.is_done = True
+                is_late = call.is_given_up
+                if is_late:
+                    self._lost_count -= 1
+                    self._threads.remove(threading.current_thread())
+                else:
+                    self._begun_count -= 1
+            self._done(outcome)
+            if is_late:
+                return  # another thread took its place
+
+    def _outcome(self, call: Call) -> Outcome:
+        now = self._clock()
+        if now > call.stale_at:
+            return Outcome(call, is_stale=True)
+        call.started_at = now
+        try:
+            return Outcome(call, self._answer(call.requests))
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code; the answer is UNKNOWN, with its kind
+            return Outcome(call, error=exc)
+
+
+class LoopCalls:
+    """Calls as tasks of the producer's loop; one that is given up is cancelled."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        call_count_max: int,
+        done: Done,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._answer = answer
+        self._call_count_max = call_count_max
+        self._done = done
+        self._loop = loop
+        self._clock = clock
+        # What follows is the loop's own.
+        self._queue: deque[Call] = deque()
+        self._running: set[Call] = set()
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as fewer than `call_count_max` run; not at all in a loop that is closed."""
+        if not self._soon(self._put, call):
+            self._done(Outcome(call, is_stale=True))
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; its task is cancelled."""
+        call.is_given_up = True
+        self._soon(self._cancel, call)
+        return True
+
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's: a loop that ends takes its tasks along
+        """Begin no more, and cancel those that run."""
+        self._soon(self._cancel_all)
+
+    def _soon(self, call: Callable[..., object], *arguments: object) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            return False  # closed: nothing runs there any more
+        return True
+
+    # --- the loop's thread --------------------------------------------------------------------------------------------
+
+    def _put(self, call: Call) -> None:
+        self._queue.append(call)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._queue and len(self._running) < self._call_count_max:
+            call = self._queue.popleft()
+            if self._clock() > call.stale_at:
+                self._done(Outcome(call, is_stale=True))
+                continue
+            self._running.add(call)
+            call.started_at = self._clock()
+            call.task = self._loop.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        try:
+            outcome = Outcome(call, await self._answer(call.requests))
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; the answer is UNKNOWN
+            outcome = Outcome(call, error=exc)
+        self._done(outcome)
+        self._leave(call)
+
+    def _leave(self, call: Call) -> None:
+        if call in self._running:
+            self._running.discard(call)
+            self._start_next()
+
+    def _cancel(self, call: Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+        self._leave(call)  # also when it does not heed the cancellation
+
+    def _cancel_all(self) -> None:
+        self._queue.clear()
+        for call in list(self._running):
+            if call.task is not None:
+                call.task.cancel()

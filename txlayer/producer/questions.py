@@ -1,0 +1,306 @@
+"""What becomes of each record of the check topic: asked, answered, skipped. Never: a thread, a wait, a client.
+
+One thread uses it; the time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from txlayer.adapters.check_reader import Heard
+from txlayer.adapters.ports import Record
+from txlayer.core import codec
+from txlayer.core.messages import (
+    UNKNOWN,
+    CheckKind,
+    CheckRecord,
+    OpMessage,
+    Resolution,
+    Undecodable,
+    nonce_of,
+    txn_id_of,
+)
+from txlayer.errors import TxLayerError
+from txlayer.producer.check_calls import Call, Outcome
+from txlayer.producer.check_handler import (
+    TIMED_OUT,
+    CheckRequest,
+    Handling,
+    Verdict,
+    failed,
+    told_cause,
+    verdicts,
+)
+from txlayer.producer.heard_limits import HeardLimits
+
+STALE_AFTER_S = 30.0
+"""A question that waited for so long is dropped: by then it is asked again, with a new number."""
+
+WAITING_COUNT_MAX = 50_000
+"""Questions that wait; with more of them reading pauses."""
+
+CAUSE_COUNT_MAX = 50
+"""Kinds of causes that are counted apart: names of users' exceptions are not ours to bound."""
+
+OTHER_CAUSE = "other"
+
+
+class Skip(Enum):
+    """Why a record of the check topic led to no answer here."""
+
+    OTHER_GROUP = "other-group"  #: it is of another producer group
+    OTHER_INSTANCE = "other-instance"  #: another instance of the group answers this partition
+    UNDECODABLE = "undecodable"  #: bytes that are no check record, or a partition that is not there
+    DUPLICATE = "duplicate"  #: the same question is being answered
+    STALE = "stale"  #: it waited too long for a worker, and is asked again
+    CLOSED = "closed"  #: the responder ended first
+
+
+class RefusedResolution(NamedTuple):
+    """A resolution of the group that came too late: the contrary decision stands."""
+
+    txn_id: str
+    nonce: str
+    group: str
+    partition: int  # of half and op
+    text: str  # which resolution, and by whom
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderStats:
+    """What a responder did since its start."""
+
+    asked: int  # questions that were this instance's to answer
+    answered: Mapping[Resolution, int]
+    unknown: Mapping[str, int]  # answers UNKNOWN, by cause
+    skipped: Mapping[str, int]  # records that led to no answer, by reason
+    late: int  # results that came after their time-out, dropped
+    stored: int  # answers that the broker acknowledged
+    lost: int  # answers that may not be stored; they are asked again
+    refused: int  # refusals heard
+    own_partitions: tuple[
+        int, ...
+    ]  # of the check topic; empty: the group gave none to this instance
+    is_member: bool  # of the check group
+    failure: TxLayerError | None  # why it hears nothing just now; it goes on trying
+
+
+@dataclass(slots=True)
+class _Asked:
+    question: CheckRecord
+    heard_at: float
+    is_begun: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that only grow."""
+
+    asked: int = 0
+    late: int = 0
+    refused: int = 0
+    answered: Counter[Resolution] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[Skip] = field(default_factory=Counter)
+
+
+class Questions:
+    """The questions that one instance was asked and has not answered.
+
+    Args:
+        group: the producer group.
+        partition_count: of half and op.
+        handling: how many questions go into one call.
+        check_timeout_s: how long a call may take.
+        on_answer: takes the half partition and the answer.
+        on_refused: takes refusals.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        partition_count: int,
+        handling: Handling,
+        check_timeout_s: float,
+        on_answer: Callable[[int, OpMessage], None],
+        on_refused: Callable[[RefusedResolution], None],
+    ) -> None:
+        self._group = group
+        self._mark = f"|{group}|".encode("ascii")
+        self._partition_count = partition_count
+        self._handling = handling
+        self._check_timeout_s = check_timeout_s
+        self._on_answer = on_answer
+        self._on_refused = on_refused
+        self._asked: dict[str, _Asked] = {}
+        self._waiting: deque[str] = deque()
+        self._calls: dict[Call, list[str]] = {}
+        self.limits = HeardLimits()
+        self.tally = Tally()
+
+    @property
+    def open_count(self) -> int:
+        """Questions that are not answered."""
+        return len(self._asked)
+
+    @property
+    def call_count(self) -> int:
+        """Calls that are begun and not over."""
+        return len(self._calls)
+
+    @property
+    def is_full(self) -> bool:
+        """True while no more questions should be read."""
+        return len(self._waiting) >= WAITING_COUNT_MAX
+
+    # --- what was heard -----------------------------------------------------------------------------------------------
+
+    def hear(self, heard: Heard, now: float) -> None:
+        """The records of one read."""
+        for record in heard.records:
+            skip = self._hear_one(record, heard.own_partitions, now)
+            if skip is not None:
+                self.tally.skipped[skip] += 1
+
+    def _hear_one(self, record: Record, own: frozenset[int], now: float) -> Skip | None:
+        value = record.value()
+        if value is None or self._mark not in value:
+            # Nearly all of a shared topic is of other groups: those are not even decoded.
+            return Skip.OTHER_GROUP
+        check = codec.decode_check(value)
+        if isinstance(check, Undecodable):
+            return Skip.UNDECODABLE
+        if check.producer_group != self._group:
+            return Skip.OTHER_GROUP
+        if check.kind is CheckKind.LIMIT:
+            self.limits.hear(check, now)
+            return None
+        if check.kind is CheckKind.REFUSED:
+            self.tally.refused += 1
+            self._on_refused(
+                RefusedResolution(
+                    txn_id_of(check.key), nonce_of(check.key), self._group, check.partition, check.text
+                )
+            )  # fmt: skip
+            return None
+        if record.partition() not in own:
+            return Skip.OTHER_INSTANCE
+        if check.partition >= self._partition_count:
+            return Skip.UNDECODABLE
+        return self._ask(check, now)
+
+    def _ask(self, question: CheckRecord, now: float) -> Skip | None:
+        asked = self._asked.get(question.key)
+        if asked is None:
+            self._asked[question.key] = _Asked(question, now)
+            self._waiting.append(question.key)
+        elif asked.is_begun or question.number <= asked.question.number:
+            return Skip.DUPLICATE
+        else:
+            # Asked again before its turn came: one answer, to the newer question.
+            asked.question, asked.heard_at = question, now
+            self.tally.skipped[Skip.DUPLICATE] += 1
+        self.tally.asked += 1
+        return None
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def next_call(self, now: float) -> Call | None:
+        """The next call that should begin; None: there is none, or enough are under way."""
+        if len(self._calls) >= self._handling.ahead_count_max:
+            return None
+        keys: list[str] = []
+        stale_at = now + STALE_AFTER_S
+        while self._waiting and len(keys) < self._handling.request_count_max:
+            key = self._waiting.popleft()
+            asked = self._asked[key]
+            if now - asked.heard_at > STALE_AFTER_S:
+                self._drop(key, Skip.STALE)
+                continue
+            asked.is_begun = True
+            stale_at = min(stale_at, asked.heard_at + STALE_AFTER_S)
+            keys.append(key)
+        if not keys:
+            return None
+        requests = [_request(self._asked[key].question) for key in keys]
+        call = Call(requests, stale_at=stale_at)
+        self._calls[call] = keys
+        return call
+
+    def overdue(self, now: float) -> list[Call]:
+        """Calls that take longer than they may."""
+        limit = now - self._check_timeout_s
+        return [c for c in self._calls if c.started_at is not None and c.started_at < limit]
+
+    def time_out(self, call: Call) -> None:
+        """A call was given up: its answers are UNKNOWN."""
+        self._answer(call, [Verdict(UNKNOWN, TIMED_OUT)] * len(call.requests))
+
+    def take(self, outcome: Outcome) -> None:
+        """What a call brought; one that was given up counts for nothing."""
+        call = outcome.call
+        if call not in self._calls:
+            self.tally.late += 1
+            return
+        count = len(call.requests)
+        if outcome.is_stale:
+            self._drop_call(call, Skip.STALE)
+        elif outcome.error is not None:
+            self._answer(call, failed(outcome.error, count=count))
+        else:
+            self._answer(call, verdicts(outcome.said, count=count))
+
+    def drop_waiting(self) -> None:
+        """Answer what is begun, and nothing else."""
+        while self._waiting:
+            self._drop(self._waiting.popleft(), Skip.CLOSED)
+
+    def drop_unstarted(self) -> list[Call]:
+        """Calls that no worker has begun are not waited for; the others."""
+        for call in [c for c in self._calls if c.started_at is None]:
+            self._drop_call(call, Skip.CLOSED)
+        return list(self._calls)
+
+    def _answer(self, call: Call, found: list[Verdict]) -> None:
+        for key, verdict in zip(self._calls.pop(call), found, strict=True):
+            question = self._asked.pop(key).question
+            self.tally.answered[verdict.resolution] += 1
+            reason = ""
+            if verdict.resolution is UNKNOWN:
+                self._count_unknown(verdict.cause)
+                reason = told_cause(self._handling.source, verdict.cause)
+            answer = OpMessage(
+                verdict.resolution, key, self._group, question.last_offset, question.born_ms,
+                self._handling.source, question.number, reason=reason,
+            )  # fmt: skip
+            self._on_answer(question.partition, answer)
+
+    def _count_unknown(self, cause: str) -> None:
+        counted = self.tally.unknown
+        if cause not in counted and len(counted) >= CAUSE_COUNT_MAX:
+            cause = OTHER_CAUSE
+        counted[cause] += 1
+
+    def _drop_call(self, call: Call, skip: Skip) -> None:
+        for key in self._calls.pop(call):
+            self._drop(key, skip)
+
+    def _drop(self, key: str, skip: Skip) -> None:
+        del self._asked[key]
+        self.tally.skipped[skip] += 1
+
+
+def _request(question: CheckRecord) -> CheckRequest:
+    return CheckRequest(
+        txn_id_of(question.key),
+        nonce_of(question.key),
+        question.producer_group,
+        question.born_ms,
+        question.number,
+        tuple(question.text.split(",")) if question.text else (),
+    )

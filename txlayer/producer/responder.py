@@ -1,0 +1,369 @@
+"""Answers check-backs on a thread of its own: hears questions, has them answered, writes the answers.
+
+Never: COMMIT or ROLLBACK out of an exception or a time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+from txlayer.adapters.check_reader import CheckReader
+from txlayer.adapters.ports import ProducerConnections
+from txlayer.config import ProducerConfig
+from txlayer.errors import ConfigError, TopicMismatchError, TxLayerError
+from txlayer.producer.answers import AnswerWriter
+from txlayer.producer.check_calls import Calls, Clock, Done, LoopCalls, Outcome, ThreadCalls
+from txlayer.producer.check_handler import Handling
+from txlayer.producer.heard_limits import OpenLimit
+from txlayer.producer.questions import Questions, RefusedResolution, ResponderStats
+
+logger = logging.getLogger("txlayer.responder")
+
+READ_COUNT_MAX = 5_000
+"""Records of one read: bounds how long answers wait meanwhile."""
+
+IDLE_READ_S = 0.2
+"""How long a read may wait when nothing else is to do; a question ends the wait."""
+
+BUSY_READ_S = 0.01
+"""The same while calls are under way: their results should not wait for questions."""
+
+RETRY_S = 0.5
+RETRY_MAX_S = 15.0
+"""After an error the responder joins the group anew, ever more seldom, for as long as it takes."""
+
+LOOK_S = 0.05
+"""How often its end looks at what it waits for."""
+
+
+class Phase(Enum):
+    """What a responder does."""
+
+    NEW = "new"  #: not started
+    ANSWERING = "answering"  #: it reads and answers
+    ENDING = "ending"  #: it left the group, or will at once; what is begun is answered
+    ENDED = "ended"  #: nothing
+
+
+class Responder:
+    """One instance that answers for its producer group.
+
+    `start` and `close` are called by the producer that it belongs to; `stats` and `limit` by any thread.
+
+    Args:
+        open_reader: makes a reader with these positions, not started.
+        make_calls: how the handler is called.
+        writer: takes the answers.
+        on_limit: told whenever the limit of open transactions changes.
+        on_refused: told about refused resolutions, on the responder's thread; what it raises is logged.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        handling: Handling,
+        check_timeout_s: float,
+        open_reader: Callable[[dict[int, int]], CheckReader],
+        make_calls: Callable[[Done], Calls],
+        writer: AnswerWriter,
+        on_limit: Callable[[OpenLimit | None], None],
+        on_refused: Callable[[RefusedResolution], object] | None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._group = group
+        self._check_timeout_s = check_timeout_s
+        self._open_reader = open_reader
+        self._writer = writer
+        self._on_limit = on_limit
+        self._refused_callback = on_refused
+        self._clock = clock
+        self._questions = Questions(
+            group=group,
+            partition_count=writer.partition_count,
+            handling=handling,
+            check_timeout_s=check_timeout_s,
+            on_answer=writer.add,
+            on_refused=self._hear_refusal,
+        )
+        self._outcomes: deque[Outcome] = deque()
+        self._calls = make_calls(self._outcomes.append)
+        self._limit: OpenLimit | None = None
+        self._positions: dict[int, int] = {}
+        self._reader: CheckReader | None = None
+        self._phase = Phase.NEW
+        self._is_ending = threading.Event()
+        self._end_at = float("inf")
+        self._failure: TxLayerError | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"txlayer-responder-{group}", daemon=True
+        )
+
+    # --- any thread ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the ends of the check topic, then start the thread, which joins the group.
+
+        Raises:
+            TopicMismatchError: there is no check topic. Nothing was started.
+            BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was started.
+        """
+        self._reader = self._opened()
+        self._phase = Phase.ANSWERING
+        self._thread.start()
+
+    def begin_close(self) -> None:
+        """Hear nothing more and leave the group; what is begun is answered. Returns at once."""
+        self._is_ending.set()
+
+    def close(self, timeout_s: float) -> None:
+        """`begin_close`, and wait until what is begun is answered, for at most so long. The rest is asked again."""
+        self._end_at = self._clock() + timeout_s
+        self._is_ending.set()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            # The thread keeps to the limit by itself, but for the time that leaving the group may take.
+            self._thread.join(timeout_s + LOOK_S * 4)
+
+    @property
+    def phase(self) -> Phase:
+        """What it does now."""
+        return self._phase
+
+    def stats(self) -> ResponderStats:
+        """What it did so far."""
+        tally, writer, reader = self._questions.tally, self._writer, self._reader
+        return ResponderStats(
+            asked=tally.asked,
+            answered=dict(tally.answered),
+            unknown=dict(tally.unknown),
+            skipped={skip.value: count for skip, count in dict(tally.skipped).items()},
+            late=tally.late,
+            stored=writer.stored_count,
+            lost=writer.lost_count,
+            refused=tally.refused,
+            own_partitions=() if reader is None else tuple(sorted(reader.own_partitions)),
+            is_member=reader is not None and reader.is_member,
+            failure=self._failure,
+        )
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        retry_s = RETRY_S
+        try:
+            while not self._is_ending.is_set() and self._writer.is_alive:
+                try:
+                    if self._reader is None:
+                        self._reader = self._opened()
+                    self._round(self._reader)
+                    if self._reader.is_member:
+                        retry_s, self._failure = RETRY_S, None
+                except Exception as exc:  # noqa: BLE001 - the loop's border: told, and begun anew
+                    self._begin_anew(exc, retry_s)
+                    retry_s = min(retry_s * 2, RETRY_MAX_S)
+            self._finish()
+        finally:
+            self._phase = Phase.ENDED
+            self._set_limit(None)
+            level = logging.INFO if self._is_ending.is_set() else logging.ERROR
+            logger.log(level, "responder.ended", extra=self._told())
+
+    def _round(self, reader: CheckReader) -> None:
+        questions = self._questions
+        reader.pause(is_paused=questions.is_full)
+        is_busy = questions.open_count or self._outcomes or self._writer.unreported_count
+        heard = reader.read(
+            record_count_max=READ_COUNT_MAX, timeout_s=BUSY_READ_S if is_busy else IDLE_READ_S
+        )
+        now = self._clock()
+        if heard.records:
+            questions.hear(heard, now)
+        self._serve(now)
+        self._set_limit(questions.limits.current(now))
+
+    def _serve(self, now: float) -> None:
+        """Take results, give up what takes too long, begin what is next, write answers."""
+        questions = self._questions
+        while self._outcomes:
+            questions.take(self._outcomes.popleft())
+        for call in questions.overdue(now):
+            if self._calls.give_up(call):
+                questions.time_out(call)
+        while (next_call := questions.next_call(now)) is not None:
+            self._calls.begin(next_call)
+        self._writer.write()
+
+    def _begin_anew(self, error: Exception, wait_s: float) -> None:
+        is_ours = isinstance(error, TxLayerError)
+        self._failure = error if isinstance(error, TxLayerError) else TxLayerError(repr(error))
+        logger.error(
+            "responder.begins_anew",
+            extra={"group": self._group, "reason": str(error) if is_ours else repr(error)},
+            exc_info=None if is_ours else error,
+        )
+        if isinstance(error, ConfigError):
+            self._positions.clear()  # they are not in the log any more: from the end
+        self._leave()
+        # Answers of what is begun go out meanwhile.
+        end_at = self._clock() + wait_s * (0.75 + 0.5 * random.random())  # noqa: S311 - a pause, no secret
+        while self._clock() < end_at and not self._is_ending.wait(LOOK_S):
+            now = self._clock()
+            self._serve(now)
+            self._set_limit(self._questions.limits.current(now))
+
+    def _finish(self) -> None:
+        """Leave the group, so that others are asked, then answer what is begun."""
+        self._phase = Phase.ENDING
+        questions = self._questions
+        questions.drop_waiting()
+        self._leave()
+        begun_at = self._clock()
+        while self._writer.is_alive:
+            now = self._clock()
+            self._serve(now)
+            questions.drop_unstarted()
+            end_at = min(self._end_at, begun_at + self._check_timeout_s)
+            is_done = not questions.call_count and not self._writer.unreported_count
+            if is_done or now >= end_at:
+                break
+            self._pause()
+        self._calls.close(LOOK_S)
+
+    def _pause(self) -> None:
+        # Not the event: it is set already.
+        threading.Event().wait(LOOK_S)
+
+    def _opened(self) -> CheckReader:
+        reader = self._open_reader(self._positions)
+        try:
+            reader.start()
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def _leave(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            try:
+                reader.close()
+            except Exception:
+                # The session ends by itself; a client that cannot even be closed must not end the answering.
+                logger.warning("responder.not_left", exc_info=True)
+
+    def _set_limit(self, limit: OpenLimit | None) -> None:
+        if limit == self._limit:
+            return
+        if (limit is None) is not (self._limit is None):
+            logger.warning(
+                "responder.limit",
+                extra={"group": self._group, "is_on": limit is not None,
+                       **({} if limit is None else limit._asdict())},
+            )  # fmt: skip
+        self._limit = limit
+        self._on_limit(limit)
+
+    def _hear_refusal(self, refused: RefusedResolution) -> None:
+        logger.warning("resolution.refused", extra=refused._asdict())
+        if self._refused_callback is None:
+            return
+        try:
+            self._refused_callback(refused)
+        except Exception:
+            # The user's code; whatever it does, the answering goes on.
+            logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id})
+
+    def _told(self) -> dict[str, object]:
+        stats = self.stats()
+        return {
+            "group": self._group, "asked": stats.asked,
+            "answered": {r.name: count for r, count in stats.answered.items()},
+            "unknown": stats.unknown, "skipped": stats.skipped, "late": stats.late,
+            "stored": stats.stored, "lost": stats.lost, "refused": stats.refused,
+        }  # fmt: skip
+
+
+class Answering(NamedTuple):
+    """What a producer was made with to answer for its group."""
+
+    handling: Handling
+    on_refused: Callable[[RefusedResolution], object] | None = None
+    loop: asyncio.AbstractEventLoop | None = None  # whose tasks call an asynchronous handler
+
+
+def open_responder(
+    answering: Answering,
+    *,
+    connections: ProducerConnections,
+    config: ProducerConfig,
+    writer: AnswerWriter,
+    group: str,
+    on_limit: Callable[[OpenLimit | None], None],
+) -> Responder:
+    """A started responder.
+
+    Raises:
+        What `Responder.start` raises.
+    """
+    handling, loop = answering.handling, answering.loop
+    topic = config.topics.check
+
+    def open_reader(positions: dict[int, int]) -> CheckReader:
+        return CheckReader(
+            connections.make_check_member(group),
+            topic=topic,
+            count_partitions=partial(_count_partitions, connections, topic),
+            positions=positions,
+        )
+
+    def make_calls(done: Done) -> Calls:
+        if handling.is_async:
+            assert loop is not None
+            return LoopCalls(
+                handling.answer,
+                call_count_max=handling.call_count_max,
+                done=done,
+                loop=loop,
+                clock=time.monotonic,
+            )
+        return ThreadCalls(
+            handling.answer,
+            call_count_max=handling.call_count_max,
+            done=done,
+            name=f"txlayer-check-{group}",
+            clock=time.monotonic,
+        )
+
+    responder = Responder(
+        group=group,
+        handling=handling,
+        check_timeout_s=config.check_timeout.total_seconds(),
+        open_reader=open_reader,
+        make_calls=make_calls,
+        writer=writer,
+        on_limit=on_limit,
+        on_refused=answering.on_refused,
+    )
+    responder.start()
+    return responder
+
+
+def _count_partitions(connections: ProducerConnections, topic: str) -> int:
+    limits = connections.topic_limits(topic)
+    if limits is None:
+        raise TopicMismatchError(
+            "the topic does not exist; `txlayer topics apply` creates it. Nobody can be asked without it",
+            topic=topic,
+            expected="a system topic of the namespace",
+            found="none",
+        )
+    return limits.partition_count

@@ -1,0 +1,100 @@
+"""The words of RocketMQ's transactional messages, for people who come from there. Never: behaviour that sync.py lacks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution
+from txlayer.errors import UsageError
+from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.sync import TransactionalProducer
+
+
+class PreparedMessage(NamedTuple):
+    """A message whose half is stored, as `execute_local_transaction` gets it."""
+
+    txn_id: str  # to be kept with the local transaction: a check names it
+    nonce: str
+    message: Message
+
+
+class TransactionListener(Protocol):
+    """The two calls of RocketMQ's interface of this name. Any thread may make them."""
+
+    def execute_local_transaction(self, prepared: PreparedMessage, arg: Any) -> Resolution | None:
+        """Do the local transaction: COMMIT, ROLLBACK, or UNKNOWN (also None) to be asked later."""
+        ...
+
+    def check_local_transaction(self, request: CheckRequest) -> Resolution:
+        """What became of it: COMMIT or ROLLBACK when that is certain, else UNKNOWN."""
+        ...
+
+
+class TransactionMQProducer(TransactionalProducer):
+    """A `TransactionalProducer` that is used as in RocketMQ.
+
+    Args:
+        listener: does local transactions and answers checks.
+        settings: those of `TransactionalProducer`, without `check` and `barrier`.
+
+    Raises:
+        ConfigError, UsageError: a setting has no usable value, or there is no such listener.
+    """
+
+    def __init__(self, *, listener: TransactionListener, **settings: Any) -> None:
+        for call in ("execute_local_transaction", "check_local_transaction"):
+            if not callable(getattr(listener, call, None)):
+                raise UsageError(
+                    f"a TransactionListener has {call}; {type(listener).__name__} has not"
+                )
+        refused = sorted({"check", "barrier"} & set(settings))
+        if refused:
+            raise UsageError(f"{refused[0]}= and a listener: the listener answers checks")
+        super().__init__(check=listener.check_local_transaction, **settings)
+        self._listener = listener
+
+    def send_message_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        txn_id: str | None = None,
+        ordering_key: bytes | str | None = None,
+        order: str | OrderMode = "commit",
+        immunity: timedelta | None = None,
+    ) -> TransactionSendResult:
+        """Store the half message, do the local transaction on this thread, and return when its resolution is acknowledged.
+
+        Raises:
+            What `transaction`, `prepare` and `result` raise: then the local transaction did not run, or a check settles it.
+            Exception: the listener's own, as it was, after UNKNOWN was sent: a check settles it. (RocketMQ only logs it.)
+            UsageError: the listener returned something else; UNKNOWN was sent.
+        """
+        with self.transaction(
+            txn_id, ordering_key=ordering_key, order=order, immunity=immunity
+        ) as tx:
+            tx.send(
+                message.topic,
+                key=message.key,
+                value=message.value,
+                headers=message.headers,
+                tags=message.tags,
+                partition=message.partition,
+                timestamp=message.timestamp,
+            )
+            tx.prepare()
+            prepared = PreparedMessage(tx.txn_id, tx.nonce, message)
+            said = self._listener.execute_local_transaction(prepared, arg)
+            if said is COMMIT:
+                tx.commit()
+            elif said is ROLLBACK:
+                tx.rollback()
+            else:
+                tx.unknown()
+        if not (said is None or said is UNKNOWN or said is COMMIT or said is ROLLBACK):
+            raise UsageError(
+                f"execute_local_transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}"
+            )
+        return tx.result()

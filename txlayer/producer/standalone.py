@@ -1,0 +1,140 @@
+"""A responder without a producer's work: it answers for services that are down, or run for moments only.
+
+It is a producer that sends nothing: the same reader, handler and writer, and the same errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+from txlayer.adapters.barrier import Barrier
+from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.config import ClientConfig, ResponderConfig
+from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
+from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
+from txlayer.producer.sync import TransactionalProducer
+
+logger = logging.getLogger("txlayer.responder")
+
+LOOK_S = 0.1
+"""How often it looks whether it should stop."""
+
+RENEW_S = 1.0
+RENEW_MAX_S = 30.0
+"""After a failure of its client it makes a new one, ever more seldom."""
+
+LOOP_END_S = 1.0
+"""How long a loop may take to stop; a handler that blocks it is left behind."""
+
+HEALTHY_AFTER_S = 60.0
+"""After so long the count of failures begins anew."""
+
+
+def run_responder(
+    config: ResponderConfig,
+    *,
+    group: str,
+    should_stop: Callable[[], bool],
+    check: Callable[[CheckRequest], Any] | None = None,
+    barrier: Barrier | None = None,
+    connect: ConnectProducer = connect_producer,
+) -> None:
+    """Answer for `group` until `should_stop`; then finish what is begun, and leave the group.
+
+    An outage of the brokers, of whatever length, is waited for once it has started.
+
+    Raises:
+        BrokerUnavailableError: nobody answered within `start_timeout`.
+        NotAuthorisedError: the broker refuses credentials or rights.
+        TopicMismatchError: the namespace's topics are not there.
+        UsageError: the handler cannot be called.
+    """
+    with _callable(check, timeout_s=config.check_timeout.total_seconds()) as handler:
+        made_with: dict[str, Any] = {
+            **_settings(config),
+            "group": group,
+            "check": handler,
+            "barrier": barrier,
+            "connect": connect,
+        }
+        _run(made_with, should_stop)
+
+
+def _run(made_with: dict[str, Any], should_stop: Callable[[], bool]) -> None:
+    renew_s = RENEW_S
+    has_run = False
+    while not should_stop():
+        begun_at = time.monotonic()
+        try:
+            with TransactionalProducer(**made_with) as producer:
+                has_run = True
+                logger.info("responder.started", extra={"group": made_with["group"]})
+                _answer(producer, should_stop)
+        except (FencedError, RetriableError) as exc:
+            # Its client failed for good; or the next one found no broker, which is no reason to end once it has run.
+            if not has_run:
+                raise
+            logger.error("responder.renewed", extra={"reason": str(exc)})  # noqa: TRY400 - the reason is all there is
+            if time.monotonic() - begun_at > HEALTHY_AFTER_S:
+                renew_s = RENEW_S
+            end_at = time.monotonic() + renew_s
+            while time.monotonic() < end_at and not should_stop():
+                time.sleep(LOOK_S)
+            renew_s = min(renew_s * 2, RENEW_MAX_S)
+
+
+def _answer(producer: TransactionalProducer, should_stop: Callable[[], bool]) -> None:
+    while not should_stop():
+        time.sleep(LOOK_S)
+        producer.start()  # raises when its client has failed
+        stats = producer.responder_stats()
+        if stats is not None and isinstance(stats.failure, NotAuthorisedError):
+            raise stats.failure
+
+
+@contextmanager
+def _callable(
+    check: Callable[[CheckRequest], Any] | None, *, timeout_s: float
+) -> Iterator[Callable[[CheckRequest], Any] | None]:
+    """The handler as threads call it; a coroutine function runs on a loop of its own, in one more thread."""
+    if check is None or not is_coroutine_function(check):
+        yield check
+        return
+    handler: Callable[[CheckRequest], Coroutine[Any, Any, Any]] = check
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="txlayer-check-loop", daemon=True)
+    thread.start()
+
+    def call(request: CheckRequest) -> Any:
+        future = asyncio.run_coroutine_threadsafe(handler(request), loop)
+        try:
+            return future.result(timeout_s)
+        finally:
+            future.cancel()
+
+    try:
+        yield call
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(LOOP_END_S)
+        if not thread.is_alive():
+            loop.close()
+
+
+def _settings(config: ResponderConfig) -> dict[str, Any]:
+    shared = {f.name for f in fields(ClientConfig)}
+    own = (
+        "check_timeout",
+        "check_workers",
+        "check_session_timeout",
+        "close_timeout",
+        "start_timeout",
+    )
+    return {name: getattr(config, name) for name in (*sorted(shared), *own)}
