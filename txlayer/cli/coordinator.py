@@ -34,8 +34,8 @@ from txlayer.cli.options import (
     client_config,
 )
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
-from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.workers import StopSignal, supervise
 
 GC_THRESHOLD = 100_000
