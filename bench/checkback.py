@@ -33,7 +33,9 @@ from harness import (
     warm,
 )
 from recovery import write_open
+from sqlalchemy import create_engine
 
+from txlayer.adapters.sql import SqlBarrier
 from txlayer.config import SystemTopics
 
 IN_FLIGHT = 5_000
@@ -70,7 +72,7 @@ class Settled:
 def responder(stack: ExitStack, servers: str, namespace: str, folder: Path) -> Child:
     """`txlayer responder run` with a barrier of its own in SQLite, ended with the stack."""
     url = f"sqlite:///{folder / 'barrier.db'}"
-    Child("barrier", ["-m", "txlayer", "barrier", "create", "--url", url]).end()
+    SqlBarrier(create_engine(url)).create_table()
     child = Child(
         "responder",
         [

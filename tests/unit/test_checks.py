@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,19 @@ def test_groups_share_what_one_batch_takes() -> None:
     assert (5, 5) == (len(keys & {t.key for t in one}), len(keys & {t.key for t in two}))
 
 
+def test_who_stands_twice_among_those_due_is_asked_and_given_up_once() -> None:
+    policy = CheckPolicy(age_max_ms=1_000)
+    asked, overdue = transaction(1), transaction(2)
+    schedule = schedule_of(asked, default=policy)
+    schedule.try_again(asked, 0)
+    assert [asked.key] == taken(schedule, IMMUNITY_MS, "shop")
+
+    schedule = schedule_of(overdue, default=policy)
+    schedule.try_again(overdue, 0)
+    schedule.ripen(IMMUNITY_MS + 1_000)
+    assert [overdue] == [txn for txn, _ in schedule.take_overdue(IMMUNITY_MS + 1_000, 10)]
+
+
 def test_the_settled_are_dropped_when_they_are_the_most() -> None:
     transactions = [transaction(n) for n in range(20_000)]
     schedule = schedule_of(*transactions)
@@ -76,13 +90,15 @@ def test_the_settled_are_dropped_when_they_are_the_most() -> None:
 
     schedule.tidy(10)
 
-    assert 10 == len(schedule._later)
+    assert 10 == len(schedule)
     assert [txn.key for txn in transactions[:10]] == taken(schedule, IMMUNITY_MS, "shop")
 
 
-def test_a_change_among_many_costs_no_scan() -> None:
+@pytest.mark.parametrize("group", ["shop", "other"])
+def test_a_change_among_many_costs_no_scan(group: str) -> None:
     count = 1 << 14
-    schedule = schedule_of(*(transaction(n, appended_ms=CountedInt(n)) for n in range(count)))
+    many = (transaction(n, group=group, appended_ms=CountedInt(n)) for n in range(count))
+    schedule = schedule_of(*many, other=CheckPolicy())
     CountedInt.compared = 0
 
     schedule.add(transaction(count, appended_ms=CountedInt(0)))

@@ -1,11 +1,14 @@
 """When a producer group is asked about an open transaction, and when asking ends: times, counts, limits per group.
 
 Every transaction has at most one place here: among those that are not due, by time, or among those of its group that
-are, the oldest first. Whatever is settled in between is dropped when its turn comes. Never here: writing a question.
+are, the oldest first. Most wait for their first question under one and the same immunity: they come in order, and a
+queue of them costs eight bytes each; a heap has the rest. Whatever is settled in between is dropped when its turn
+comes. Never here: writing a question.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,6 +84,7 @@ class CheckSchedule:
 
     def __init__(self, policies: CheckPolicies) -> None:
         self.policies = policies
+        self._first: deque[Transaction] = deque()  # never asked, by append time
         self._later: list[_Entry] = []
         self._ready: dict[str, _Ready] = {}
         self._first_group = 0
@@ -89,12 +93,18 @@ class CheckSchedule:
 
     def add(self, txn: Transaction) -> None:
         """`txn` is open: it will be asked about, first when its immunity ends, then with growing pauses."""
-        heappush(self._later, self._entry(txn))
+        first = self._first
+        if self._is_ordinary(txn) and (not first or first[-1].appended_ms <= txn.appended_ms):
+            first.append(txn)
+        else:
+            heappush(self._later, self._entry(txn))
 
     def restore(self, transactions: Iterable[Transaction]) -> None:
         """The same for those that stand on doubt at a restart."""
-        self._later.extend(self._entry(t) for t in transactions if t.state is _OPEN)
-        heapify(self._later)
+        for txn in sorted(
+            (t for t in transactions if t.state is _OPEN), key=lambda t: t.appended_ms
+        ):
+            self.add(txn)
 
     def try_again(self, txn: Transaction, at_ms: int) -> None:
         """What followed when its time came may not have acted: look at it again then."""
@@ -104,6 +114,11 @@ class CheckSchedule:
 
     def ripen(self, now_ms: int) -> None:
         """Those whose time has come are due."""
+        first, immune_after_ms = self._first, now_ms - self.policies.default.immunity_ms
+        while first and first[0].appended_ms <= immune_after_ms:
+            txn = first.popleft()
+            if txn.state is _OPEN:
+                self._make_ready(txn)
         later = self._later
         while later and later[0][0] <= now_ms:
             txn = heappop(later)[2]
@@ -120,14 +135,14 @@ class CheckSchedule:
 
     def take_overdue(self, now_ms: int, count_max: int) -> list[tuple[Transaction, ParkReason]]:
         """Those that are not asked any more, whether or not their group is there."""
-        found: list[tuple[Transaction, ParkReason]] = []
+        found: dict[str, Transaction] = {}  # who was asked out of turn may stand here twice
         for ready in self._ready.values():
             entries = ready.entries
             while entries and len(found) < count_max and entries[0][0] <= now_ms:
                 txn = heappop(entries)[2]
                 if txn.state is _OPEN:
-                    found.append((txn, ParkReason.TOO_OLD))
-        return found
+                    found[txn.key] = txn
+        return [(txn, ParkReason.TOO_OLD) for txn in found.values()]
 
     def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
         """Whom to ask about now: of each group that is there its share, at most `rate_max` a second."""
@@ -151,11 +166,23 @@ class CheckSchedule:
 
     def tidy(self, open_count: int) -> None:
         """Drop those that were settled while they waited, when they are the most."""
-        if len(self._later) > 2 * open_count + GAPS_MAX:
+        if len(self) > 2 * open_count + GAPS_MAX:
+            self._first = deque(txn for txn in self._first if txn.state is _OPEN)
             self._later = [entry for entry in self._later if entry[2].state is _OPEN]
             heapify(self._later)
 
+    def __len__(self) -> int:
+        """How many wait for their time, the settled among them."""
+        return len(self._first) + len(self._later)
+
     # --- within ---
+
+    def _is_ordinary(self, txn: Transaction) -> bool:
+        """True when it waits for its first question, and so long as most do."""
+        more = txn.more
+        if more is not None and (more.checked_count or more.options.immunity_ms is not None):
+            return False
+        return not self.policies.groups or txn.group not in self.policies.groups
 
     def _entry(self, txn: Transaction) -> _Entry:
         return self._due_ms(txn), txn.first_offset, txn
@@ -183,20 +210,20 @@ class CheckSchedule:
             gained = rate * max(0, now_ms - ready.counted_at_ms) / _MS
             ready.allowance = min(rate, ready.allowance + gained)
         ready.counted_at_ms = max(now_ms, ready.counted_at_ms)
-        found: list[Transaction] = []
+        found: dict[str, Transaction] = {}
         entries = ready.entries
         while entries and len(found) < count_max and ready.allowance >= 1:
             txn = heappop(entries)[2]
-            if txn.state is not _OPEN:
+            if txn.state is not _OPEN or txn.key in found:
                 continue
             if self._due_ms(txn) > now_ms:
                 self.add(txn)
                 continue
             ready.allowance -= 1
-            found.append(txn)
+            found[txn.key] = txn
         if not entries:
             ready.entries = []  # a heap keeps the room of its largest day
-        return found
+        return list(found.values())
 
 
 def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:

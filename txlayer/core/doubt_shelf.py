@@ -22,7 +22,9 @@ class DoubtShelf:
     def __init__(self) -> None:
         self.next_offset = 0  # where the next doubt record of this partition will stand, at least
         self.held: dict[str, Transaction] = {}
-        self._by_offset: deque[tuple[int, Transaction]] = deque()
+        # Side by side rather than as pairs: there may be a million of them.
+        self._offsets: deque[int] = deque()
+        self._transactions: deque[Transaction] = deque()
         self.count = 0  # transactions that stand on doubt
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
@@ -31,13 +33,15 @@ class DoubtShelf:
         if not txn.is_in_doubt:
             self.count += 1
         more.doubt_offset = doubt_offset
-        self._by_offset.append((doubt_offset, txn))
+        self._offsets.append(doubt_offset)
+        self._transactions.append(txn)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
 
     def put_restored(self, txn: Transaction) -> None:
         """A transaction found on doubt at a restart, in offset order."""
         self.count += 1
-        self._by_offset.append((txn.extra().doubt_offset, txn))
+        self._offsets.append(txn.extra().doubt_offset)
+        self._transactions.append(txn)
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
@@ -48,17 +52,18 @@ class DoubtShelf:
     @property
     def low(self) -> int:
         """Oldest doubt offset that a restart must read."""
-        by_offset = self._by_offset
-        while by_offset and not _stands_at(*by_offset[0]):
-            by_offset.popleft()
-        return by_offset[0][0] if by_offset else self.next_offset
+        offsets, transactions = self._offsets, self._transactions
+        while offsets and not _stands_at(offsets[0], transactions[0]):
+            offsets.popleft()
+            transactions.popleft()
+        return offsets[0] if offsets else self.next_offset
 
     def to_write_again(self, count_max: int) -> list[Transaction]:
         """The oldest ones, when they keep far more records readable than there are living ones."""
         if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
         found: list[Transaction] = []
-        for offset, txn in self._by_offset:
+        for offset, txn in zip(self._offsets, self._transactions, strict=True):
             if len(found) == count_max:
                 break
             if _stands_at(offset, txn):
