@@ -203,11 +203,13 @@ class NaivePartition:
                 if fate.state == "held" and not self._refuses_for_now(key)
             ]
         )
+        for key in tick.too_old:
+            self._try_those_behind(key)
         for key in expired:
             assert "held" == self.fates[key].state
             self.fates[key].state = "parked-committed"
             self.fates[key].because = "held-too-long"
-        for key in (*tick.too_old, *expired):
+        for key in expired:
             self._try_those_behind(key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------

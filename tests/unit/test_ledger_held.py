@@ -7,7 +7,7 @@ import pytest
 from tests.support.fake_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import ReportKind
-from txlayer.core.messages import OrderMode
+from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.target import Target
 from txlayer.core.transitions import TxnState
 
@@ -157,6 +157,24 @@ def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
         driver.ledger.transactions,
         driver.ledger.shelf.held,
     )
+
+
+def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
+    red = options("red", order=OrderMode.PREPARE)
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    first = driver.half(A, options=red)
+    driver.op("C", B, driver.half(B, topic="stock", options=red))
+    driver.turn()
+    driver.tick(after_ms=8 * DAY_MS)
+    driver.publish()
+
+    driver.op("R", A, first)
+    driver.turn()
+    driver.tick()
+    driver.publish()
+
+    assert {B: ParkReason.TOPIC_MISSING.value} == driver.reasons()
+    assert TxnState.HELD is driver.state(B)
 
 
 def test_a_held_one_is_parked_when_it_was_held_too_long() -> None:

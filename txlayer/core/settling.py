@@ -130,6 +130,8 @@ class Settling:
             return
         txn.extra().reason = reason
         if txn.state is TxnState.HELD:
+            if not was_held:  # however long it waited before
+                txn.extra().moved_ms = self.newest_ms
             self.order.stuck(txn)
             self.shelf.held[txn.key] = txn
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
