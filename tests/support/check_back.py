@@ -27,11 +27,17 @@ class Asker:
         self._producer = Producer({"bootstrap.servers": arena.servers, "log_level": 0})
 
     def question(
-        self, txn_id: str, *, number: int = 1, partition: int = 0, nonce: str = "0000000a"
+        self,
+        txn_id: str,
+        *,
+        number: int = 1,
+        partition: int = 0,
+        nonce: str = "0000000a",
+        born_ms: int = 1_700_000_000_000,
     ) -> CheckRecord:
         """One question, not asked yet."""
         return CheckRecord(
-            CheckKind.QUESTION, f"{txn_id}/{nonce}", self.group, partition, 7, 1_700_000_000_000,
+            CheckKind.QUESTION, f"{txn_id}/{nonce}", self.group, partition, 7, born_ms,
             number, "orders",
         )  # fmt: skip
 
