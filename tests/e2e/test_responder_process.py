@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 from sqlalchemy import create_engine
@@ -14,6 +15,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.check_back import Asker
 from tests.support.responders import ResponderProcess
 from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Source
 from txlayer.producer.sync import TransactionalProducer
@@ -32,6 +34,7 @@ def check(request):
     return COMMIT if "paid" in request.txn_id else ROLLBACK
 """
 QUICK = {"check_session_timeout": "6s"}
+AWAY_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +137,30 @@ def test_a_database_answers_for_a_service_that_is_gone(asker: Asker, folder: Pat
         (op.key.split("/")[0], op.resolution, op.source) for op in found
     }
     engine.dispose()
+
+
+def test_a_broker_that_is_away_for_longer_than_a_session_is_waited_for(
+    broker: Broker, local_config: LocalConfig, folder: Path
+) -> None:
+    del broker  # it skips where no broker can run
+    with LocalBroker(config=local_config, data=folder / "broker") as own:
+        asker = Asker(make_arena(own.bootstrap_servers))
+        with started(asker, folder, "patient", "--handler", "shop:check") as responder:
+            responder.wait_for("responder.assigned")
+            asker.ask(asker.question("paid-1"))
+            asker.wait_for(1)
+
+            own.stop(1)
+            Event().wait(AWAY_S)
+            own.start(1)
+            asker.wait_for_members(1, within=90)
+
+            def is_answered() -> bool:
+                # As a coordinator does: what was missed is asked again.
+                asker.ask(asker.question("paid-2", number=2))
+                return any(op.check_number == 2 for op in asker.answers())
+
+            wait_until(is_answered, within=60, what="an answer after the outage")
+            assert responder.is_running
+            responder.terminate()
+            assert 0 == responder.wait()
