@@ -3,14 +3,15 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
-SUBJECTS := throughput latency recovery failover barrier
+SUBJECTS := throughput latency recovery failover barrier checkback
 STAMP := .venv/.set-up
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
 SEED ?=
 MINUTES ?= 1
+INPUTS ?= 1000000
 
-.PHONY: demo test check fix integration e2e simulate chaos bench setup lint jars clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation bench setup lint jars clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -40,6 +41,15 @@ simulate: setup
 chaos: setup jars
 	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/chaos.py
 
+# Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)
+
+# The core, broken in one place at a time: every mutant must make a test fail. Goes on where it was interrupted.
+mutation: setup
+	$(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut results
+
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
 		echo "== $$subject"; $(BIN)/python bench/$$subject.py || failed=1; \
@@ -66,4 +76,4 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf mutants .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage

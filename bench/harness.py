@@ -71,6 +71,7 @@ def make_namespace(
         NewTopic(
             topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}
         ),
+        NewTopic(topics.check, 4, 1),
         *(NewTopic(f"{namespace}.{name}", PARTITION_COUNT, 1) for name in targets),
     ]
     for future in admin.create_topics(new).values():

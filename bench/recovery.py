@@ -44,10 +44,12 @@ def write_open(servers: str, namespace: str, count: int) -> tuple[str, int, int]
     producer = half_producer(servers)
     born, one = int(time.time() * 1000), {}
 
-    def report(error: Any, record: Any) -> None:
-        if error is None and not one:
-            key = record.headers()[-1][1].decode().split("|")[1]
-            one.update(key=key, partition=record.partition(), offset=record.offset())
+    def report_of(key: str) -> Any:
+        def report(error: Any, record: Any) -> None:
+            if error is None:
+                one.update(key=key, partition=record.partition(), offset=record.offset())
+
+        return report
 
     for number in range(count):
         txn_id = uuid7(at_ms=born, random_bits=int.from_bytes(os.urandom(10), "little"))
@@ -57,7 +59,7 @@ def write_open(servers: str, namespace: str, count: int) -> tuple[str, int, int]
             try:
                 producer.produce(
                     f"{namespace}.half", VALUE, b"k", crc32(txn_id.encode()) % PARTITION_COUNT,
-                    report if not one else None, None, 0, [("txl", header)],
+                    report_of(key) if number == 0 else None, None, 0, [("txl", header)],
                 )  # fmt: skip
                 break
             except BufferError:

@@ -47,7 +47,7 @@ PROTECTED_CLIENT_SETTINGS = frozenset(
 )  # fmt: skip
 
 # All four numbers are asked for: 127.example.org is a name like any other.
-_LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
+_LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -234,6 +234,25 @@ class CoordinatorConfig(ClientConfig):
     """The group notices a dead coordinator after this."""
     recycle_after: timedelta = timedelta(milliseconds=70)
     """0.7 x retry.backoff.ms: a slower send_offsets or commit may have been re-sent (KAFKA-17754)."""
+    check_immunity: timedelta = timedelta(seconds=6)
+    """Nobody is asked about a younger transaction, by the broker's clock; a producer may ask for more or less."""
+    check_interval: timedelta = timedelta(seconds=30)
+    """Pause after the first question; it doubles with every further one."""
+    check_interval_max: timedelta = timedelta(minutes=10)
+    """Longest pause between two questions about one transaction."""
+    check_rate_max: int = 1_000
+    """Questions a second to one producer group about one partition: after an outage they are spread over time."""
+    check_max: int = 15
+    """Answers that knew nothing; then `unresolved` says what becomes of the transaction. Questions that nobody answered
+    never count."""
+    transaction_age_max: timedelta = timedelta(hours=72)
+    """The same after this time without a decision, counted from the end of the immunity."""
+    unresolved: str = "park"
+    """What becomes of a transaction that nobody could resolve: `park` keeps it for a person, `rollback` gives it up."""
+    open_count_max: int = 1_000_000
+    """Open transactions of one producer group in one partition; with more its producers are told to stop."""
+    group_policies: Mapping[str, str] = field(default_factory=dict)
+    """Other check settings for single producer groups: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
     start_timeout: timedelta = timedelta(seconds=60)
     """How long a coordinator waits for a broker at start before it gives up with exit code 3."""
     misplaced_after: timedelta = timedelta(seconds=10)
@@ -282,7 +301,7 @@ def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
     values: dict[str, Any] = {}
     for name, field_name in environment_names(role).items():
         if name in environ:
-            values[field_name] = _parse(name, field_name, environ[name], role)
+            values[field_name] = parse_value(name, field_name, environ[name], role)
     values.update({name: value for name, value in given.items() if value is not None})
     return role(**values)
 
@@ -293,7 +312,7 @@ def parse_duration(name: str, text: str) -> timedelta:
     Raises:
         ConfigError: it has another form.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
     if match is None:
         raise ConfigError(
             "a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
@@ -312,14 +331,19 @@ def milliseconds(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
 
 
-def _parse(name: str, field_name: str, text: str, role: type[ClientConfig]) -> object:
+def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig]) -> object:
+    """A role's setting from its text.
+
+    Raises:
+        ConfigError: it has the wrong form.
+    """
     kind = {f.name: str(f.type) for f in fields(role)}[field_name]
     if kind == "timedelta":
         return parse_duration(name, text)
     if kind == "int":
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
             raise ConfigError("a number", name=name, value=text, expected="a whole number")
-        return int(text)
+        return int(text.strip())
     if kind == "bool":
         if text.lower() not in ("1", "0", "true", "false"):
             raise ConfigError("a switch", name=name, value=text, expected="true or false")

@@ -1,4 +1,4 @@
-"""A bad day for the coordinators: SIGKILL in the middle of the work, twice, at moments that nobody chose."""
+"""A bad day: SIGKILL for coordinators and for the shop in the middle of the work, at moments that nobody chose."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinators import COORDINATOR_COUNT, Coordinators
+from selling import SellingShop
 
 KILL_MOMENTS = ((0.15, 0.40), (0.55, 0.80))
-"""Between which parts of all purchases each kill falls."""
+"""Between which parts of all purchases a coordinator is killed."""
+DEATHS = ((0.05, 0.25), (0.35, 0.55), (0.65, 0.85))
+"""The same for the shop: it dies between a local commit and its resolution."""
 RESTART_AFTER_S = 1.0
 """A supervisor's pause."""
+ACCEPTED_PART = 0.9
+"""So much of what the shop sells it accepts, roughly: it dies after so many local commits, not after so many purchases."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A coordinator's death, and how much had happened by then."""
+    """A process's death, and how much had happened by then."""
 
-    coordinator: int
+    who: str
     pid: int
     sold_count: int
     visible_count: int
 
 
 class BadDay:
-    """Kills and restarts coordinators as the purchases go on."""
+    """Kills and restarts as the purchases go on."""
 
     def __init__(
         self,
         coordinators: Coordinators,
+        shop: SellingShop,
         *,
         purchase_count: int,
         seed: int,
@@ -38,36 +44,52 @@ class BadDay:
     ) -> None:
         dice = random.Random(seed)
         self._coordinators = coordinators
+        self._shop = shop
         self._tell = tell
         # Each of them once: the second one to die is the one that had taken over from the first.
         victims = dice.sample(range(COORDINATOR_COUNT), len(KILL_MOMENTS))
         moments = [round(purchase_count * dice.uniform(*between)) for between in KILL_MOMENTS]
         self._to_kill = list(zip(moments, victims, strict=True))
         self._to_restart: list[tuple[float, int]] = []
+        self._deaths = [round(purchase_count * dice.uniform(*between)) for between in DEATHS]
+        self._reopen_at: float | None = None
         self.kills: list[Kill] = []
 
-    def go_on(self, *, sold_count: int, visible_count: int) -> None:
+    def open_shop(self) -> None:
+        """Open the shop, and say when it will die next."""
+        dies_after = None
+        if self._deaths:
+            left = max(1, self._deaths.pop(0) - self._shop.sold_count)
+            dies_after = max(1, round(left * ACCEPTED_PART))
+        self._shop.open(dies_after=dies_after)
+
+    def go_on(self, *, visible_count: int) -> None:
         """Do what is due.
 
         Raises:
-            CoordinatorTroubleError: a coordinator died by itself.
+            CoordinatorTroubleError, ShopTroubleError: one died by itself.
         """
         self._coordinators.check_alive()
+        sold_count = self._shop.sold_count
         while self._to_kill and self._to_kill[0][0] <= sold_count:
             _, number = self._to_kill.pop(0)
             pid = self._coordinators.kill(number)
-            self.kills.append(Kill(number + 1, pid, sold_count, visible_count))
+            self._note(f"coordinator {number + 1}", pid, visible_count)
             self._to_restart.append((time.monotonic() + RESTART_AFTER_S, number))
-            self._tell(
-                f"killed coordinator {number + 1} (pid {pid}, SIGKILL) after {sold_count:,} purchases"
-            )
+        if self._reopen_at is None and self._shop.has_died():
+            self._note("the shop", self._shop.pid, visible_count)
+            self._reopen_at = time.monotonic() + RESTART_AFTER_S
         while self._to_restart and self._to_restart[0][0] <= time.monotonic():
             self._restart()
+        if self._reopen_at is not None and self._reopen_at <= time.monotonic():
+            self._reopen_at = None
+            self.open_shop()
+            self._tell(f"opened the shop again (pid {self._shop.pid})")
 
-    def end(self) -> None:
-        """Restart whoever still waits for it."""
-        while self._to_restart:
-            self._restart()
+    def _note(self, who: str, pid: int, visible_count: int) -> None:
+        sold_count = self._shop.sold_count
+        self.kills.append(Kill(who, pid, sold_count, visible_count))
+        self._tell(f"killed {who} (pid {pid}, SIGKILL) after {sold_count:,} purchases")
 
     def _restart(self) -> None:
         _, number = self._to_restart.pop(0)

@@ -77,8 +77,10 @@ class Coordinators:
                 )
 
     def have_settled(self) -> bool:
-        """True when every decision that was made has been carried out, as their stored offsets say."""
-        return bool(self._status()["op_lag"] == 0)
+        """True when everything that was said has been carried out, and nothing is undecided any more."""
+        if self._status()["op_lag"]:
+            return False
+        return not self._answer("tx", "list", "--json")
 
     def kill(self, number: int) -> int:
         """SIGKILL, which no process can answer; returns the id of the one that is dead now.
@@ -123,12 +125,12 @@ class Coordinators:
             return subprocess.Popen(  # noqa: S603 - our own program
                 # It watches the pipe: its end is this process's end.
                 [
-                    *self._command("run"),
+                    *self._command("coordinator", "run"),
                     "--watch-parent",
                     f"--target-topic={ORDERS}",
                     f"--target-topic={LOYALTY}",
                 ],
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -140,19 +142,19 @@ class Coordinators:
 
     def _status(self) -> dict[str, Any]:
         """What `txlayer coordinator status` says, from this machine or any other."""
+        status: dict[str, Any] = self._answer("coordinator", "status", "--json")
+        return status
+
+    def _answer(self, *words: str) -> Any:
         answer = subprocess.run(  # noqa: S603 - our own program
-            [*self._command("status"), "--json"],
-            env=_environment(),
-            capture_output=True,
-            check=False,
+            self._command(*words), env=environment(), capture_output=True, check=False
         )
         if not answer.stdout:
             raise CoordinatorTroubleError(answer.stderr.decode())
-        status: dict[str, Any] = json.loads(answer.stdout)
-        return status
+        return json.loads(answer.stdout)
 
-    def _command(self, name: str) -> list[str]:
-        return [*PROGRAM, "coordinator", name, f"--bootstrap-servers={self._bootstrap_servers}"]
+    def _command(self, *words: str) -> list[str]:
+        return [*PROGRAM, *words, f"--bootstrap-servers={self._bootstrap_servers}"]
 
 
 def apply_topics(bootstrap_servers: str) -> None:
@@ -163,7 +165,7 @@ def apply_topics(bootstrap_servers: str) -> None:
     """
     answer = subprocess.run(  # noqa: S603 - our own program
         [*PROGRAM, "topics", "apply", f"--bootstrap-servers={bootstrap_servers}"],
-        env=_environment(),
+        env=environment(),
         capture_output=True,
         check=False,
     )
@@ -171,6 +173,7 @@ def apply_topics(bootstrap_servers: str) -> None:
         raise CoordinatorTroubleError(answer.stderr.decode())
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """For the processes of this demo."""
     # Somebody's own settings for txlayer are not meant for this demo.
     return {name: value for name, value in os.environ.items() if not name.startswith("TXLAYER_")}

@@ -1,14 +1,14 @@
-"""A shop on 69,659 real purchases: database and Kafka stay equal while coordinators are killed.
+"""A shop on 69,659 real purchases: database and Kafka stay equal while coordinators and the shop itself are killed.
 
-Starts a real Kafka and two coordinators, sells every purchase of the public CDNOW data set (each one a row in SQLite
-and two messages, or nothing), kills each coordinator once with SIGKILL on the way, and compares the database with both
-topics at the end. Exit code 0: equal; 1: something differs; 2: it could not run. Begin reading in shop.py.
+Starts a real Kafka, two coordinators and the shop, sells every purchase of the public CDNOW data set (each one a row in
+SQLite and two messages, or nothing), kills each coordinator once and the shop three times with SIGKILL on the way, the
+shop between a local commit and its resolution, and compares the database with both topics at the end. Exit code 0:
+equal; 1: something differs; 2: it could not run. Begin reading in shop.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import random
 import shutil
@@ -17,59 +17,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bad_day import BadDay
-from compare import compare
+from compare import compare, stored_purchases
 from confluent_kafka import KafkaException
 from coordinators import Coordinators, CoordinatorTroubleError, apply_topics
-from reading import Watcher, create_topics
-from shop import (
-    DATABASE_FILE,
-    LOYALTY,
-    ORDERS,
-    Purchase,
-    Receipt,
-    Shop,
-    open_database,
-    read_purchases,
-)
+from reading import Watcher, create_topics, read_checks
+from selling import SellingShop, ShopTroubleError
+from shop import DATABASE_FILE, LOYALTY, ORDERS, Purchase, read_purchases
 from show import Percentiles, Report, Show
 
-from txlayer import AsyncTransactionalProducer
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.errors import TxLayerError
 
-TILL_COUNT = 200
-"""Customers served at the same time: what they wait for, acknowledgements, comes for many of them at once."""
-MANY_IN_ONE_REQUEST = {"linger.ms": "5"}
-"""Kafka's own setting: messages wait so long for company. The broker shares two cores with everything else here."""
 PURCHASES_MIN = 1_000
 """Fewer are over before a coordinator can be killed in the middle."""
 TICK_S = 0.1
 SETTLING_MAX_S = 60.0
-"""The group notices a dead coordinator after 6 s; the rest is catching up."""
-
-
-@dataclass
-class Sales:
-    """How the purchases went, so far."""
-
-    accepted_count: int = 0
-    refused_count: int = 0
-    took_ms: list[float] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Purchases that are over."""
-        return len(self.took_ms)
-
-    def add(self, receipt: Receipt) -> None:
-        """One more is over."""
-        self.accepted_count += receipt.is_accepted
-        self.refused_count += not receipt.is_accepted
-        self.took_ms.append(receipt.took_ms)
+"""Nobody is asked about a transaction for 6 s, and a dead coordinator is noticed after 6 s; the rest is catching up."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = run(purchases, folder=folder, seed=wishes.seed, show=show)
         show.result(report)
         is_wanted = is_wanted or not report.is_good
-    except (TxLayerError, CoordinatorTroubleError, KafkaException, TimeoutError) as exc:
+    except (
+        TxLayerError,
+        CoordinatorTroubleError,
+        ShopTroubleError,
+        KafkaException,
+        TimeoutError,
+    ) as exc:
         show.tell(f"[red]error:[/] {exc}")
         is_wanted = True
         return 2
@@ -143,94 +115,68 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
         show.tell(f"Kafka is ready at {servers}")
         apply_topics(servers)
         create_topics(servers, [ORDERS, LOYALTY])
-        with Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators:
+        with (
+            Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators,
+            SellingShop(
+                bootstrap_servers=servers, database_file=database_file, log_folder=folder,
+                purchase_count=len(purchases),
+            ) as shop,
+        ):  # fmt: skip
             coordinators.wait_until_ready()
-            show.tell(
-                f"two coordinators are ready; the shop opens, {TILL_COUNT} customers at a time"
+            show.tell("two coordinators are ready; the shop opens, 200 customers at a time")
+            bad_day = BadDay(
+                coordinators, shop, purchase_count=len(purchases), seed=seed, tell=show.tell
             )
-            bad_day = BadDay(coordinators, purchase_count=len(purchases), seed=seed, tell=show.tell)
             with Watcher(servers, ORDERS) as watcher, show.progress(len(purchases)) as on_progress:
 
-                def tick(sales: Sales) -> None:
+                def tick() -> None:
                     seen = watcher.visible_count
-                    on_progress(sales.accepted_count, sales.refused_count, seen)
-                    bad_day.go_on(sold_count=sales.count, visible_count=seen)
+                    on_progress(shop.accepted_count, shop.refused_count, seen)
+                    bad_day.go_on(visible_count=seen)
 
                 opened = time.monotonic()
-                sales = asyncio.run(
-                    sell(purchases, servers=servers, database_file=database_file, tick=tick)
-                )
+                bad_day.open_shop()
+                while not shop.is_sold_out:
+                    tick()
+                    time.sleep(TICK_S)
                 closed = time.monotonic()
-                settling_s = settle(coordinators, watcher, sales=sales, tick=tick)
+                settling_s = settle(coordinators, watcher, tick=tick, database_file=database_file)
+            shop.close()
             coordinators.stop()
         # Nobody forwards any more: what the topics hold now is all that they will ever hold.
         comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
+        checks = read_checks(servers)
     return Report(
         purchase_count=len(purchases),
         seed=seed,
         kills=bad_day.kills,
+        checks=checks,
         selling_s=closed - opened,
         settling_s=settling_s,
         whole_s=show.elapsed_s,
-        buying=Percentiles.of(sales.took_ms),
+        buying=Percentiles.of(shop.took_ms),
         forwarding=Percentiles.of(comparison.forward_ms),
         comparison=comparison,
     )
 
 
-async def sell(
-    purchases: list[Purchase],
-    *,
-    servers: str,
-    database_file: Path,
-    tick: Callable[[Sales], None],
-) -> Sales:
-    """Serve all customers, each at one till only, so that nobody buys two things at the same time."""
-    tills: list[list[Purchase]] = [[] for _ in range(TILL_COUNT)]
-    for purchase in purchases:
-        tills[int(purchase.customer) % TILL_COUNT].append(purchase)
-    sales = Sales()
-    database = open_database(database_file)
-    async with AsyncTransactionalProducer(
-        bootstrap_servers=servers, group="shop", client_settings=MANY_IN_ONE_REQUEST
-    ) as producer:
-        with database.connect() as connection:
-            shop = Shop(connection, producer)
-
-            async def serve(queue: list[Purchase]) -> None:
-                for purchase in queue:
-                    sales.add(await shop.buy(purchase))
-
-            serving = asyncio.gather(*map(serve, tills))
-            try:
-                while not serving.done():
-                    tick(sales)
-                    await asyncio.wait([serving], timeout=TICK_S)
-                await serving
-            finally:
-                serving.cancel()
-                # Whatever ended the loop is raised; here the tills are only waited for.
-                await asyncio.gather(serving, return_exceptions=True)
-    database.dispose()
-    return sales
-
-
 def settle(
-    coordinators: Coordinators, watcher: Watcher, *, sales: Sales, tick: Callable[[Sales], None]
+    coordinators: Coordinators, watcher: Watcher, *, tick: Callable[[], None], database_file: Path
 ) -> float | None:
-    """Seconds until every decision has been carried out; None when that takes too long."""
+    """Seconds until nothing is undecided and all is carried out; None when that takes too long."""
     closed = time.monotonic()
+    accepted_count = len(stored_purchases(database_file))
     while time.monotonic() - closed < SETTLING_MAX_S:
-        tick(sales)
-        # Asking the coordinators' group starts a program: look first whether it can be over.
-        if watcher.visible_count >= sales.accepted_count and coordinators.have_settled():
+        tick()
+        # Asking the coordinators' group starts programs: look first whether it can be over.
+        if watcher.visible_count >= accepted_count and coordinators.have_settled():
             return time.monotonic() - closed
         time.sleep(TICK_S)
     return None
 
 
 def _stop(_number: int, _frame: object) -> None:
-    # As Ctrl-C, which a running event loop ends its tasks for.
+    # As Ctrl-C: whatever was started is ended on the way out.
     signal.raise_signal(signal.SIGINT)
 
 

@@ -36,6 +36,30 @@ class Record(NamedTuple):
     """From its birth at the producer to the real topic; None when it does not say when it was born."""
 
 
+class Checks(NamedTuple):
+    """What check-back did, as the topics tell."""
+
+    checked_count: int
+    """Transactions that the coordinators asked about."""
+    committed_count: int
+    rolled_back_count: int
+
+
+def read_checks(bootstrap_servers: str, namespace: str = "txlayer") -> Checks:
+    """Count the questions and what was decided by answering them: lines of text with `|` between fields."""
+    asked, op = f"{namespace}.check", f"{namespace}.op"
+    topics = read_topics(bootstrap_servers, [asked, op])
+    questions = {r.key for r in topics[asked] if r.value.startswith(b"1|Q|")}
+    decided: dict[bytes, bytes] = {}
+    for record in topics[op]:
+        for line in record.value.split(b"\n"):
+            _, resolution, key, _, _, _, source, *_ = line.split(b"|")
+            if resolution in (b"C", b"R"):  # the first one counts, whoever wrote it
+                decided.setdefault(key, resolution if source in (b"check", b"barrier") else b"")
+    by_check = list(decided.values())
+    return Checks(len(questions), by_check.count(b"C"), by_check.count(b"R"))
+
+
 def create_topics(bootstrap_servers: str, topics: list[str]) -> None:
     """Create the shop's topics; any topic will do, these have nothing special."""
     # Errors only: a client that lives so shortly notes that it did not read all that it was told.

@@ -1,6 +1,6 @@
 """The shop: its database, its one business rule, and `Shop.buy`, the transaction that this demo is about.
 
-Nothing here knows that coordinators die. That is the point.
+Nothing here knows that coordinators die, nor that the shop itself does. That is the point.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -26,10 +27,12 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    literal,
     select,
 )
 
 from txlayer import AsyncTransactionalProducer
+from txlayer.adapters.sql import SqlBarrier
 
 DATABASE_FILE = "shop.db"
 DATA_FILE = Path(__file__).parent / "data" / "CDNOW_master.txt.gz"
@@ -54,10 +57,18 @@ PURCHASES = Table(
     Index("purchases_of_a_month", "customer", "month"),
 )
 
-# Built once: building a statement takes longer than running it.
-_STORE = insert(PURCHASES)
-_CDS_OF_THE_MONTH = select(func.sum(PURCHASES.c.cds)).where(
-    PURCHASES.c.customer == bindparam("customer"), PURCHASES.c.month == bindparam("month")
+_COLUMNS = ("number", "customer", "day", "month", "cds", "cents")
+_CDS_OF_THE_MONTH = (
+    select(func.coalesce(func.sum(PURCHASES.c.cds), 0))
+    .where(PURCHASES.c.customer == bindparam("customer"), PURCHASES.c.month == bindparam("month"))
+    .scalar_subquery()
+)
+# The rule and the row in one statement; built once, because building it takes longer than running it.
+_STORE = insert(PURCHASES).from_select(
+    _COLUMNS,
+    select(*(bindparam(name, type_=PURCHASES.c[name].type) for name in _COLUMNS)).where(
+        _CDS_OF_THE_MONTH + bindparam("cds", type_=Integer) <= literal(CDS_PER_MONTH_MAX)
+    ),
 )
 
 
@@ -97,30 +108,79 @@ class PurchaseRefusedError(Exception):
     """The shop does not sell that; nothing of it is in the database."""
 
 
-class Shop:
-    """Sells. Many tasks may call `buy`, for different customers."""
+class QuickBarrier:
+    """The barrier of an asyncio service whose database answers sooner than a thread would: nothing here waits.
 
-    def __init__(self, database: Connection, producer: AsyncTransactionalProducer) -> None:
+    With a server for a database it is `AsyncSqlBarrier`.
+    """
+
+    is_async = True
+
+    def __init__(self, barrier: SqlBarrier) -> None:
+        self._barrier = barrier
+
+    async def check_session(self, session: Any) -> None:
+        """Refuse what cannot hold the row."""
+        self._barrier.check_session(session)
+
+    async def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> Any:
+        """Say commit, in the local transaction."""
+        return self._barrier.write(session, txn_id=txn_id, nonce=nonce, group=group)
+
+    async def resolve(self, txn_id: str, nonce: str, *, group: str) -> Any:
+        """What the first writer said."""
+        return self._barrier.resolve(txn_id, nonce, group=group)
+
+    async def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
+        """The same for many."""
+        return self._barrier.resolve_many(doubtful, group=group)
+
+
+class Shop:
+    """Sells. Many tasks may call `buy`, for different customers.
+
+    `opening` counts how often the shop was opened: what it could not finish before is tried under another id.
+    `on_stored` is called between a local transaction's commit and its resolution.
+    """
+
+    def __init__(
+        self,
+        database: Connection,
+        producer: AsyncTransactionalProducer,
+        *,
+        opening: int = 1,
+        on_stored: Callable[[], None] = lambda: None,
+    ) -> None:
         self._database = database
         self._producer = producer
+        self._opening = opening
+        self._on_stored = on_stored
 
     async def buy(self, purchase: Purchase) -> Receipt:
         """Store a purchase and tell two topics about it: all of it or, when the rule is broken, nothing."""
         started = time.perf_counter()
+        # A customer's next purchase must not overtake one that is in doubt: order="prepare" makes it wait.
         async with self._producer.transaction(
-            txn_id=f"purchase-{purchase.number}", ordering_key=purchase.customer
+            txn_id=f"purchase-{purchase.number}.{self._opening}",
+            ordering_key=purchase.customer,
+            order="prepare",
         ) as tx:
             tx.send(ORDERS, key=purchase.customer, value=purchase.order())
             tx.send(LOYALTY, key=purchase.customer, value=purchase.loyalty())
             await tx.prepare()  # both messages are stored now, and nobody can read them yet
             try:
-                # Nothing is awaited in here: SQLite writes for one at a time, and answers sooner than a thread would.
+                # Nothing waits in here: SQLite writes for one at a time, and answers sooner than a thread would.
                 with self._database.begin():
+                    await tx.join(
+                        self._database
+                    )  # the barrier's row: this local transaction decides
                     store(self._database, purchase)
                 is_accepted = True
             except PurchaseRefusedError:
                 tx.rollback()
                 is_accepted = False
+            else:
+                self._on_stored()
         # The decision is on its way. A shop that need not know when it has arrived leaves this line out.
         await tx.result()
         return Receipt(is_accepted, (time.perf_counter() - started) * 1000)
@@ -130,13 +190,10 @@ def store(database: Connection, purchase: Purchase) -> None:
     """Write a purchase into the database.
 
     Raises:
-        PurchaseRefusedError: it breaks the rule. The row is written: the caller rolls back.
+        PurchaseRefusedError: it breaks the rule. Nothing of it was written.
     """
-    database.execute(_STORE, purchase._asdict() | {"month": purchase.month})
-    cds = database.scalar(
-        _CDS_OF_THE_MONTH, {"customer": purchase.customer, "month": purchase.month}
-    )
-    if cds > CDS_PER_MONTH_MAX:
+    stored = database.execute(_STORE, purchase._asdict() | {"month": purchase.month})
+    if stored.rowcount == 0:
         raise PurchaseRefusedError
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from bad_day import Kill
 from compare import Comparison
+from reading import Checks
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -43,6 +44,7 @@ class Report:
     purchase_count: int
     seed: int
     kills: list[Kill]
+    checks: Checks
     selling_s: float
     settling_s: float | None
     """From the last purchase until every decision was carried out; None: not within the time allowed."""
@@ -105,6 +107,7 @@ class Show:
 def _as_json(report: Report) -> dict[str, object]:
     body = asdict(report)
     del body["comparison"]["forward_ms"]
+    body["checks"] = report.checks._asdict()
     return body | {"verdict": "equal" if report.is_good else "different"}
 
 
@@ -119,13 +122,14 @@ def _as_table(report: Report) -> Table:
         *((f"messages in {t}", f"{count:,}") for t, count in found.record_counts.items()),
         ("one purchase", _latency(report.buying)),
         ("birth to real topic", _latency(report.forwarding)),
+        ("left in doubt by the shop", f"{report.checks.checked_count:,} checked back: {report.checks.committed_count:,} committed, {report.checks.rolled_back_count:,} rolled back"),
         ("all decisions carried out", _settling(report.settling_s)),
     ):  # fmt: skip
         table.add_row(*row)
     for kill in report.kills:
         table.add_row(
             "killed",
-            f"coordinator {kill.coordinator} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases",
+            f"{kill.who} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases",
         )
     table.add_section()
     for finding in found.findings:

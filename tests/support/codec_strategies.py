@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -23,7 +24,7 @@ _NAME_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.
 
 WHOLE = st.integers(0, 2**63 - 1)
 NUMBER = st.integers(0, 2**31 - 1)
-TOPIC = st.text(_NAME_LETTERS, min_size=1, max_size=249)
+TOPIC = st.text(_NAME_LETTERS, min_size=1, max_size=249).filter(is_topic_name)
 GROUP = st.text(_NAME_LETTERS, min_size=1, max_size=200)
 NONCE = st.integers(0, 2**32 - 1).map(lambda n: f"{n:08x}")
 KEY = st.builds(lambda i, n: f"{i}/{n}", st.text(_ID_LETTERS, min_size=1, max_size=128), NONCE)

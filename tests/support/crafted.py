@@ -78,11 +78,20 @@ class Crafted:
         reason: str = "",
         last_offset: int | None = None,
         is_abandon: bool = False,
+        check_number: int | None = None,
     ) -> int:
         """The offset of an op record with one line."""
         offset = placed.offsets[-1] if last_offset is None else last_offset
         op = OpMessage(
-            resolution, placed.key, GROUP, offset, _now_ms(), source, None, is_abandon, reason
+            resolution,
+            placed.key,
+            GROUP,
+            offset,
+            _now_ms(),
+            source,
+            check_number,
+            is_abandon,
+            reason,
         )
         value = codec.encode_ops([codec.encode_op(op)])
         return self._write(self._topics.op, placed.partition, [{"value": value}])[0]

@@ -120,13 +120,12 @@ def op_line(
     group: str = GROUP,
     born_ms: int = BORN_MS,
     source: Source = Source.PRODUCER,
+    check_number: int | None = None,
     reason: str = "",
 ) -> str:
     """An op line; `resolution` is C, R, U, or A for an operator's abandon."""
     is_abandon = resolution == "A"
     said = Resolution.ROLLBACK if is_abandon else Resolution(resolution)
     return codec.encode_op(
-        OpMessage(
-            said, key, group, last_offset, born_ms, source, is_abandon=is_abandon, reason=reason
-        )
+        OpMessage(said, key, group, last_offset, born_ms, source, check_number, is_abandon, reason)
     )

@@ -23,7 +23,7 @@ from tests.support.partition_driver import (
 )
 from tests.support.partition_log import PartitionLog
 from txlayer.core import codec
-from txlayer.core.messages import HalfHeader, OpMessage, OrderMode, Resolution
+from txlayer.core.messages import HalfHeader, OpMessage, OrderMode, Resolution, Source
 from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.core.target import Target
 from txlayer.core.transaction import OpPosition, record_size
@@ -47,7 +47,9 @@ class Fate:
 
     state: str = "open"
     decided: OpPosition | None = None
+    asked: int = 0
     answered: int = 0
+    answered_number: int = 0
     kept_at: int | None = None  # half was read so far when it was written to doubt, whole
     because: str = ""
 
@@ -117,7 +119,7 @@ class NaivePartition:
                 )
             elif isinstance(fact, Tick):
                 self._now = Surroundings(fact.targets, fact.refusals)
-                self._time_passed(fact.expired)
+                self._time_passed(fact)
             elif isinstance(fact, Kept):
                 for key in fact.keys:
                     self.fates.setdefault(key, Fate()).kept_at = half_next
@@ -142,7 +144,7 @@ class NaivePartition:
         if op.is_abandon or (op.resolution is Resolution.ROLLBACK and not is_decided):
             fate.state = "rolled back"
         elif op.resolution is Resolution.UNKNOWN and not is_decided:
-            fate.answered += 1
+            self._unknown(op, fate)
         elif op.resolution is Resolution.COMMIT and fate.state != "waiting":
             if fate.state == "held":
                 is_complete = True
@@ -167,7 +169,33 @@ class NaivePartition:
         for _, key in sorted(held):
             self._try_those_behind(key)
 
-    def _time_passed(self, expired: Sequence[str]) -> None:
+    def _unknown(self, op: OpMessage, fate: Fate) -> None:
+        if op.source is Source.OPERATOR:
+            fate.asked += 1
+        elif (
+            op.source is Source.CHECK
+            and op.check_number == fate.asked
+            and op.check_number > fate.answered_number
+        ):
+            fate.answered += 1
+            fate.answered_number = op.check_number
+            if (
+                fate.state == "open"
+                and fate.answered >= self._log.settings.checks.default.answered_max
+            ):
+                fate.state, fate.because = "parked", "checks-exhausted"
+
+    def _time_passed(self, tick: Tick) -> None:
+        for key in tick.too_old:
+            fate = self.fates.setdefault(key, Fate())
+            assert "open" == fate.state
+            fate.state, fate.because = "parked", "too-old"
+        for key in tick.asked:
+            fate = self.fates.setdefault(key, Fate())
+            assert "open" == fate.state
+            assert fate.answered < self._log.settings.checks.default.answered_max
+            fate.asked += 1
+        expired = tick.expired
         self._mended(
             [
                 key
@@ -179,7 +207,7 @@ class NaivePartition:
             assert "held" == self.fates[key].state
             self.fates[key].state = "parked-committed"
             self.fates[key].because = "held-too-long"
-        for key in expired:
+        for key in (*tick.too_old, *expired):
             self._try_those_behind(key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------

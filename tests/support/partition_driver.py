@@ -62,9 +62,11 @@ class Mended(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time passed; these were held too long."""
+    """Time passed; these were held too long, those were open too long, these were asked about."""
 
     expired: tuple[str, ...]
+    too_old: tuple[str, ...]
+    asked: tuple[str, ...]
     targets: Mapping[str, Target]
     refusals: Mapping[str, ParkReason]
 
@@ -159,19 +161,21 @@ class PartitionDriver:
         )
         return batch
 
-    def tick(self, *, after_ms: int = 0, moves: int = 100) -> None:
-        """Time passes; what is due follows, when the loop would ask for it."""
+    def tick(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
+        """Time passes; what is due follows, when the loop would ask for it. `is_present`: somebody answers."""
         self.now_ms += after_ms
         if self.ledger.has_more or self.ledger.waits_for_half is not None:
             return
         before = len(self.ledger.batch.reports)
-        self.ledger.due(now_ms=self.now_ms, move_count_max=moves)
-        expired = tuple(
-            report.key
-            for report in self.ledger.batch.reports[before:]
-            if (report.kind, report.detail) == (ReportKind.PARKED, ParkReason.HELD_TOO_LONG.value)
+        present = {GROUP} if is_present else frozenset[str]()
+        self.ledger.due(now_ms=self.now_ms, move_count_max=moves, present=present)
+        news = self.ledger.batch.reports[before:]
+        expired, too_old = (
+            tuple(r.key for r in news if (r.kind, r.detail) == (ReportKind.PARKED, reason.value))
+            for reason in (ParkReason.HELD_TOO_LONG, ParkReason.TOO_OLD)
         )
-        self._facts.append(Tick(expired, dict(self.book), dict(self.refusals)))
+        asked = tuple(r.key for r in news if r.kind is ReportKind.CHECKED)
+        self._facts.append(Tick(expired, too_old, asked, dict(self.book), dict(self.refusals)))
 
     def set_target(self, topic: str, target: Target, *, is_told: bool = True) -> None:
         """A topic is mended or broken; `is_told`: the ledger hears at once that it accepts again."""

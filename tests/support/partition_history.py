@@ -22,7 +22,7 @@ from tests.support.partition_driver import (
 )
 from tests.support.partition_log import Appended
 from txlayer.core.ledger import Ledger
-from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, Source
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
@@ -150,14 +150,22 @@ class History:
         if not begun:
             return
         prepared = begun[-1 - min(a % 13, a % len(begun))]
-        resolution = "CCCCCCCRRRUUAA"[b % 14]
+        resolution = "CCCCCCCRRRUUUAA"[b % 15]
         offset = prepared.newest
         if a % 11 == 10 and prepared.is_plain:
             offset = prepared.offsets[b % len(prepared.offsets)]
         elif a % 17 == 16 and prepared.is_plain:
             offset = a % len(self.driver.log.half)  # may be anybody's
         prepared.is_resolved = True
-        self._lines.append(op_line(resolution, prepared.key, offset))
+        source, number = Source.PRODUCER, None
+        if resolution == "U" or a % 4 == 3:
+            source = (Source.CHECK, Source.CHECK, Source.CHECK, Source.OPERATOR)[a % 4]
+            fate = self.naive.fates.get(prepared.key)
+            if source is Source.CHECK:
+                number = max(0, (0 if fate is None else fate.asked) - (a % 5 == 4))
+        self._lines.append(
+            op_line(resolution, prepared.key, offset, source=source, check_number=number)
+        )
         if b % 3:
             self._flush(a)
 
@@ -204,7 +212,7 @@ class History:
 
     def _tick(self, a: int, b: int) -> None:
         after_ms = (0, 1_000, 61_000, 61_000, 8 * DAY_MS)[a % 5]
-        self.driver.tick(after_ms=after_ms, moves=(1, 100)[b % 2])
+        self.driver.tick(after_ms=after_ms, moves=(1, 100)[b % 2], is_present=b % 3 > 0)
         if not self.driver.ledger.batch.is_empty:
             self.driver.publish(is_answered=b % 7 != 6)
 
@@ -262,7 +270,8 @@ class History:
         self._judge_forwarded(appended, self.naive.forwarded[before:])
         unsettled = self.naive.unsettled(half_next=positions.half_next)
         expected = {
-            key: (fate.state, fate.answered, fate.decided) for key, fate in unsettled.items()
+            key: (fate.state, fate.asked, fate.answered, fate.decided)
+            for key, fate in unsettled.items()
         }
         assert expected == {t.key: _standing(t) for t in ledger.transactions.values()}
         on_doubt = log.on_doubt()
@@ -312,7 +321,7 @@ def _judge_memory(ledger: Ledger) -> None:
     in_memory = [t for t in ledger.transactions.values() if t.content is not None]
     assert sum(_size(t) for t in in_memory) == ledger.content_bytes
     assert all(not t.is_in_doubt for t in in_memory)
-    assert len(ledger._young) <= 2 * len(in_half) + 1024
+    assert len(ledger._old) + len(ledger._young) <= 2 * len(in_half) + 1024
 
 
 def _size(txn: Transaction) -> int:
@@ -321,11 +330,11 @@ def _size(txn: Transaction) -> int:
     return sum(len(c.record) for c in content) if isinstance(content, list) else len(content)
 
 
-def _standing(txn: Transaction) -> tuple[str, int, Any]:
+def _standing(txn: Transaction) -> tuple[str, int, int, Any]:
     more = txn.more
     if more is None:
-        return txn.state.value, 0, None
-    return txn.state.value, more.answered_count, more.decided_at
+        return txn.state.value, 0, 0, None
+    return txn.state.value, more.checked_count, more.answered_count, more.decided_at
 
 
 def _snapshot(ledger: Ledger) -> dict[str, Any]:

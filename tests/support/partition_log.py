@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.core.messages import HalfHeader, Origin, ParkReason
@@ -27,6 +28,7 @@ SETTINGS = LedgerSettings(
     doubt_after_ms=60_000,
     held_age_max_ms=7 * 24 * 3_600_000,
     transaction_messages_max=5,
+    checks=CheckPolicies(CheckPolicy(answered_max=2, age_max_ms=12 * 24 * 3_600_000)),
 )
 
 
@@ -103,8 +105,7 @@ class PartitionLog:
             ):
                 self._add_doubt(key, FakeRecord(value=None), now_ms)
         for aside in batch.asides:
-            topic, partition, offset = aside.origin
-            key = codec.kept_aside_key(topic=topic, partition=partition, offset=offset)
+            key = codec.kept_aside_key(aside.origin)
             self._add_doubt(key, FakeRecord(value=b""), now_ms)
             self.kept_aside.append(aside.origin)
         self._doubt_end += 1  # the marker

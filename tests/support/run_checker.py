@@ -16,6 +16,7 @@ from txlayer.core.messages import (
     HalfHeader,
     OpMessage,
     OrderMode,
+    Origin,
     Resolution,
     Undecodable,
 )
@@ -183,18 +184,18 @@ def _garbage(history: History) -> Iterable[tuple[bytes, str]]:
         ):
             continue
         where = (history.half_topic, record.partition, record.offset)
-        yield _aside_key(*where), f"half {where[1:]}"
+        yield codec.kept_aside_key(Origin(*where)), f"half {where[1:]}"
     for record in history.logs.op:
         where = (history.op_topic, record.partition, record.offset)
         lines = codec.split_ops(record.value)
         if isinstance(lines, Undecodable):
-            yield _aside_key(*where), f"op {where[1:]}"
+            yield codec.kept_aside_key(Origin(*where)), f"op {where[1:]}"
             continue
         for number, line in enumerate(lines):
             op = codec.decode_op(line)
             if isinstance(op, OpMessage) and op.last_offset < half_ends.get(record.partition, 0):
                 continue
-            yield _aside_key(*where) + f":{number}".encode(), f"op line {where[1:]}:{number}"
+            yield codec.kept_aside_key(Origin(*where), number), f"op line {where[1:]}:{number}"
 
 
 def _lines_that_name_nothing(history: History, judge: Judge) -> Iterable[tuple[bytes, str]]:
@@ -206,12 +207,8 @@ def _lines_that_name_nothing(history: History, judge: Judge) -> Iterable[tuple[b
             if isinstance(op, OpMessage):
                 txn = judge.expected.get(op.key)
                 if txn is None or op.last_offset not in txn.offsets:
-                    where = (history.op_topic, record.partition, record.offset)
-                    yield _aside_key(*where) + f":{number}".encode(), op.key
-
-
-def _aside_key(topic: str, partition: int, offset: int) -> bytes:
-    return codec.kept_aside_key(topic=topic, partition=partition, offset=offset)
+                    where = Origin(history.op_topic, record.partition, record.offset)
+                    yield codec.kept_aside_key(where, number), op.key
 
 
 # --- doubt ------------------------------------------------------------------------------------------------------------

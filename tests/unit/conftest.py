@@ -1,13 +1,7 @@
-"""How many examples hypothesis tries: few by default, many with `--hypothesis-profile=ci` or `deep`."""
+"""Hypothesis as it is set for these tests."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+from tests.support.profiles import register_profiles
 
-# No deadline: a test never judges speed, and a busy machine is no failure.
-settings.register_profile("quick", max_examples=60, deadline=None, print_blob=True)
-settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
-settings.register_profile("deep", max_examples=20_000, deadline=None, print_blob=True)
-
-if settings.get_current_profile_name() == "default":  # else somebody chose one
-    settings.load_profile("quick")
+register_profiles()

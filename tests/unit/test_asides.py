@@ -88,9 +88,7 @@ def folded(*entries: DoubtEntry) -> list[Aside]:
 def test_the_name_of_a_record_kept_aside_tells_where_it_stood(
     topic: str, partition: int, offset: int, line: int | None
 ) -> None:
-    name = codec.kept_aside_key(topic=topic, partition=partition, offset=offset)
-    if line is not None:
-        name += f":{line}".encode()
+    name = codec.kept_aside_key(Origin(topic, partition, offset), line)
 
     assert (Origin(topic, partition, offset), line) == codec.parse_kept_aside_key(name)
 

@@ -27,6 +27,7 @@ from txlayer.core.messages import (
     HalfOptions,
     OpMessage,
     OrderMode,
+    Origin,
     ParkReason,
     Resolution,
     Source,
@@ -154,7 +155,7 @@ def test_a_content_key_names_its_transaction_and_index(key: str, index: int) -> 
 def test_the_key_of_a_record_kept_aside_is_no_transactions(
     topic: str, partition: int, offset: int
 ) -> None:
-    raw = codec.kept_aside_key(topic=topic, partition=partition, offset=offset)
+    raw = codec.kept_aside_key(Origin(topic, partition, offset))
 
     assert codec.parse_doubt_key(raw) is None
 

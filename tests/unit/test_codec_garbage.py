@@ -14,6 +14,7 @@ from tests.support.codec_strategies import (
     half_headers,
 )
 from txlayer.core import codec
+from txlayer.core.fields import is_key
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import (
     CheckRecord,
@@ -102,7 +103,7 @@ def test_no_bytes_stop_the_reader_of_doubt_keys(raw: bytes | None) -> None:
 
     if parsed is not None:
         key, index = parsed
-        assert codec.is_key(key)
+        assert is_key(key)
         assert index is None or index >= 0
 
 
@@ -171,7 +172,7 @@ def test_options_of_later_versions_are_passed_over() -> None:
 
 
 def test_every_transaction_id_that_is_allowed_fits_into_a_key() -> None:
-    assert codec.is_key(f"{check_txn_id('a' * 128)}/12345678")
+    assert is_key(f"{check_txn_id('a' * 128)}/12345678")
 
 
 @given(st.text(max_size=600), st.sampled_from(ParkReason))

@@ -248,3 +248,9 @@ def test_a_length_of_time_is_read_exactly(number: int, unit: str) -> None:
     factor = {"ms": 1, "s": 1_000, "m": 60_000}[unit]
 
     assert abs(number * factor - milliseconds(parse_duration("name", f"{number}{unit}"))) <= 1
+
+
+def test_a_number_may_stand_between_blanks_of_any_kind() -> None:
+    environ = {"TXLAYER_BATCH_LINES_MAX": " 7\x1f "}
+
+    assert 7 == from_environ(CoordinatorConfig, environ).batch_lines_max

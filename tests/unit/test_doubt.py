@@ -9,7 +9,7 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, kept_aside_key
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.doubt_shelf import REWRITE_LAG_MIN, DoubtShelf
-from txlayer.core.messages import DoubtSummary, OrderMode
+from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import TxnState
 
@@ -109,7 +109,7 @@ def test_further_contents_are_passed_over() -> None:
 
 
 def test_records_kept_aside_are_passed_over() -> None:
-    aside = kept_aside_key(topic="txlayer.half", partition=0, offset=5)
+    aside = kept_aside_key(Origin("txlayer.half", 0, 5))
 
     assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).transactions
 

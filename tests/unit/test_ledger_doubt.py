@@ -99,16 +99,6 @@ def test_what_is_on_doubt_ends_with_its_rollback() -> None:
     assert ([], {}) == (driver.log.visible, driver.log.on_doubt())
 
 
-def test_the_count_of_answers_is_on_doubt() -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-
-    driver.op("U", A, 0)
-    driver.turn()
-
-    assert 1 == driver.log.on_doubt()[A].summary().answered_count
-
-
 def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)

@@ -104,16 +104,6 @@ def test_one_that_waits_in_half_waits_again() -> None:
     assert [A, B] == driver.log.forwarded
 
 
-def test_answers_are_counted_again_in_the_replay() -> None:
-    driver = PartitionDriver()
-    driver.op("U", A, driver.half(A))
-    driver.turn()
-
-    driver.crash()
-
-    assert 1 == driver.ledger.transactions[A].extra().answered_count
-
-
 def test_a_replay_reports_nothing_and_leaves_nothing_to_append() -> None:
     driver = PartitionDriver()
     offset = driver.half(A)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from txlayer.core import codec
+from txlayer.core.fields import is_key
 from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, key_tails, uuid7_head
 from txlayer.core.messages import HalfOptions, OrderMode
 from txlayer.core.partitions import half_partition, key_hash, murmur2
@@ -25,7 +26,7 @@ def test_a_drawn_id_is_a_uuid_of_version_7_with_its_time() -> None:
     made = uuid.UUID(key[: -NONCE_LENGTH - 1])
     assert (7, uuid.RFC_4122) == (made.version, made.variant)
     assert AT_MS == made.int >> 80
-    assert codec.is_key(key)
+    assert is_key(key)
 
 
 def test_every_random_digit_reaches_the_key() -> None:

@@ -2,39 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
-from tests.support.checker import Kind
+from tests.support import checker, run_checker
+from tests.support.checker import Finding, Kind
 from tests.support.history import History, Logs, Sample
 from tests.support.logs import Seen
 from tests.support.run_checker import judge_history
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Resolution
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    OpMessage,
+    OrderMode,
+    Origin,
+    Resolution,
+)
 
 HALF, OP, DOUBT, REAL = "ns.half", "ns.op", "ns.doubt", "orders"
-KEY = "order-1/00000001"
+KEY, OTHER = "order-1/00000001", "order-2/00000002"
+COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
+RED = HalfOptions(key_hash="0" * 16)
+RED_PREPARE = RED._replace(order=OrderMode.PREPARE)
 
 
-def half(offset: int = 0, *, key: str = KEY, header: bytes | None = None) -> Seen:
-    raw = header or codec.encode_half_header(HalfHeader(key, "g", REAL, 0, 1, 5, NO_OPTIONS))
+def half(
+    offset: int = 0,
+    *,
+    key: str = KEY,
+    header: bytes | None = None,
+    index: int = 0,
+    count: int = 1,
+    options: HalfOptions = NO_OPTIONS,
+) -> Seen:
+    raw = header or codec.encode_half_header(HalfHeader(key, "g", REAL, index, count, 5, options))
     return Seen(HALF, 0, offset, b"k", b"v", [(codec.HALF_HEADER, raw)], 10)
 
 
-def op(resolution: Resolution, offset: int = 0, *, last_offset: int = 0) -> Seen:
-    line = codec.encode_op(OpMessage(resolution, KEY, "g", last_offset, 5))
+def op(resolution: Resolution, offset: int = 0, *, last_offset: int = 0, key: str = KEY) -> Seen:
+    line = codec.encode_op(OpMessage(resolution, key, "g", last_offset, 5))
     return Seen(OP, 0, offset, None, codec.encode_ops([line]), [], 20)
 
 
-def real(offset: int = 0, *, value: bytes = b"v", timestamp_ms: int = 30) -> Seen:
+def real(
+    offset: int = 0,
+    *,
+    value: bytes = b"v",
+    timestamp_ms: int = 30,
+    txn_id: bytes = b"order-1",
+    half_offset: int = 0,
+    partition: int = 0,
+) -> Seen:
     headers: list[tuple[str, bytes | None]] = [
-        (codec.ID_HEADER, b"order-1"),
-        (codec.ORIGIN_HEADER, b"0:0|0/1|5"),
+        (codec.ID_HEADER, txn_id),
+        (codec.ORIGIN_HEADER, b"0:%d|0/1|5" % half_offset),
     ]
-    return Seen(REAL, 0, offset, b"k", value, headers, timestamp_ms)
+    return Seen(REAL, partition, offset, b"k", value, headers, timestamp_ms)
+
+
+def doubt(
+    state: str,
+    *,
+    reason: str = "",
+    key: str = KEY,
+    first_offset: int = 0,
+    decided_at: tuple[int, int] | None = None,
+    options: HalfOptions = NO_OPTIONS,
+    contents: Sequence[bytes] = (b"v",),
+) -> list[Seen]:
+    """The contents and the summary of one transaction on doubt."""
+    summary = DoubtSummary(
+        key, state, reason, "g", first_offset, first_offset, 1, 1, 10, 5, options.key_hash, options.order, None,
+        decided_at, 15, (REAL,),
+    )  # fmt: skip
+    found = [
+        Seen(DOUBT, 0, i, codec.content_key(key, i), value, [(codec.KEY_HEADER, b"k")], 25)
+        for i, value in enumerate(contents)
+    ]
+    return [*found, Seen(DOUBT, 0, 9, key.encode(), codec.encode_summary(summary), [], 25)]
+
+
+def two(options: HalfOptions, *decided: Resolution | None) -> dict[str, object]:
+    """The logs of two transactions of one ordering key, in the order of half; `decided` in the order of op."""
+    return {
+        "half": [half(options=options), half(1, key=OTHER, options=options)],
+        "op": [
+            op(said, number, last_offset=number, key=(KEY, OTHER)[number])
+            for number, said in enumerate(decided)
+            if said is not None
+        ],
+    }
 
 
 def stored(op_offset: int, half_offset: int = 1, *, writer: str = "w1") -> Sample:
@@ -125,6 +192,89 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.HANGING,
         lambda: replace(clean(), ends={(REAL, 0): (0, 1)}),
     ),
+    "a message of no half record": (Kind.PHANTOM, lambda: logs(real=[real(half_offset=5)])),
+    "another id": (Kind.ALTERED, lambda: logs(real=[real(txn_id=b"order-9")])),
+    "another partition": (
+        Kind.ALTERED,
+        lambda: logs(real=[real(partition=1)], real_partition_counts={REAL: 1}),
+    ),
+    "a half of a transaction": (
+        Kind.TORN,
+        lambda: logs(
+            half=[half(count=2), half(1, index=1, count=2)], op=[op(COMMIT, last_offset=1)]
+        ),
+    ),
+    "visible, and still on doubt": (
+        Kind.LEFT_ON_DOUBT,
+        lambda: logs(doubt=doubt("held", reason="topic-missing")),
+    ),
+    "on doubt without its content": (
+        Kind.TORN,
+        lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=())),
+    ),
+    "other bytes on doubt": (
+        Kind.ALTERED,
+        lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=(b"w",))),
+    ),
+    "committed, and on doubt as undecided": (
+        Kind.LOST,
+        lambda: logs(real=[], doubt=doubt("open")),
+    ),
+    "undecided, and on doubt as committed": (
+        Kind.PHANTOM,
+        lambda: logs(op=[], real=[], doubt=doubt("held", reason="topic-missing")),
+    ),
+    "held at rest": (
+        Kind.RESTLESS,
+        lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0))),
+    ),
+    "waits behind nobody": (
+        Kind.RESTLESS,
+        lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0))),
+    ),
+    "parked without a reason": (
+        Kind.RESTLESS,
+        lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0))),
+    ),
+    "messages of one transaction in the wrong order": (
+        Kind.OUT_OF_ORDER,
+        lambda: logs(
+            half=[half(count=2, options=RED), half(1, index=1, count=2, options=RED)],
+            op=[op(COMMIT, last_offset=1)],
+            real=[real(half_offset=1), real(1)],
+        ),
+    ),
+    "not in the order of the half messages": (
+        Kind.OUT_OF_ORDER,
+        lambda: logs(
+            **two(RED_PREPARE, COMMIT, COMMIT),
+            real=[real(half_offset=1, txn_id=b"order-2"), real(1)],
+        ),
+    ),
+    "not in the order of the decisions": (
+        Kind.OUT_OF_ORDER,
+        lambda: logs(
+            **two(RED, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]
+        ),
+    ),
+    "a held one is passed": (
+        Kind.OUT_OF_ORDER,
+        lambda: logs(
+            **two(RED, COMMIT, COMMIT),
+            real=[real(half_offset=1, txn_id=b"order-2")],
+            doubt=doubt("held", reason="topic-missing", decided_at=(0, 0), options=RED),
+        ),
+    ),
+    "a reader gets a message twice": (
+        Kind.DUPLICATE,
+        lambda: replace(clean(), witnessed=[real(), real(1)]),
+    ),
+    "a good record is kept aside": (
+        Kind.DROPPED,
+        lambda: logs(
+            doubt=[Seen(DOUBT, 0, 0, codec.kept_aside_key(Origin(HALF, 0, 0)), b"", [], 9)]
+        ),
+    ),
 }
 
 
@@ -135,3 +285,43 @@ def test_what_is_wrong_is_found(what: str) -> None:
     found = {finding.kind for finding in judge_history(plant()).findings}
 
     assert kind in found
+
+
+def test_every_place_where_the_judge_can_find_something_has_found_what_was_planted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: set[tuple[str, int]] = set()
+
+    def finding(*fields: object) -> Finding:
+        frame = sys._getframe(1)
+        if frame.f_code.co_name == "_add" and frame.f_back is not None:
+            frame = frame.f_back
+        found.add((frame.f_globals["__name__"], frame.f_lineno))
+        return Finding(*fields)  # type: ignore[arg-type]  # passed on
+
+    for module in (checker, run_checker):
+        monkeypatch.setattr(module, "Finding", finding)
+    for _, plant in PLANTED.values():
+        judge_history(plant())
+
+    places = {(module.__name__, at) for module in (checker, run_checker) for at in sites(module)}
+    assert len(places) > 25
+    assert set() == places - found
+
+
+def sites(module: ModuleType) -> list[int]:
+    """Lines that make a finding."""
+    nodes = list(ast.walk(ast.parse(inspect.getsource(module))))
+    passing_on = {
+        inner
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name == "_add"
+        for inner in ast.walk(node)
+    }
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and node not in passing_on
+        and ast.unparse(node.func) in ("Finding", "self._add")
+    ]

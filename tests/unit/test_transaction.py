@@ -134,6 +134,8 @@ SUMMARIES = st.builds(
     topics=st.sampled_from([(), ("orders",), ("orders", "stock")]),
     checked_count=st.integers(0, 99),
     answered_count=st.integers(0, 99),
+    asked_ms=st.integers(0, 1 << 40),
+    answered_number=st.integers(0, 99),
 )
 
 

@@ -19,6 +19,36 @@ OP_KINDS = (Kind.COMMIT, Kind.ROLLBACK, Kind.UNKNOWN, Kind.ABANDON)
 EVERY_PAIR = [(state, kind) for state in TxnState for kind in Kind]
 UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
 
+# The effects, written down a second time: a slip in the table must meet one here. The states are drawn in the diagram.
+OF_OTHERS = """
+                  half    commit    rollback  unknown  abandon
+open              join    try       forget    count    forget
+waiting           report  repeat    conflict  repeat   forget
+held              report  try       conflict  repeat   forget
+parked            join    try       forget    count    forget
+parked-committed  join    try       conflict  repeat   forget
+committed         report  repeat    conflict  repeat   conflict
+rolled-back       report  conflict  repeat    repeat   repeat
+"""
+OF_THE_LEDGER = {
+    "move": "keep", "park": "keep", "go": "forward", "blocked": "nothing", "incomplete": "keep",
+    "target-refuses": "keep", "record-refused": "keep", "mended": "try", "expired": "keep",
+}  # fmt: skip
+
+
+def test_every_effect_is_the_one_that_is_wanted() -> None:
+    first, *rows = [line.split() for line in OF_OTHERS.strip().splitlines()]
+    wanted = {
+        (state, kind): effect
+        for state, *effects in rows
+        for kind, effect in zip(first, effects, strict=True)
+    }
+
+    for (state, kind), (_, effect) in TRANSITIONS.items():
+        expected = wanted.pop((state.value, kind.value), None) or OF_THE_LEDGER[kind.value]
+        assert expected == effect.value, (state, kind)
+    assert {} == wanted
+
 
 @pytest.mark.parametrize(("state", "kind"), EVERY_PAIR)
 def test_a_state_and_a_kind_have_an_entry_or_are_refused(state: TxnState, kind: Kind) -> None:

@@ -7,7 +7,7 @@ try again; the rest is the client's own).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.history import TransactionHistory
@@ -377,6 +377,10 @@ class CoordinatorConnections(Protocol):
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """What the broker says of a topic now; None: there is no such topic."""
+        ...
+
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        """Those with a member, else a `TxLayerError`. Another thread than the coordinator's may ask."""
         ...
 
     def close(self) -> None:

@@ -17,12 +17,10 @@ STATE = "kept-aside"
 def aside_json(found: Aside, *, now_ms: int) -> Json:
     """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
     origin = found.origin
-    name = codec.kept_aside_key(
-        topic=origin.topic, partition=origin.partition, offset=origin.offset
-    ).decode("ascii")
+    name = codec.kept_aside_key(origin, found.line).decode("ascii")
     return {
         "state": STATE,
-        "name": name if found.line is None else f"{name}:{found.line}",
+        "name": name,
         "topic": origin.topic,
         "partition": origin.partition,
         "offset": origin.offset,

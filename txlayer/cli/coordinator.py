@@ -35,6 +35,7 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.workers import StopSignal, supervise
 
 GC_THRESHOLD = 100_000
@@ -144,6 +145,7 @@ def run(  # every option is a parameter
         doubt_after=parse_duration("--doubt-after", doubt_after) if doubt_after else None,
         start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
     )
+    check_policies(config)  # a wrong setting ends here, before any worker starts
     stop = StopSignal()
     stop.install()
     if workers > 1:
@@ -216,7 +218,7 @@ def reset(
         client_setting=client_setting,
         insecure=insecure,
     )
-    position = _position(to)
+    position = parse_position(to)
     with KafkaAdmin(config) as admin:
         kafka = KafkaNamespace(admin, topics=config.topics, files=read_topic_files())
         changes = kafka.reset_offsets(to=position, is_dry_run=True)
@@ -231,7 +233,12 @@ def reset(
     _show_reset(changes, as_json=as_json)
 
 
-def _position(text: str) -> StartPosition:
+def parse_position(text: str) -> StartPosition:
+    """What `--to` names: earliest, latest, or milliseconds since 1970.
+
+    Raises:
+        typer.BadParameter: it is none of them.
+    """
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -243,6 +250,8 @@ def _position(text: str) -> StartPosition:
             f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
         ) from exc
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    if at.timestamp() < 0:  # Kafka takes numbers below 0 for other things than times
+        raise typer.BadParameter(f"{text!r} is before 1970; earliest is what is meant")
     return int(at.timestamp() * 1000)
 
 

@@ -263,7 +263,7 @@ def show(
     elif wanted is not None:
         histories, searched = [], f"{config.topics.doubt} holds nothing under {what}"
     else:
-        start = HistoryStart(_now_ms() - milliseconds(parse_duration("--since", since)))
+        start = HistoryStart(parse_since(since, now_ms=_now_ms()))
         histories = KafkaHistoryReader(config).read(check_txn_id(what), start=start)
         searched = (
             f"half and op of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
@@ -281,6 +281,15 @@ def show(
         return
     for row in rows:
         tx_rows.console().print(tx_rows.history_tables(row))
+
+
+def parse_since(text: str, *, now_ms: int) -> int:
+    """When the time began that `--since` names; 1970 when it is longer ago, because Kafka knows no earlier time.
+
+    Raises:
+        ConfigError: it is no length of time.
+    """
+    return max(now_ms - milliseconds(parse_duration("--since", text)), 0)
 
 
 def parse_place(text: str) -> tuple[int, int] | None:

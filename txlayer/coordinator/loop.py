@@ -13,6 +13,7 @@ from typing import Any
 from txlayer.adapters.ports import Assignment, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
@@ -78,6 +79,7 @@ class Coordinator:
         self._topics = config.topics
         self._book = TargetBook(config, connections, clock=self._clock)
         self._refusals = Refusals()
+        self._presence = GroupPresence(connections, config.topics, surroundings=surroundings)
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
         self._shards: dict[int, Shard] = {}
@@ -291,10 +293,9 @@ class Coordinator:
             if ledger.unknown_topics:
                 self._book.learn(ledger.unknown_topics)
                 ledger.unknown_topics.clear()
-            line_count_max = self._refusals.line_count_max(p, self._config.batch_lines_max)
-            batch = ledger.advance(
-                line_count_max=line_count_max, byte_count_max=self._config.batch_bytes_max
-            )
+            lines_max = self._refusals.line_count_max(p, self._config.batch_lines_max)
+            bytes_max = self._config.batch_bytes_max
+            batch = ledger.advance(line_count_max=lines_max, byte_count_max=bytes_max)
             shard.pause_op_far_ahead(
                 self._group, self._topics, line_count_max=self._config.ahead_lines_max
             )
@@ -315,17 +316,18 @@ class Coordinator:
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         mended = self._book.mended()
         patience_s = self._config.misplaced_after.total_seconds()
+        moves_max = self._config.batch_moves_max
         seen = {p for p, _ in batches}
+        present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
                 ledger.mended(mended)
-            shard.look_for_misplaced(
-                self._group, self._topics, now=self._clock(), patience_s=patience_s
-            )
+            now = self._clock()
+            shard.look_for_misplaced(self._group, self._topics, now=now, patience_s=patience_s)
             if shard.is_read_to_the_ends(is_idle=is_idle):
-                ledger.due(now_ms=self._time.now_ms(), move_count_max=self._config.batch_moves_max)
-                self._has_more |= len(ledger.batch.keeps) >= self._config.batch_moves_max
+                ledger.due(now_ms=self._time.now_ms(), move_count_max=moves_max, present=present)
+                self._has_more |= len(ledger.batch.keeps) >= moves_max
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
         if self._has_more:

@@ -77,7 +77,7 @@ class Publisher:
         self._writers: list[TransactionalWriter] = []
         self._turn = 0
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
-        self._doubt_topic = config.topics.doubt
+        self._topics = config.topics
 
     def start(self) -> None:
         """Make and initialise both writers.
@@ -205,6 +205,7 @@ class Publisher:
             else:
                 self._forward_all(writer, partition, batch.forwards)
             self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
+            self._write_words(writer, partition, batch)
             self.stats.forwarded_count += len(batch.forwards)
         return kept
 
@@ -217,15 +218,24 @@ class Publisher:
                 self._put_content(writer, partition, keep.txn, content, note)
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
-            self._produce(writer, (self._doubt_topic, summary, keep.txn.key, partition, note))
+            self._produce(writer, (self._topics.doubt, summary, keep.txn.key, partition, note))
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._produce(
-                    writer, (self._doubt_topic, None, codec.content_key(txn.key, index), partition)
+                    writer, (self._topics.doubt, None, codec.content_key(txn.key, index), partition)
                 )
-            self._produce(writer, (self._doubt_topic, None, txn.key, partition))
+            self._produce(writer, (self._topics.doubt, None, txn.key, partition))
         for aside in batch.asides:
             self._put_aside(writer, partition, aside)
+
+    def _write_words(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
+        """Questions and notices to producer groups, and what the coordinator resolves by policy."""
+        topic = self._topics.check
+        for check in batch.checks.values():
+            self._produce(writer, (topic, codec.encode_check(check), codec.check_key(check)))
+        if batch.policy_lines:
+            lines = codec.encode_ops(list(batch.policy_lines.values()))
+            self._produce(writer, (self._topics.op, lines, None, partition))
 
     def _forward_all(
         self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
@@ -317,32 +327,27 @@ class Publisher:
             origin = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
             headers.append((codec.ORIGIN_HEADER, origin.encode()))
         key = codec.content_key(txn.key, content.index)
-        self._produce(writer, (self._doubt_topic, value, key, partition, note, None, 0, headers))
+        self._produce(writer, (self._topics.doubt, value, key, partition, note, None, 0, headers))
 
     def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
-        origin = aside.origin
-        key = codec.kept_aside_key(
-            topic=origin.topic, partition=origin.partition, offset=origin.offset
-        )
+        is_line = aside.line is not None
+        key = codec.kept_aside_key(aside.origin, aside.number if is_line else None)
         if aside.line is not None:
             value: bytes | None = aside.line.encode()
             headers: list[tuple[str, bytes | None]] = []
-            key += f":{aside.number}".encode()
         else:
             value, headers = codec.encode_content(
                 key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
             )
         headers.append((codec.WHY_HEADER, codec.encode_why(aside.why)))
-        self._produce(writer, (self._doubt_topic, value, key, partition, None, None, 0, headers))
+        self._produce(writer, (self._topics.doubt, value, key, partition, None, None, 0, headers))
 
     def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
         while True:
             try:
-                writer.produce(*arguments)
+                return writer.produce(*arguments)
             except BufferError:
                 writer.poll()  # the queue is full: let some of it be acknowledged
-            else:
-                return
 
 
 class _NoteOffset:

@@ -9,6 +9,7 @@ from typing import Any
 
 from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds
+from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.ranges import fetch_contents
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.ledger import Ledger
@@ -100,7 +101,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
         TopicMismatchError: one is missing, or they differ. Nothing was read.
     """
     counts = {}
-    for topic in (topics.half, topics.op, topics.doubt):
+    for topic in (topics.half, topics.op, topics.doubt, topics.check):
         limits = connections.topic_limits(topic)
         if limits is None:
             raise TopicMismatchError(
@@ -108,6 +109,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
                 topic=topic, expected="there", found="missing",
             )  # fmt: skip
         counts[topic] = limits.partition_count
+    del counts[topics.check]  # its records name the partition that they are about
     for topic, count in counts.items():
         if count != counts[topics.half]:
             raise TopicMismatchError(
@@ -142,6 +144,7 @@ def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> Ledge
         doubt_after_ms=milliseconds(config.doubt_after),
         held_age_max_ms=milliseconds(config.held_age_max),
         transaction_messages_max=config.transaction_messages_max,
+        checks=check_policies(config),
     )
 
 

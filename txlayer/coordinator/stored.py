@@ -12,6 +12,7 @@ from typing import NamedTuple
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.core.batch import Positions
+from txlayer.core.fields import whole
 from txlayer.errors import ConfigError
 
 VERSION = "1"
@@ -63,12 +64,12 @@ def decode_stored(
         return StoredPositions(
             Positions(
                 half.offset,
-                int(half_next),
+                whole(half_next),
                 op.offset,
-                int(line),
-                int(replay_offset),
-                int(replay_line),
-                int(doubt_low),
+                whole(line),
+                whole(replay_offset),
+                whole(replay_line),
+                whole(doubt_low),
             ),
             writer,
         )

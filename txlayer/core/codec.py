@@ -6,10 +6,11 @@ languages, are written down in docs/explanation/protocol.md.
 
 from __future__ import annotations
 
-import re
 from urllib.parse import quote, unquote
 
-from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, whole, wrong_form
+from txlayer.core.fields import key_hash as key_hash_of
+from txlayer.core.ids import NONCE_LENGTH, is_topic_name
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -25,9 +26,6 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-
-VERSION = "1"
-"""Version of every record of ours."""
 
 HALF_HEADER = "txl"
 """The one packed header of a half record."""
@@ -54,13 +52,6 @@ _CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS = 17
 _SUMMARY_CHECK_FIELDS = 4
 _WHY_LENGTH_MAX = 500
-_KEY_LENGTH_MAX = TXN_ID_LENGTH_MAX + 1 + NONCE_LENGTH
-_KEY_HASH = re.compile(r"[0-9a-f]{16}")
-_PARTITION_MAX = (
-    2**31 - 1
-)  # Kafka's own number of a partition; the client refuses more by an exception
-_WHOLE_MAX = 2**63 - 1  # the same for offsets and times
-_WHOLE_LENGTH_MAX = 19
 
 
 # --- half -------------------------------------------------------------------------------------------------------------
@@ -113,12 +104,12 @@ def decode_options(text: str) -> HalfOptions:
     for part in text.split(","):
         letter, value = part[:1], part[1:]
         if letter == "k":
-            key_hash = _key_hash(value)
+            key_hash = key_hash_of(value)
         elif letter == "o":
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
         elif letter in ("i", "n", "t", "m"):
-            numbers[letter] = _whole(value)
-    if numbers.get("n", 0) > _PARTITION_MAX:
+            numbers[letter] = whole(value)
+    if numbers.get("n", 0) > PARTITION_MAX:
         raise ValueError("no such partition")
     return HalfOptions(
         key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m")
@@ -131,21 +122,19 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         text = raw.decode("ascii")
         fields = text.split("|")
         if len(fields) != _HALF_FIELDS or fields[0] != VERSION:
-            return _wrong_form("half", fields, _HALF_FIELDS)
+            return wrong_form("half", fields, _HALF_FIELDS)
         # A line feed in an id or group would become a line of its own in an op record that repeats it.
         if "\n" in text:
             return Undecodable("half header: line feed")
         _, key, group, topic, part, born, options = fields
         index, _, count = part.partition("/")
         header = HalfHeader(
-            key, group, topic, _whole(index), _whole(count), _whole(born), decode_options(options)
+            key, group, topic, whole(index), whole(count), whole(born), decode_options(options)
         )
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
-    # No comma: a summary lists topics with one between them.
-    if not (
-        is_key(key) and group and topic and "," not in topic and 0 <= header.index < header.count
-    ):
+    # A name that Kafka would refuse would stop whoever asks the broker about it.
+    if not (is_key(key) and group and is_topic_name(topic) and 0 <= header.index < header.count):
         return Undecodable("half header: id, group, topic or index out of form")
     return header
 
@@ -196,7 +185,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     """One line of an op record."""
     fields = line.split("|")
     if len(fields) != _OP_FIELDS or fields[0] != VERSION:
-        return _wrong_form("op", fields, _OP_FIELDS)
+        return wrong_form("op", fields, _OP_FIELDS)
     _, letter, key, group, last, born, source, check, reason = fields
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
@@ -205,8 +194,8 @@ def decode_op(line: str) -> OpMessage | Undecodable:
         return Undecodable("op line: resolution, source, id or group out of form")
     try:
         return OpMessage(
-            resolution, key, group, _whole(last), _whole(born), who,
-            _whole(check) if check else None, is_abandon, unquote(reason),
+            resolution, key, group, whole(last), whole(born), who,
+            whole(check) if check else None, is_abandon, unquote(reason),
         )  # fmt: skip
     except ValueError as exc:
         return Undecodable(f"op line: {exc}")
@@ -234,16 +223,16 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
     try:
         fields = (raw or b"").decode("ascii").split("|")
         if len(fields) != _CHECK_FIELDS or fields[0] != VERSION:
-            return _wrong_form("check", fields, _CHECK_FIELDS)
+            return wrong_form("check", fields, _CHECK_FIELDS)
         _, letter, key, group, partition, last, born, number, text = fields
         kind = _CHECK_KINDS.get(letter)
         if kind is None or not group or (not is_key(key) if key else kind is not CheckKind.LIMIT):
             return Undecodable("check: kind, id or group out of form")
-        where = _whole(partition)
-        if where > _PARTITION_MAX:
+        where = whole(partition)
+        if where > PARTITION_MAX:
             return Undecodable("check: no such partition")
         return CheckRecord(
-            kind, key, group, where, _whole(last), _whole(born), _whole(number), unquote(text)
+            kind, key, group, where, whole(last), whole(born), whole(number), unquote(text)
         )
     except ValueError as exc:
         return Undecodable(f"check: {exc}")
@@ -269,23 +258,23 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
     try:
         fields = raw.decode("ascii").split("|")
         if len(fields) != _SUMMARY_FIELDS or fields[0] != VERSION:
-            return _wrong_form("doubt", fields, _SUMMARY_FIELDS)
+            return wrong_form("doubt", fields, _SUMMARY_FIELDS)
         (_, state, reason, group, first, last, seen, count, appended, born, key_hash, order, immunity, decided,
          moved, topics, checks) = fields  # fmt: skip
         position = None
         if decided:
             offset, _, number = decided.partition(":")
-            position = (_whole(offset), _whole(number))
-        numbers = [_whole(number) for number in checks.split("/")]
+            position = (whole(offset), whole(number))
+        numbers = [whole(number) for number in checks.split("/")]
         if len(numbers) != _SUMMARY_CHECK_FIELDS:
             raise ValueError(
                 f"{len(numbers)} numbers of checks where {_SUMMARY_CHECK_FIELDS} are due"
             )
         return DoubtSummary(
-            key, state, reason, group, _signed(first), _signed(last), _whole(seen), _whole(count), _whole(appended),
-            _whole(born), _key_hash(key_hash) if key_hash else None, _ORDERS[order],
-            _whole(immunity) if immunity else None, position,
-            _whole(moved), tuple(topics.split(",")) if topics else (), *numbers,
+            key, state, reason, group, whole(first), whole(last), whole(seen), whole(count), whole(appended),
+            whole(born), key_hash_of(key_hash) if key_hash else None, _ORDERS[order],
+            whole(immunity) if immunity else None, position,
+            whole(moved), tuple(topics.split(",")) if topics else (), *numbers,
         )  # fmt: skip
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
@@ -296,9 +285,10 @@ def content_key(key: str, index: int) -> bytes:
     return f"{key}/{index}".encode("ascii")
 
 
-def kept_aside_key(*, topic: str, partition: int, offset: int) -> bytes:
-    """The doubt key of a record that was kept aside: its origin, in four segments."""
-    return f"{_ORIGIN}/{topic}/{partition}/{offset}".encode()
+def kept_aside_key(origin: Origin, line: int | None = None) -> bytes:
+    """The doubt key of a record, or of one line of an op record, that was kept aside: its origin, in four segments."""
+    suffix = "" if line is None else f":{line}"
+    return f"{_ORIGIN}/{origin.topic}/{origin.partition}/{origin.offset}{suffix}".encode()
 
 
 def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
@@ -306,8 +296,8 @@ def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
     try:
         word, topic, partition, place = (raw or b"").decode("ascii").split("/")
         offset, colon, line = place.partition(":")
-        origin = Origin(topic, _whole(partition), _whole(offset))
-        return (origin, _whole(line) if colon else None) if word == _ORIGIN and topic else None
+        origin = Origin(topic, whole(partition), whole(offset))
+        return (origin, whole(line) if colon else None) if word == _ORIGIN and topic else None
     except ValueError:
         return None
 
@@ -321,7 +311,7 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
         key = "/".join(parts[:2])
         if not is_key(key) or len(parts) > 3:
             return None
-        return key, _whole(parts[2]) if len(parts) == 3 else None
+        return key, whole(parts[2]) if len(parts) == 3 else None
     except ValueError:
         return None
 
@@ -381,44 +371,6 @@ def decode_origin(raw: bytes) -> tuple[int, int, int, int, int] | Undecodable:
         where, part, born = raw.decode("ascii").split("|")
         partition, _, offset = where.partition(":")
         index, _, count = part.partition("/")
-        return _whole(partition), _whole(offset), _whole(index), _whole(count), _whole(born)
+        return whole(partition), whole(offset), whole(index), whole(count), whole(born)
     except ValueError as exc:
         return Undecodable(f"origin: {exc}")
-
-
-# --- shared -----------------------------------------------------------------------------------------------------------
-
-
-def is_key(key: str) -> bool:
-    """True when `key` has the form id/nonce."""
-    return (
-        NONCE_LENGTH + 1 < len(key) <= _KEY_LENGTH_MAX
-        and key[-NONCE_LENGTH - 1] == "/"
-        and key.count("/") == 1
-    )
-
-
-def _whole(text: str) -> int:
-    # int() alone takes signs, blanks, underscores and digits of other scripts: none of them is ours.
-    if not (text.isascii() and text.isdigit()) or len(text) > _WHOLE_LENGTH_MAX:
-        raise ValueError(f"{text[:20]!r} is no whole number")
-    number = int(text)
-    if number > _WHOLE_MAX:
-        raise ValueError(f"{text!r} is no whole number")
-    return number
-
-
-def _signed(text: str) -> int:
-    return -_whole(text[1:]) if text.startswith("-") else _whole(text)
-
-
-def _key_hash(text: str) -> str:
-    if _KEY_HASH.fullmatch(text) is None:
-        raise ValueError(f"{text[:20]!r} is no key hash")
-    return text
-
-
-def _wrong_form(what: str, fields: list[str], count: int) -> Undecodable:
-    if fields[0] != VERSION:
-        return Undecodable(f"{what}: unknown version {fields[0][:20]!r}")
-    return Undecodable(f"{what}: {len(fields)} fields where {count} are due")

@@ -8,6 +8,7 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Keep, ReportKind
+from txlayer.core.fields import VERSION
 from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
@@ -21,7 +22,7 @@ BORN_DIGITS_MAX = 19
 PLAIN_TAILS_MAX = 1_000
 """Tails that are remembered: under load many transactions are born in one millisecond."""
 
-_START = f"{codec.VERSION}|"
+_START = f"{VERSION}|"
 
 
 class HalfFold(Settling):
@@ -151,6 +152,8 @@ class HalfFold(Settling):
         self.content_bytes += len(record)
         self.transactions[txn.key] = txn
         self._young.append(txn)
+        if header.options.immunity_ms is not None:
+            self.schedule.add(txn)
         self.order.add(txn)
 
     def _join(

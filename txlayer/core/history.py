@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txlayer.core import codec
+from txlayer.core.fields import VERSION
 from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
@@ -112,7 +113,7 @@ class HistoryFold:
 
     def __init__(self, txn_id: str) -> None:
         self._prefix = f"{txn_id}/"
-        self._half_prefix = f"{codec.VERSION}|{txn_id}/".encode("ascii")
+        self._half_prefix = f"{VERSION}|{txn_id}/".encode("ascii")
         self._op_part = f"|{txn_id}/".encode("ascii")
         self._doubt_prefix = self._prefix.encode("ascii")
         self._traces: dict[str, _Traces] = {}

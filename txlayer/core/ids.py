@@ -37,6 +37,11 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """What Kafka accepts as the name of a topic."""
 
 
+def is_topic_name(name: str) -> bool:
+    """True when Kafka accepts `name` as the name of a topic."""
+    return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
 def uuid7(*, at_ms: int, random_bits: int) -> str:
     """A UUID of version 7 as 36 characters: 48 bits of `at_ms`, 74 bits of `random_bits` (the rest is ignored).
 

@@ -12,13 +12,15 @@ the doubt topic stands on the doubt topic itself, in the same Kafka transaction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from txlayer.core import codec
+from txlayer.core.asking import Asking
 from txlayer.core.batch import Batch, Keep, Positions, ReportKind
+from txlayer.core.fields import VERSION
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.half_fold import HalfFold
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source, Undecodable
 from txlayer.core.target import UNKNOWN_TARGET
 from txlayer.core.transaction import Content, OpPosition, Transaction, size_of
@@ -34,7 +36,7 @@ NEVER = 1 << 62
 """Beyond every offset."""
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
-_PLAIN, _PRODUCER = f"{codec.VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
+_PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
 KEY_PLACE = len(_PLAIN)
 """Where the transaction's key stands in an op line."""
 
@@ -45,7 +47,7 @@ _KINDS = {
 }
 
 
-class Ledger(HalfFold):
+class Ledger(Asking):
     """The transactions of one partition. One thread owns it; nothing in it blocks."""
 
     # --- op -----------------------------------------------------------------------------------------------------------
@@ -166,15 +168,16 @@ class Ledger(HalfFold):
                 self._settle(txn)
                 txn.content = None
             elif effect is Effect.COUNT:
-                txn.extra().answered_count += 1
-                if txn.is_in_doubt:
-                    self._keep(txn)
+                self._answered_unknown(txn, op)
             else:
                 self._carry_out_repeat(op, effect)
         self._try_those_behind()
 
     def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
-        kind = ReportKind.CONFLICT if effect is Effect.CONFLICT else ReportKind.REPEAT
+        kind = ReportKind.REPEAT
+        if effect is Effect.CONFLICT:
+            kind = ReportKind.CONFLICT
+            self._tell_refused(op)
         self._report(
             kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
         )
@@ -198,15 +201,19 @@ class Ledger(HalfFold):
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def due(self, *, now_ms: int, move_count_max: int) -> None:
-        """What follows from the time alone, into the batch: moves to doubt, the end of holding, writing again.
+    def due(
+        self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()
+    ) -> None:
+        """What follows from the time alone, into the batch: questions, moves to doubt, the end of asking and of holding.
 
-        Call it only when half and op have been read to the ends taken at assignment.
+        `present` names the producer groups that somebody answers for. Call it only when half and op have been read to
+        the ends taken at assignment.
         """
+        self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms
-        left = move_count_max
+        left = move_count_max - len(self.batch.keeps)
         for txn in self._young_ones():
-            if txn.appended_ms > born_before_ms or not left:
+            if txn.appended_ms > born_before_ms or left <= 0:
                 break
             if txn.key not in self.batch.keeps:
                 txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
@@ -217,7 +224,7 @@ class Ledger(HalfFold):
         self._mended.extend(self.shelf.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
-        for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[:left]:
+        for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[: max(left, 0)]:
             txn.state, _ = transition(txn.state, Kind.EXPIRED, txn_id=txn.key)
             txn.extra().reason = ParkReason.HELD_TOO_LONG
             self.shelf.held.pop(txn.key)
@@ -225,7 +232,7 @@ class Ledger(HalfFold):
             self._keep(txn)
             self._report(ReportKind.PARKED, txn.key, ParkReason.HELD_TOO_LONG.value)
             left -= 1
-        for txn in self.shelf.to_write_again(left):
+        for txn in self.shelf.to_write_again(max(left, 0)):
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
         self._try_those_behind()
 
@@ -236,17 +243,13 @@ class Ledger(HalfFold):
 
     def give_up_waiting_for_half(self) -> None:
         """The next op line names a place beyond half's end and nothing came there: it is misplaced."""
-        offset, _, lines = self._ops[0]
-        number = self.op_next[1] if offset == self.op_next[0] else 0
-        op = codec.decode_op(lines[number])
-        key = "" if isinstance(op, Undecodable) else op.key
+        offset, number = self.op_next  # `advance` stopped at this line
+        line = self._ops[0][2][number]
+        op = codec.decode_op(line)
+        assert isinstance(op, OpMessage)  # else it would name no place
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-        self._keep_aside(self.settings.op_topic, offset, why, line=lines[number], number=number)
-        if (
-            not isinstance(op, Undecodable)
-            and key not in self.transactions
-            and self._recent_state(key) is None
-        ):
+        self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
+        if op.key not in self.transactions and self._recent_state(op.key) is None:
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), self.op_next, []
             )
@@ -312,6 +315,7 @@ class Ledger(HalfFold):
             self.shelf.put_restored(txn)
             self.unknown_topics.update(topic for topic in txn.topics if topic not in self.targets)
             self.newest_ms = max(self.newest_ms, txn.extra().moved_ms)
+        self.schedule.restore(self.transactions.values())
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
@@ -343,13 +347,18 @@ class Ledger(HalfFold):
 
     def _young_ones(self) -> Iterator[Transaction]:
         """The unsettled ones in half, oldest first."""
-        young = self._young
-        while young and (young[0].state in SETTLED or young[0].is_in_doubt):
-            young.popleft()
+        old, young = self._old, self._young
+        for queue in (old, young):
+            while queue and _is_elsewhere(queue[0]):
+                queue.popleft()
         in_half_count = len(self.transactions) - self.shelf.count
-        if len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
+        if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all that settled behind it in memory.
-            self._young = young = deque(
-                t for t in young if t.state not in SETTLED and not t.is_in_doubt
-            )
-        return (t for t in young if t.state not in SETTLED and not t.is_in_doubt)
+            self._old = old = deque(t for t in old if not _is_elsewhere(t))
+            self._young = young = deque(t for t in young if not _is_elsewhere(t))
+        return (t for t in chain(old, young) if not _is_elsewhere(t))
+
+
+def _is_elsewhere(txn: Transaction) -> bool:
+    """True when half need not be read again for it."""
+    return txn.state in SETTLED or txn.is_in_doubt

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from txlayer.core.batch import Batch, Keep, KeptAside, Report, ReportKind
+from txlayer.core.checks import CheckPolicies, CheckSchedule
 from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import Origin, ParkReason, Undecodable
@@ -39,6 +40,7 @@ class LedgerSettings:
     doubt_after_ms: int
     held_age_max_ms: int
     transaction_messages_max: int
+    checks: CheckPolicies = field(default_factory=CheckPolicies)
 
 
 class Settling:
@@ -76,9 +78,12 @@ class Settling:
         self.is_replaying = False
         self._replay_low = 0  # where the replay of half began
         self.shelf = DoubtShelf()
-        self._young: deque[Transaction] = (
-            deque()
-        )  # in half, by offset; settled and moved ones are dropped lazily
+        self.schedule = CheckSchedule(settings.checks)
+        # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
+        self._old: deque[Transaction] = deque()
+        self._young: deque[Transaction] = deque()
+        self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
+        self._limits_looked_at_ms = 0
         self._twins: deque[tuple[int, int, OpPosition]] = (
             deque()
         )  # offset of a second copy, and where its transaction began
@@ -176,6 +181,8 @@ class Settling:
         if txn.content is not None:
             self.content_bytes -= size_of(txn)
         self.batch.keeps.pop(txn.key, None)
+        self.batch.checks.pop(txn.key, None)
+        self.batch.policy_lines.pop(txn.key, None)
         self.shelf.held.pop(txn.key, None)
         if txn.is_in_doubt:
             self.shelf.ended()

@@ -6,6 +6,7 @@ so nothing is altered whose effect nobody has thought about.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,9 @@ from txlayer.errors import ConfigError
 
 PARTITION_COUNT = 8
 """Half, op and doubt of a new namespace: two coordinators on four cores are busy with it, and it is fixed for life."""
+
+
+_NAME = re.compile(r"([A-Za-z0-9._-]|\{(namespace|group|topic)\})+")
 
 
 class SettingRule(Enum):
@@ -95,6 +99,14 @@ class TopicSpec:
         )
         partitions.refuse_others("count", "why")
         table.refuse_others("name", "holds", "partitions", "settings")
+        for text in (spec.name, *(s.above.topic for s in spec.settings if s.above is not None)):
+            if _NAME.fullmatch(text) is None:
+                raise ConfigError(
+                    origin,
+                    name="name",
+                    value=text,
+                    expected="letters, digits, . _ - and {namespace}, {group}, {topic}",
+                )
         return spec
 
     def desired(

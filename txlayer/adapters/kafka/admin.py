@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -32,6 +33,11 @@ from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import LifecycleError, RetriableError
 
+_STATES_WITH_MEMBERS = {
+    ConsumerGroupState.STABLE,
+    ConsumerGroupState.PREPARING_REBALANCING,
+    ConsumerGroupState.COMPLETING_REBALANCING,
+}
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -180,6 +186,15 @@ class KafkaAdmin:
             for m in answer.members
         )
         return GroupState(answer.state.name.lower(), members)
+
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of `groups` that have a member now."""
+        # One question for all of them, and not to each group's own coordinator: it may just be moving.
+        future = self._connection.client().list_consumer_groups(
+            states=_STATES_WITH_MEMBERS, **self._connection.limits()
+        )
+        answer = self._connection.wait(future, resource="consumer groups", operation="list groups")
+        return frozenset(groups) & {listing.group_id for listing in answer.valid}
 
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False

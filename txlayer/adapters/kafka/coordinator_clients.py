@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
@@ -26,6 +26,7 @@ class KafkaCoordinatorConnections:
     def __init__(self, config: CoordinatorConfig) -> None:
         self._config = config
         self._admin = KafkaAdmin(config, timeout_ms=ANSWER_MS)
+        self._watch = KafkaAdmin(config, timeout_ms=ANSWER_MS)  # asked from another thread
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers; says every few seconds that it is still waiting.
@@ -109,6 +110,15 @@ class KafkaCoordinatorConnections:
         """
         return self._admin.topic_limits(topic)
 
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        """Those consumer groups that somebody is a member of. Another thread than the coordinator's may ask.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: nobody said.
+        """
+        return self._watch.groups_with_members(groups)
+
     def close(self) -> None:
-        """Give the admin client back."""
+        """Give the admin clients back."""
         self._admin.close()
+        self._watch.close()

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.error_codes import PASSING_CODES
-from txlayer.adapters.kafka.client import assign, group_consumer
+from txlayer.adapters.kafka.client import assign, group_consumer, readable
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.adapters.translation import translate_read_error
@@ -112,7 +112,7 @@ class KafkaGroupReader:
             raise failure
         if any(map(_error_of, records)):
             records = [r for r in records if not self._is_error(r)]
-        return records
+        return readable(records)
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, last stable offset).

@@ -102,6 +102,16 @@ class MemoryAdmin:
 
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of `groups` that have a member now."""
+        cluster = self._link.cluster
+
+        def look() -> frozenset[str]:
+            cluster.begin()
+            return frozenset(name for name in groups if cluster.group(name).members)
+
+        return self._ask("ListGroups", look, resource="consumer groups", operation="list groups")
+
     def group(self, group: str) -> GroupState:
         """Who is a member of a consumer group and reads what."""
         cluster = self._link.cluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from txlayer.adapters.history import LogHistoryReader
@@ -136,6 +136,10 @@ class MemoryCoordinatorConnections:
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """What the broker says of a topic now; None: there is no such topic."""
         return self._admin.topic_limits(topic)
+
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        """Those consumer groups that somebody is a member of."""
+        return self._admin.groups_with_members(groups)
 
     def close(self) -> None:
         """Nothing is shared."""

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from sqlalchemy import DateTime, Engine, Table, delete, func, select
 
+from txlayer.config import CoordinatorConfig
 from txlayer.errors import UsageError
 
-TRANSACTION_AGE_MAX = timedelta(hours=72)
+TRANSACTION_AGE_MAX = CoordinatorConfig().transaction_age_max
 """Counted from the end of the immunity: nobody is asked about an older transaction."""
 
 AGE_MARGIN = timedelta(days=1)

@@ -1,0 +1,47 @@
+"""The page of faults is what the tests say, and every test that it names can be collected."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.guards import GUARDS
+from tests.support import fault_page
+from tests.support.checker import Kind
+from tests.support.fault_matrix import MATRIX
+from tests.unit.test_run_checker import PLANTED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_of_faults_is_made_from_the_tests() -> None:
+    assert fault_page.page() == fault_page.PAGE.read_text("utf-8"), fault_page.COMMAND
+
+
+def test_every_fault_is_covered_or_says_why_not() -> None:
+    assert [] == [row.fault for row in MATRIX if not row.tests and not row.missing]
+    assert len(MATRIX) == len({(row.where, row.fault) for row in MATRIX})
+    assert len(MATRIX) > 40
+
+
+def test_every_test_that_covers_a_fault_is_there() -> None:
+    named = {f"tests/{test}" for row in MATRIX for test in row.tests}
+    files = sorted({name.partition("::")[0] for name in named})
+
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    collected = {line.partition("[")[0] for line in listed.stdout.splitlines() if "::" in line}
+    assert set() == named - collected, listed.stdout[-2000:]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_invariant_has_been_seen_red_by_itself(kind: Kind) -> None:
+    by_guard = {frozenset({kind})} & {guard.kinds for guard in GUARDS}
+
+    assert by_guard or kind in {planted for planted, _ in PLANTED.values()}

@@ -1,0 +1,201 @@
+"""Questions about transactions whose resolution never came, from a real coordinator over a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.answering import Listener
+from tests.support.arena import Arena, make_arena
+from tests.support.crafted import GROUP, Crafted
+from tests.support.doubt import read_doubt
+from tests.support.logs import header, read_log
+from tests.support.processes import CoordinatorProcess
+from tests.support.waiting import wait_until
+from txlayer.core import codec
+from txlayer.core.messages import CheckKind, DoubtSummary, OpMessage, Resolution, Source
+
+pytestmark = [pytest.mark.kafka, pytest.mark.promise("P7")]
+
+COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
+QUICK = {
+    "session_timeout": "1.5s", "check_immunity": "500ms", "check_interval": "500ms",
+    "check_interval_max": "1s",
+}  # fmt: skip
+
+
+@pytest.fixture
+def arena(broker: Broker) -> Arena:
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def crafted(arena: Arena) -> Crafted:
+    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+
+
+@contextmanager
+def coordinator(arena: Arena, log_file: Path, **settings: str) -> Iterator[CoordinatorProcess]:
+    with CoordinatorProcess(
+        arena.servers, arena.namespace, log_file=log_file, settings={**QUICK, **settings}
+    ) as started:
+        started.wait_for("partitions.taken_over")
+        yield started
+
+
+def summaries(arena: Arena) -> dict[str, DoubtSummary]:
+    return read_doubt(arena.servers, arena.topics.doubt).summaries
+
+
+def heard(group: Listener, number: int) -> bool:
+    return number in [question.number for question in group.listen()]
+
+
+def visible(arena: Arena) -> list[str]:
+    target = arena.targets[0]
+    records = read_log(arena.servers, [target])[target]
+    return sorted((header(r.headers, "txl-id") or b"").decode() for r in records)
+
+
+def test_who_is_asked_answers_with_an_op_and_is_not_asked_again(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    with (
+        coordinator(arena, tmp_path / "log"),
+        Listener(arena.servers, arena.topics, GROUP) as group,
+    ):
+        wait_until(group.listen, within=30, what="the group is asked")
+        question = group.heard[0]
+        crafted.op(placed, COMMIT, source=Source.CHECK, check_number=question.number)
+        wait_until(lambda: visible(arena) == ["left"], within=30, what="it is forwarded")
+        arena.wait_until_applied(within=30)
+        asked_count = len(group.listen())
+        assert (placed.key, placed.partition, placed.offsets[-1], 1) == (
+            question.key, question.partition, question.last_offset, question.number,
+        )  # fmt: skip
+        assert arena.targets[0] == question.text
+        assert asked_count == len(group.listen())
+    assert {} == summaries(arena)
+
+
+def test_a_group_without_members_is_not_asked_until_somebody_comes(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    crafted.half("left/00000001", arena.targets[0])
+    with coordinator(arena, tmp_path / "log", doubt_after="2s"):
+        wait_until(
+            lambda: len(summaries(arena)) == 1,
+            within=30,
+            what="it is old enough for doubt",
+        )
+        assert [] == read_log(arena.servers, [arena.topics.check])[arena.topics.check]
+
+        with Listener(arena.servers, arena.topics, GROUP) as group:
+            wait_until(group.listen, within=30, what="the group is asked")
+            assert 1 == group.heard[0].number
+
+
+def test_a_coordinator_killed_after_asking_leaves_the_count_to_its_successor(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    crafted.half("left/00000001", arena.targets[0])
+    with Listener(arena.servers, arena.topics, GROUP) as group:
+        with coordinator(arena, tmp_path / "first") as first:
+            wait_until(group.listen, within=30, what="the group is asked")
+            first.kill()
+        with coordinator(arena, tmp_path / "second"):
+            wait_until(lambda: len(group.listen()) >= 4, within=30, what="it is asked again")
+
+    numbers = [question.number for question in group.heard]
+    assert list(range(1, len(numbers) + 1)) == numbers
+
+
+def test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles_it(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    with (
+        coordinator(arena, tmp_path / "log", check_max="2"),
+        Listener(arena.servers, arena.topics, GROUP) as group,
+    ):
+        for number in (1, 2):
+            wait_until(partial(heard, group, number), within=30, what="a question")
+            crafted.op(placed, UNKNOWN, source=Source.CHECK, check_number=number)
+        wait_until(
+            lambda: [s.reason for s in summaries(arena).values()] == ["checks-exhausted"],
+            within=30,
+            what="it is parked",
+        )
+        assert [] == visible(arena)
+
+        crafted.op(placed, COMMIT)
+        wait_until(lambda: visible(arena) == ["left"], within=30, what="it is forwarded")
+
+
+def test_the_policy_rollback_is_a_line_of_the_op_log(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    kept = crafted.half("kept/00000001", arena.targets[0], group="patient")
+    with coordinator(
+        arena, tmp_path / "log", transaction_age_max="1s", unresolved="rollback",
+        group_policies="patient.unresolved=park",
+    ):  # fmt: skip
+        wait_until(
+            lambda: {kept.key: "too-old"} == {k: s.reason for k, s in summaries(arena).items()},
+            within=30,
+            what="one is rolled back, one parked",
+        )
+
+    lines = [
+        codec.decode_op(line)
+        for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]
+        for line in (record.value or b"").decode().splitlines()
+    ]
+    said = [
+        (op.resolution, op.key, op.source, op.reason) for op in lines if isinstance(op, OpMessage)
+    ]
+    assert [(ROLLBACK, placed.key, Source.POLICY, "too-old")] == said
+    assert [] == visible(arena)
+
+
+@pytest.mark.promise("P4")
+def test_a_late_commit_after_a_rollback_by_check_is_refused_and_the_group_is_told(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    with (
+        coordinator(arena, tmp_path / "log") as started,
+        Listener(arena.servers, arena.topics, GROUP) as group,
+    ):
+        wait_until(group.listen, within=30, what="the group is asked")
+        crafted.op(placed, ROLLBACK, source=Source.CHECK, check_number=1)
+        crafted.op(placed, COMMIT)
+        wait_until(lambda: group.listen(CheckKind.REFUSED), within=30, what="the refusal is told")
+        (told,) = group.listen(CheckKind.REFUSED)
+
+        assert (placed.key, "COMMIT by producer") == (told.key, told.text)
+        started.wait_for("transaction.conflict")
+    assert [] == visible(arena)
+
+
+def test_too_many_open_transactions_are_told_to_their_group_alone(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    options = codec.decode_options("k000000000123456789abcdef"[:17])
+    for number in range(5):
+        crafted.half(f"left-{number}/00000001", arena.targets[0], options=options)
+    with (
+        coordinator(arena, tmp_path / "log", open_count_max="5"),
+        Listener(arena.servers, arena.topics, GROUP) as group,
+    ):
+        wait_until(lambda: group.listen(CheckKind.LIMIT), within=40, what="the limit is told")
+        told = group.listen(CheckKind.LIMIT)[0]
+
+    assert ("", "on", 5) == (told.key, told.text, told.number)

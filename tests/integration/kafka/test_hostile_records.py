@@ -1,0 +1,94 @@
+"""Records that Python's own client could not write, or whose words Kafka would refuse: nobody may stop at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.raw import RawWriter
+from tests.support.running import RunningCoordinator
+from tests.support.strange_headers import write_with_header
+from tests.support.waiting import wait_until
+from txlayer.config import CoordinatorConfig
+from txlayer.core import codec
+from txlayer.core.messages import NO_OPTIONS, HalfHeader
+
+pytestmark = pytest.mark.kafka
+
+IMPOSSIBLE = ("two words", ".", "..", "x" * 250, "a\0b", "\0", "\x1b[2J", "a/b")
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Arena:
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
+    config = CoordinatorConfig(
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        session_timeout=timedelta(seconds=3),
+    )
+    with RunningCoordinator(config) as running:
+        yield running
+        assert 0 == running.coordinator.rebuild_count
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"txl\xff", b"\xed\xb3\xa9"])
+def test_a_header_whose_name_is_no_text_stops_nobody(
+    arena: Arena, coordinator: RunningCoordinator, name: bytes
+) -> None:
+    raw = RawWriter(arena)
+    strange = raw.half_end(0)
+
+    write_with_header(arena.servers, arena.topics.half, 0, name=name, value=b"strange")
+    good = raw.prepare((arena.targets[0], b"k", b"v"), key=raw.key_in(0))
+    raw.commit(good)
+
+    arena.wait_until_visible(good.txn_id)
+    assert coordinator.failure is None
+    assert b"strange" == kept_aside(arena, strange)
+
+
+@pytest.mark.parametrize("topic", IMPOSSIBLE)
+def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(
+    arena: Arena, coordinator: RunningCoordinator, topic: str
+) -> None:
+    raw = RawWriter(arena)
+    key = raw.key_in(0)
+    header = codec.encode_half_header(HalfHeader(key, "g", topic, 0, 1, 5, NO_OPTIONS))
+
+    offset = raw.half(0, b"strange", headers=[(codec.HALF_HEADER, header)])
+    good = raw.prepare((arena.targets[0], b"k", b"v"), key=raw.key_in(0))
+    raw.commit(good)
+
+    arena.wait_until_visible(good.txn_id)
+    assert coordinator.failure is None
+    assert b"strange" == kept_aside(arena, offset)
+
+
+def test_a_thousand_headers_are_forwarded_as_they_are(
+    arena: Arena, coordinator: RunningCoordinator
+) -> None:
+    raw = RawWriter(arena)
+    headers: list[tuple[str, bytes | None]] = [(f"name-{n % 7}", b"%d" % n) for n in range(1_000)]
+
+    mine = raw.prepare((arena.targets[0], b"k", b"v"), headers=headers)
+    raw.commit(mine)
+
+    (record,) = arena.wait_until_visible(mine.txn_id)
+    assert coordinator.failure is None
+    assert headers == record.headers[:1_000]
+
+
+def kept_aside(arena: Arena, offset: int) -> bytes | None:
+    """The value of a record of half's first partition as doubt holds it."""
+    name = f"origin/{arena.topics.half}/0/{offset}"
+    wait_until(lambda: name in arena.doubt().asides, within=20, what="kept aside")
+    kept = arena.doubt().asides[name]
+    return codec.decode_content(value=kept.value, headers=kept.headers)[1]

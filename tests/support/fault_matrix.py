@@ -1,0 +1,311 @@
+"""Which fault is covered by which tests, row by row, and what is not covered and why. docs/explanation/faults.md is made of it.
+
+`python -m tests.support.fault_page` writes the page; tests/docs/test_faults_page.py holds it to this table and collects
+every test that is named here. Whoever writes a test of a fault names it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault."""
+
+    where: str
+    fault: str
+    outcome: str
+    """What must happen."""
+    tests: tuple[str, ...] = ()
+    """Node ids below tests/, without parameters."""
+    missing: str = ""
+    """What is not covered, and why; empty: all of it is."""
+
+
+_SAFETY = "simulation/test_safety.py::test_promises_hold_in_worlds_with_faults"
+_LIVENESS = (
+    "simulation/test_liveness.py::test_a_healed_world_comes_to_rest_whatever_happened_before"
+)
+_CHAOS = "e2e/chaos.py::test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails"
+_KILLS = (
+    "e2e/test_coordinator_crash.py::test_twenty_kills_at_random_moments_lose_and_double_nothing"
+)
+_ZOMBIE = "e2e/test_zombie.py::test_a_zombie_that_wakes_up_writes_nothing"
+_STORM = (
+    "e2e/test_rebalance.py::test_two_workers_lose_and_double_nothing_while_others_join_and_leave"
+)
+_BROKER = "e2e/test_broker_crash.py::test_a_broker_that_dies_and_comes_back_costs_nothing"
+_INPUT = "integration/kafka/test_coordinator_input.py::"
+_TARGETS = "integration/kafka/test_coordinator_targets.py::"
+_HOSTILE = "integration/kafka/test_hostile_records.py::"
+_ANYTHING = "fuzz/test_fuzz.py::test_no_input_stops_a_target"
+
+_NO_CHECKS = "Check-back is not built yet: until then it stays open, whole on doubt, for a person."
+_NO_CONSUMERS = "Consumers are not built yet."
+_NO_DOCTOR = "The command that examines a cluster is not built yet."
+
+PRODUCER = (
+    Row(
+        "producer", "kill -9 before its half messages are acknowledged",
+        "Nothing is visible; half messages that did arrive stay undecided and settle later.",
+        (_SAFETY, "unit/test_steps_refused.py::test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back"),
+        f"As a real process it is killed in the demo's shop alone, not here. {_NO_CHECKS}",
+    ),
+    Row(
+        "producer", "kill -9 between the local commit and its op",
+        "Nothing is visible until somebody resolves it; then it is forwarded once.",
+        (_SAFETY, _LIVENESS, "unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free"),
+        _NO_CHECKS,
+    ),
+    Row(
+        "producer", "its op is stored, the answer is lost",
+        "The client repeats without doubling; one decision, forwarded once.",
+        (_SAFETY, _CHAOS, "unit/test_memory_kafka.py::test_a_repeated_produce_is_stored_once",
+         "unit/test_steps_refused.py::test_an_op_line_that_nobody_acknowledged_is_sent_again"),
+    ),
+    Row(
+        "producer", "frozen, and goes on after others decided",
+        "Its late op is reported and changes nothing.",
+        (_SAFETY, "unit/test_ledger.py::test_the_first_decision_stands_and_a_contrary_one_is_reported",
+         "integration/kafka/test_producer.py::test_status_tells_what_became_of_a_transaction"),
+    ),
+    Row(
+        "producer", "a commit and a rollback of one transaction", "The first in the op log wins, also over a restart.",
+        ("integration/kafka/test_decisions.py::test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart",
+         _INPUT + "test_a_rollback_after_the_commit_is_reported_and_changes_nothing",
+         _INPUT + "test_a_commit_after_the_rollback_is_reported_and_forwards_nothing"),
+    ),
+    Row(
+        "producer", "its clock is a day off", "Ages count by the broker's clock; a time from the future becomes now.",
+        (_SAFETY, _INPUT + "test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing",
+         _INPUT + "test_a_message_from_the_future_is_forwarded_with_the_time_of_now"),
+    ),
+)  # fmt: skip
+
+COORDINATOR = (
+    Row(
+        "coordinator", "kill -9 at any step", "No loss, no duplicate; a successor takes over.",
+        (_KILLS, _SAFETY, _CHAOS, "integration/kafka/test_overview.py::test_after_a_coordinator_was_killed_it_is_what_is_neither_rolled_back_nor_visible",
+         "unit/test_ledger_restart.py::test_a_batch_whose_answer_is_lost_is_there_or_is_made_again"),
+    ),
+    Row(
+        "coordinator", "frozen beyond its session, then goes on", "It is fenced and writes nothing.",
+        (_ZOMBIE, _SAFETY, _CHAOS, "contract/test_offsets.py::test_a_stale_generation_is_refused_and_stores_nothing",
+         "contract/test_fencing.py::test_a_fenced_writers_commit_is_refused_and_its_records_stay_hidden"),
+    ),
+    Row(
+        "coordinator", "frozen inside a Kafka transaction",
+        "Readers wait no longer than its time-out, or until a successor fences it.",
+        (_ZOMBIE, _SAFETY, "contract/test_isolation.py::test_a_transaction_that_hangs_is_aborted_by_the_broker_and_its_writer_fenced"),
+    ),
+    Row(
+        "coordinator", "two with one transactional id", "The older one is fenced, nothing is damaged.",
+        ("contract/test_fencing.py::test_a_fenced_writers_next_record_is_refused",
+         "contract/test_fencing.py::test_an_idle_writer_that_was_fenced_finds_out_in_its_next_kafka_transaction",
+         "simulation/test_guards.py::test_a_world_is_clean_with_a_guard_and_red_without"),
+    ),
+    Row(
+        "coordinator", "many join and leave all the time", "Work goes on; nothing is doubled; half and op are shared alike.",
+        (_STORM, _SAFETY, "contract/test_groups.py::test_members_share_two_topics_alike_in_runs",
+         "unit/test_memory_groups.py::test_every_partition_has_one_member_and_equal_topics_are_shared_alike"),
+    ),
+    Row(
+        "coordinator", "a batch that takes longer than the group waits", "It loses its share, gives up and starts over.",
+        (_SAFETY, "unit/test_memory_kafka.py::test_a_member_whose_client_runs_keeps_its_share_without_reading_until_the_poll_interval",
+         "unit/test_memory_groups.py::test_who_does_not_join_again_in_time_is_left_out_although_it_beats"),
+        "Not on a real broker: its poll interval is five minutes.",
+    ),
+    Row(
+        "coordinator", "short of memory", "What it keeps is bounded; it is fetched again when it is needed.",
+        (_SAFETY, "unit/test_ledger_half.py::test_content_that_was_dropped_is_fetched_when_it_is_needed",
+         "unit/test_ledger_half.py::test_settled_transactions_do_not_pile_up_behind_an_open_one",
+         "unit/test_ledger_held.py::test_a_key_with_very_many_waits_on_doubt",
+         "unit/test_quick_path.py::test_the_headers_remembered_for_the_quick_way_are_bounded"),
+        "No process runs under a limit of the operating system; an end by that limit is a kill -9 like any other.",
+    ),
+    Row(
+        "coordinator", "an exception in users' code", "It comes out as it was, and decides nothing.",
+        ("unit/test_producer_futures.py::test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided",
+         "unit/test_producer_encoding.py::test_a_serializers_own_exception_comes_out_as_it_is"),
+        "Coordinators call no users' code.",
+    ),
+    Row(
+        "coordinator", "its own disk is full", "It keeps forwarding, or stops loudly.", (),
+        "It writes no file: what it knows is in Kafka. Its log goes to the standard error stream.",
+    ),
+)  # fmt: skip
+
+CONSUMER = (
+    Row("consumer", "kill -9 while it handles a message", "It comes again; the inbox makes it once.", (), _NO_CONSUMERS),
+    Row("consumer", "slow, rebalances", "No loss.", (), _NO_CONSUMERS),
+    Row(
+        "consumer", "reads uncommitted by mistake", "It sees what may never count; that is documented.",
+        ("contract/test_isolation.py::test_a_reader_of_what_is_not_committed_sees_it_at_once",), _NO_DOCTOR,
+    ),
+)  # fmt: skip
+
+BROKER = (
+    Row(
+        "broker", "kill -9, also of the one that leads the group or the Kafka transactions",
+        "Asked again inside; a pause, no loss, no duplicate.",
+        (_BROKER, _CHAOS, _SAFETY,
+         "integration/kafka/test_producer_faults.py::test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes_on_after_it",
+         "integration/kafka/test_local_broker.py::test_three_brokers_lose_one_and_go_on"),
+        "Of three brokers one is killed by `make chaos`, which `make test` does not run yet.",
+    ),
+    Row(
+        "broker", "frozen for seconds, requests sent again late", "The producer is replaced; no Kafka transaction is torn.",
+        (_CHAOS, _SAFETY,
+         "contract/test_faults.py::test_a_late_end_commits_a_part_of_the_writers_next_kafka_transaction",
+         "integration/kafka/test_coordinator_guard.py::test_a_late_end_of_an_earlier_kafka_transaction_does_not_end_a_later_one",
+         "integration/kafka/test_coordinator_guard.py::test_late_offsets_of_an_earlier_kafka_transaction_do_not_replace_newer_ones",
+         "integration/kafka/test_producer_faults.py::test_an_interrupt_ends_a_wait_for_a_broker_that_hangs"),
+    ),
+    Row(
+        "broker", "all of them down", "Producers wait with bounded buffers and say so; coordinators go on by themselves.",
+        (_BROKER, _SAFETY, _LIVENESS,
+         "integration/kafka/test_producer_faults.py::test_no_broker_at_the_start_is_told_within_its_time",
+         "integration/kafka/test_producer_faults.py::test_close_gives_up_within_its_time_when_the_broker_is_away",
+         "unit/test_memory_kafka.py::test_brokers_that_are_down_answer_nobody_and_take_no_session_with_them"),
+        "15 seconds, not 60; `E2E_BROKER_AWAY_S` makes it longer.",
+    ),
+    Row(
+        "broker", "fewer replicas in sync than must be", "Refused and asked again, then given up; no loss.", (_SAFETY,),
+        "By injected answers alone; no test stops two of three brokers yet.",
+    ),
+    Row(
+        "broker", "its disk is full", "After the repair everything goes on.", (),
+        "Not built: it needs a file system of a fixed size, which takes rights that a test has not.",
+    ),
+    Row(
+        "broker", "a topic is deleted; partitions are added to one of half and op",
+        "The namespace stops loudly; a target that is gone holds its transactions until it is back.",
+        (_TARGETS + "test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back",
+         "integration/kafka/test_topics.py::test_half_and_op_with_unequal_partitions_are_reported_and_left",
+         "integration/kafka/test_producer_refusals.py::test_half_and_op_of_unlike_partition_counts_are_refused",
+         "contract/test_topics.py::test_a_topic_that_is_deleted_under_its_writer_ruins_its_kafka_transaction"),
+        "Partitions that are added while a coordinator runs: it looks at every new assignment, which no test changes yet.",
+    ),
+    Row(
+        "broker", "an internal topic is not available", "Asked again with a pause, and an alarm.", (_SAFETY, _CHAOS),
+        "By injected answers, and by killing whoever leads it; the alarm is a log line until there are metrics.",
+    ),
+)  # fmt: skip
+
+NETWORK = (
+    Row(
+        "network", "connections cut", "As when the other side dies: no loss, no duplicate.",
+        (_CHAOS, _SAFETY, "contract/test_whole.py::test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_doubled",
+         "contract/test_faults.py::test_a_member_that_is_cut_off_loses_its_session_and_its_share",
+         "contract/test_faults.py::test_a_lost_answer_is_asked_for_again_without_a_word_and_nothing_is_doubled"),
+        "Not between brokers: their replication is Kafka's own.",
+    ),
+    Row(
+        "network", "one direction lost, connections half open", "A time-out, a new connection, a bounded pause.",
+        (_CHAOS, _SAFETY), "Bytes are held back by a proxy; no packet filter is used.",
+    ),
+    Row("network", "loss of packets, latency, little bandwidth", "Slower and right.", (_CHAOS, _SAFETY),
+        "Latency by a proxy; neither loss of packets (the kernel repeats them) nor bandwidth."),
+    Row(
+        "network", "a broker's name or advertised address is wrong", "A clear line in the log.",
+        ("integration/kafka/test_local_broker.py::test_a_proxied_listener_leads_its_clients_to_the_proxy",
+         "integration/kafka/test_admin.py::test_a_broker_that_is_down_is_told_with_address_and_time"),
+        f"An address that is advertised and cannot be reached shows as a broker that is down. {_NO_DOCTOR}",
+    ),
+)  # fmt: skip
+
+CLOCK = (
+    Row(
+        "clock", "a coordinator's is wrong or jumps back", "Nothing but log lines follows from its wall clock.",
+        (_SAFETY, "unit/test_memory_threads.py::test_the_brokers_clock_can_be_moved_and_the_clients_cannot",
+         "unit/test_ledger_restart.py::test_the_newest_time_does_not_go_back",
+         "unit/test_tx_rows.py::test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing"),
+        "Wall clocks of the simulation are a day off and their rates differ; a jump while a real process runs is not tested.",
+    ),
+)  # fmt: skip
+
+CHECK = (
+    Row("check handler", "slow, silent, garbage, unknown, changes its mind", "Limits, then the policy.",
+        ("unit/test_ledger.py::test_an_unknown_is_counted_as_an_answer", _INPUT + "test_an_unknown_decides_nothing"),
+        "Check-back is not built yet; the ledger's part of it is there."),
+    Row("check handler", "no instance of a group for hours", "Open transactions are kept.",
+        ("unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free",
+         "unit/test_ledger_doubt.py::test_old_doubt_records_are_written_again_before_a_restart_becomes_slow"), _NO_CHECKS),
+)  # fmt: skip
+
+DATA = (
+    Row(
+        "data", "garbage: no header, an unknown version, not UTF-8, no id, a thousand headers",
+        "Kept aside with its origin; others pass; nobody ends in a loop of crashes.",
+        (_INPUT + "test_garbage_on_half_is_kept_aside_with_its_bytes", _INPUT + "test_garbage_on_op_is_kept_aside",
+         _INPUT + "test_a_wrong_line_among_right_ones_is_kept_aside_alone",
+         "fuzz/test_whole_system.py::test_garbage_on_every_topic_stops_no_coordinator", _ANYTHING,
+         _HOSTILE + "test_a_header_whose_name_is_no_text_stops_nobody",
+         _HOSTILE + "test_a_thousand_headers_are_forwarded_as_they_are",
+         "unit/test_codec_garbage.py::test_a_half_header_out_of_form_says_why", _SAFETY),
+    ),
+    Row(
+        "data", "a message that its topic refuses, or too large with its headers", "Found, parked with its reason; the rest goes on.",
+        (_TARGETS + "test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest_goes_on",
+         _TARGETS + "test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried",
+         "unit/test_batch.py::test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place", _SAFETY),
+    ),
+    Row(
+        "data", "one id twice", "Two transactions.",
+        (_INPUT + "test_two_attempts_with_one_id_know_nothing_of_each_other",
+         "unit/test_ledger_half.py::test_a_record_that_stands_there_twice_is_forwarded_once", _SAFETY),
+    ),
+    Row(
+        "data", "the target topic does not exist", "Refused by `send`; if it vanishes later, held until it is back.",
+        (_TARGETS + "test_an_unknown_topic_holds_its_transaction_until_it_exists",
+         "unit/test_producer_encoding.py::test_a_topic_that_does_not_exist_is_refused_and_asked_for_again", _SAFETY),
+    ),
+    Row(
+        "data", "op without half, half without op, op read before half", "It waits by the half offset; nothing is guessed.",
+        (_INPUT + "test_an_op_that_comes_before_its_half_record_waits_for_it",
+         _INPUT + "test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody",
+         _INPUT + "test_an_op_that_names_another_half_record_does_not_count",
+         "unit/test_ledger_aside.py::test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked", _SAFETY),
+    ),
+    Row(
+        "data", "null values, control characters, names that no topic can have", "Passed on, or kept aside; terminals show and do not obey them.",
+    (_INPUT + "test_a_null_key_and_a_null_value_are_forwarded_as_they_are",
+         _HOSTILE + "test_a_half_message_for_a_topic_that_cannot_be_stops_nobody",
+         "unit/test_tx_rows.py::test_a_group_with_control_characters_and_markup_moves_no_cursor", _ANYTHING),
+        "A small batch that unpacks to gigabytes is not tested: the client's `fetch` limits count packed bytes.",
+    ),
+)  # fmt: skip
+
+AUTH = (
+    Row(
+        "rights", "the coordinator may not write a topic", "Its transactions are held, others pass; an alarm.",
+        (_SAFETY, _LIVENESS, "unit/test_memory_kafka.py::test_a_denied_topic_is_denied_to_all"),
+        "Denials of topics are simulated, not yet shown on a real broker; the alarm is a log line.",
+    ),
+    Row(
+        "rights", "wrong password, missing rights", "Told at the start, within seconds, by name.",
+        ("integration/kafka/test_producer_faults.py::test_wrong_credentials_and_missing_rights_are_told_at_the_start",
+         "integration/kafka/test_admin.py::test_wrong_credentials_are_told_at_once_and_end_with_5",
+         "integration/kafka/test_admin.py::test_missing_rights_are_told_by_resource_and_operation"),
+        "Certificates (wrong authority, wrong name, expired) and a password that changes meanwhile are not tested.",
+    ),
+    Row("rights", "throttled by a quota", "Slower; no storm of time-outs.", (_SAFETY,),
+        "As slow answers only; no quota is set on a real broker."),
+)  # fmt: skip
+
+OPERATION = (
+    Row(
+        "operation", "two versions in one group, a wrong setting, an older version again",
+        "Unknown versions are kept aside or refused; a wrong setting ends the start.",
+        ("unit/test_codec_garbage.py::test_options_of_later_versions_are_passed_over",
+         "unit/test_stored.py::test_metadata_of_somebody_else_are_refused",
+         "unit/test_doubt.py::test_an_unreadable_summary_is_counted_and_the_one_before_it_stays",
+         "unit/test_config.py::test_an_unknown_name_is_refused_and_its_value_not_shown"),
+        "There is one version; two in one group come with the second.",
+    ),
+)  # fmt: skip
+
+MATRIX: tuple[Row, ...] = (
+    *PRODUCER, *COORDINATOR, *CONSUMER, *BROKER, *NETWORK, *CLOCK, *CHECK, *DATA, *AUTH, *OPERATION,
+)  # fmt: skip

@@ -1,0 +1,75 @@
+"""docs/explanation/faults.md out of the tests: `python -m tests.support.fault_page` writes it. Never: what is in the tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.simulation.guards import GUARDS
+from tests.support.checker import Kind
+from tests.support.fault_matrix import MATRIX, Row
+from tests.unit.test_run_checker import PLANTED
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "explanation" / "faults.md"
+COMMAND = ".venv/bin/python -m tests.support.fault_page"
+
+_HEAD = f"""# Faults and invariants
+
+Made from the tests by `{COMMAND}`; a test keeps page and tests equal and collects every test that is named here.
+
+Which fault is covered, and which is not. Simulated worlds ([simulation.md](simulation.md)) show that nothing follows from a fault which
+must not; tests on real brokers show that Kafka and its client do what the simulation supposes. `make chaos` is a target of its own.
+
+## The matrix
+
+"""
+
+_INVARIANTS = """
+## Invariants, and how each was seen red
+
+An invariant that was never seen red may be one that nobody looks at. Each is planted into a clean history, once for every place where the
+judge can find it (`tests/unit/test_run_checker.py`, which fails if a place finds nothing); beside that stand the guards of
+[guards.md](guards.md) without which a simulated world shows it, or another finding of its guard's row.
+
+"""
+
+_PROMISE = re.compile(r" \((P\d+)\)$")
+
+
+def page() -> str:
+    """The whole page."""
+    return _HEAD + "\n".join(_matrix(MATRIX)) + "\n" + _INVARIANTS + "\n".join(_invariants()) + "\n"
+
+
+def _matrix(rows: Iterable[Row]) -> Iterable[str]:
+    yield "| where | fault | must happen | tests | not covered |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in rows:
+        tests = "<br>".join(f"`{test}`" for test in row.tests) or "none"
+        yield f"| {row.where} | {row.fault} | {row.outcome} | {tests} | {row.missing} |"
+
+
+def _invariants() -> Iterable[str]:
+    yield "| finding | promise | what is wrong | planted | guards |"
+    yield "| --- | --- | --- | --- | --- |"
+    for kind, text in _texts().items():
+        promise = _PROMISE.search(text)
+        planted = "; ".join(what for what, (found, _) in PLANTED.items() if found is kind)
+        guards = "; ".join(guard.name for guard in GUARDS if kind in guard.kinds)
+        yield (
+            f"| {kind.value} | {promise[1] if promise else ''} | {_PROMISE.sub('', text)} | "
+            f"{planted or 'by the guard'} | {guards} |"
+        )
+
+
+def _texts() -> dict[Kind, str]:
+    """What stands behind `#:` on each member's line."""
+    source = (ROOT / "tests" / "support" / "checker.py").read_text("utf-8")
+    found = dict(re.findall(r"^    ([A-Z_]+) = \"[a-z-]+\"  #: (.+)$", source, re.MULTILINE))
+    return {kind: found[kind.name] for kind in Kind}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

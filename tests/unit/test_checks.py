@@ -1,0 +1,101 @@
+"""The schedule: who is asked when, how fast, and that nobody waits for another group."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.counting import CountedInt
+from txlayer.core.checks import CheckPolicies, CheckPolicy, CheckSchedule, pause_after
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import TxnState
+
+IMMUNITY_MS = 6_000
+
+
+def transaction(number: int, *, group: str = "shop", appended_ms: int = 0) -> Transaction:
+    return Transaction(
+        f"t{number}/0000000a", group, "orders", number, appended_ms, "0", (0, 0), None
+    )
+
+
+def schedule_of(*transactions: Transaction, **policies: CheckPolicy) -> CheckSchedule:
+    default = policies.pop("default", CheckPolicy())
+    schedule = CheckSchedule(CheckPolicies(default, policies))
+    for txn in transactions:
+        schedule.add(txn)
+    return schedule
+
+
+def taken(schedule: CheckSchedule, now_ms: int, *present: str, count_max: int = 1_000) -> list[str]:
+    schedule.ripen(now_ms)
+    return [txn.key for txn in schedule.take(now_ms, present, count_max)]
+
+
+def test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate() -> None:
+    transactions = [transaction(n) for n in range(30)]
+    schedule = schedule_of(*transactions, default=CheckPolicy(rate_max=10))
+    night_ms = 12 * 3_600_000
+    for now_ms in range(0, night_ms, 600_000):
+        assert [] == taken(schedule, now_ms)
+
+    asked = [taken(schedule, night_ms + after_ms, "shop") for after_ms in range(0, 3_500, 500)]
+
+    assert [10, 5, 5, 5, 5, 0, 0] == [len(keys) for keys in asked]
+    assert [txn.key for txn in transactions] == [key for keys in asked for key in keys]
+
+
+def test_an_absent_or_slow_group_delays_nobody() -> None:
+    crowd = [transaction(n, group="absent") for n in range(1_000)]
+    slow = [transaction(2_000 + n, group="slow") for n in range(1_000)]
+    quick = [transaction(5_000 + n, group="quick") for n in range(5)]
+    schedule = schedule_of(*crowd, *slow, *quick, slow=CheckPolicy(rate_max=1))
+
+    first = taken(schedule, IMMUNITY_MS, "slow", "quick", count_max=20)
+
+    assert {txn.key for txn in quick} <= set(first)
+    assert 1 == len(set(first) & {txn.key for txn in slow})
+    assert not set(first) & {txn.key for txn in crowd}
+
+
+def test_groups_share_what_one_batch_takes() -> None:
+    one = [transaction(n, group="one") for n in range(50)]
+    two = [transaction(100 + n, group="two") for n in range(50)]
+    schedule = schedule_of(*one, *two)
+
+    keys = set(taken(schedule, IMMUNITY_MS, "one", "two", count_max=10))
+
+    assert (5, 5) == (len(keys & {t.key for t in one}), len(keys & {t.key for t in two}))
+
+
+def test_the_settled_are_dropped_when_they_are_the_most() -> None:
+    transactions = [transaction(n) for n in range(20_000)]
+    schedule = schedule_of(*transactions)
+    for txn in transactions[10:]:
+        txn.state = TxnState.ROLLED_BACK
+
+    schedule.tidy(10)
+
+    assert 10 == len(schedule._later)
+    assert [txn.key for txn in transactions[:10]] == taken(schedule, IMMUNITY_MS, "shop")
+
+
+def test_a_change_among_many_costs_no_scan() -> None:
+    count = 1 << 14
+    schedule = schedule_of(*(transaction(n, appended_ms=CountedInt(n)) for n in range(count)))
+    CountedInt.compared = 0
+
+    schedule.add(transaction(count, appended_ms=CountedInt(0)))
+    schedule.ripen(IMMUNITY_MS + 1)
+
+    assert 0 < CountedInt.compared < 400
+
+
+@given(st.integers(1, 10_000))
+def test_a_pause_is_never_longer_than_the_longest(number: int) -> None:
+    policy = CheckPolicy()
+
+    pause_ms = pause_after(number, policy)
+
+    assert policy.interval_ms <= pause_ms <= policy.interval_max_ms
+    assert pause_after(number + 1, policy) >= pause_ms

@@ -1,0 +1,82 @@
+"""What a decoder says of bytes out of form, word for word: people read it in `txlayer tx list --kept-aside`."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.core import codec
+from txlayer.core.messages import OrderMode, Undecodable
+
+LONG = "x" * 30
+GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ("1|a", "half: 2 fields where 7 are due"),
+        (LONG, f"half: unknown version '{LONG[:20]}'"),
+        ("1|a\nb/00000001|g|t|0/1|5|", "half header: line feed"),
+        ("1|a/00000001|g|t|0/1|5|n2147483648", "half header: no such partition"),
+        ("1|a/00000001|g|t|1/1|5|", "half header: id, group, topic or index out of form"),
+        ("1|a/00000001|g|two words|0/1|5|", "half header: id, group, topic or index out of form"),
+        ("1|a/00000001|g|..|0/1|5|", "half header: id, group, topic or index out of form"),
+        (f"1|a/00000001|g|t|0/1|{LONG}|", f"half header: '{LONG[:20]}' is no whole number"),
+        (f"1|a/00000001|g|t|0/1|5|k{LONG}", f"half header: '{LONG[:20]}' is no key hash"),
+        ("1|a/00000001|g|t|0/1|9223372036854775808|", "half header: '9223372036854775808' is no whole number"),
+    ],
+)  # fmt: skip
+def test_a_half_header(raw: str, why: str) -> None:
+    assert Undecodable(why) == codec.decode_half_header(raw.encode())
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("1|C", "op: 2 fields where 9 are due"),
+        (LONG, f"op: unknown version '{LONG[:20]}'"),
+        ("1|X|a/00000001|g|1|2|producer||", "op line: resolution, source, id or group out of form"),
+    ],
+)
+def test_an_op_line(line: str, why: str) -> None:
+    assert Undecodable(why) == codec.decode_op(line)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ("1|open", "doubt: 2 fields where 17 are due"),
+        (GOOD.replace("1|open", "2|open"), "doubt: unknown version '2'"),
+        (GOOD.replace("|7|", "|x|"), "doubt summary: 'x' is no whole number"),
+        (GOOD.replace("|g|5|", "|g|-5|"), "doubt summary: '-5' is no whole number"),
+    ],
+)
+def test_a_doubt_summary(raw: str, why: str) -> None:
+    assert not isinstance(codec.decode_summary("a/00000001", GOOD.encode()), Undecodable)
+    assert Undecodable(why) == codec.decode_summary("a/00000001", raw.encode())
+
+
+def test_an_op_record() -> None:
+    assert Undecodable("op record without a value") == codec.split_ops(b"")
+    assert Undecodable(
+        "op record: 'ascii' codec can't decode byte 0xff in position 0: ordinal not in range(128)"
+    ) == codec.split_ops(b"\xff")
+
+
+def test_an_origin() -> None:
+    assert Undecodable("origin: 'x' is no whole number") == codec.decode_origin(b"0:0|0/1|x")
+
+
+def test_the_reason_of_a_record_kept_aside_is_shown_whatever_its_bytes() -> None:
+    assert ("odd", "\ufffdwords") == codec.decode_why(b"odd \xffwords")
+
+
+def test_a_null_value_is_marked_as_the_protocol_page_says() -> None:
+    assert (b"", [(codec.NULL_HEADER, b"1")]) == codec.encode_content(
+        key=None, value=None, headers=None
+    )
+
+
+def test_an_order_of_a_later_version_is_the_order_of_commits() -> None:
+    assert OrderMode.COMMIT is codec.decode_options("oz").order
+    assert OrderMode.PREPARE is codec.decode_options("op").order

@@ -1,0 +1,369 @@
+"""One partition: questions to the producer group, their answers, giving up, limits, and what a refused word leads to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fake_records import GROUP, op_line, options, txn_key
+from tests.support.partition_driver import PartitionDriver
+from tests.support.partition_log import SETTINGS
+from txlayer.core import codec
+from txlayer.core.batch import ReportKind
+from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
+    HalfOptions,
+    OpMessage,
+    ParkReason,
+    Resolution,
+    Source,
+)
+from txlayer.core.settling import LedgerSettings
+from txlayer.core.transitions import TxnState
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+IMMUNITY_MS, INTERVAL_MS = 6_000, 30_000
+HOUR_MS = 3_600_000
+
+
+def settings(policy: CheckPolicy, **groups: CheckPolicy) -> LedgerSettings:
+    return replace(SETTINGS, checks=CheckPolicies(policy, groups))
+
+
+def open_driver(policy: CheckPolicy | None = None, **groups: CheckPolicy) -> PartitionDriver:
+    driver = PartitionDriver(settings=settings(policy or CheckPolicy(), **groups))
+    driver.half(A)
+    driver.turn()
+    return driver
+
+
+def questions(driver: PartitionDriver) -> list[CheckRecord]:
+    """What is asked in the batch that is not appended yet."""
+    found = driver.ledger.batch.checks.values()
+    return [check for check in found if check.kind is CheckKind.QUESTION]
+
+
+def ask(driver: PartitionDriver, *, after_ms: int = IMMUNITY_MS) -> list[int]:
+    """Let time pass and append what follows; the numbers of the questions."""
+    driver.tick(after_ms=after_ms, is_present=True)
+    numbers = [check.number for check in questions(driver)]
+    driver.publish()
+    return numbers
+
+
+def answer(
+    driver: PartitionDriver, resolution: str, number: int, *, source: Source = Source.CHECK
+) -> None:
+    driver.op_lines(op_line(resolution, A, 0, source=source, check_number=number))
+    driver.turn()
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_asked_about_a_transaction_that_is_immune() -> None:
+    driver = open_driver()
+
+    driver.tick(after_ms=IMMUNITY_MS - 1, is_present=True)
+
+    assert driver.ledger.batch.is_empty
+
+
+def test_the_first_question_names_the_transaction_and_moves_it_to_doubt() -> None:
+    driver = PartitionDriver()
+    driver.half(B, count=2, topic="loyalty")
+    last = driver.half(B, index=1, count=2)
+    driver.turn()
+
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+
+    asked = CheckRecord(
+        CheckKind.QUESTION, B, GROUP, driver.ledger.partition, last,
+        questions(driver)[0].born_ms, 1, "loyalty,orders",
+    )  # fmt: skip
+    assert [asked] == questions(driver)
+    driver.publish()
+    summary = driver.log.on_doubt()[B].summary()
+    assert (1, 0, driver.now_ms) == (
+        summary.checked_count, summary.answered_count, summary.asked_ms,
+    )  # fmt: skip
+    assert driver.ledger.positions().low_water == last + 1
+
+
+def test_a_group_that_is_not_there_is_not_asked_and_asked_once_when_it_comes() -> None:
+    driver = open_driver()
+
+    driver.tick(after_ms=12 * HOUR_MS)
+    driver.publish()
+    assert 0 == driver.log.on_doubt()[A].summary().checked_count
+
+    assert [1] == ask(driver, after_ms=1)
+    assert [] == ask(driver, after_ms=1)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    driver = open_driver()
+    ask(driver)
+
+    pauses = []
+    for _ in range(7):
+        waited_ms = 0
+        while not ask(driver, after_ms=5_000):
+            waited_ms += 5_000
+        pauses.append((waited_ms + 5_000) // 1_000)
+
+    assert [30, 60, 120, 240, 480, 600, 600] == pauses
+
+
+def test_its_own_immunity_holds_though_it_is_longer_or_shorter_than_the_groups() -> None:
+    driver = PartitionDriver(settings=settings(CheckPolicy()))
+    driver.half(A, options=HalfOptions(immunity_ms=1_000))
+    driver.half(B, options=HalfOptions(immunity_ms=HOUR_MS))
+    driver.turn()
+
+    assert [1] == ask(driver, after_ms=1_000)
+    driver.op("R", A, 0)
+    driver.turn()
+    assert [] == ask(driver, after_ms=HOUR_MS - 1_001)
+    assert B in driver.log.on_doubt()  # it is old enough for doubt; that burns no attempt
+    assert [1] == ask(driver, after_ms=1)
+
+
+def test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too() -> None:
+    driver = PartitionDriver(settings=settings(CheckPolicy()))
+    driver.half(A, count=3)
+    last = driver.half(A, index=1, count=3)
+    driver.turn()
+
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+
+    assert [last] == [check.last_offset for check in questions(driver)]
+
+
+def test_no_question_is_asked_about_what_is_decided_in_the_same_batch() -> None:
+    driver = open_driver()
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+    driver.op("C", A, 0)
+
+    driver.turn()
+
+    assert ([A], []) == (driver.log.forwarded, questions(driver))
+    assert [] == ask(driver, after_ms=HOUR_MS)
+
+
+def test_counts_and_times_survive_a_restart() -> None:
+    driver = open_driver()
+    ask(driver)
+    answer(driver, "U", 1)
+
+    driver.crash(is_new_process=True)
+
+    assert [] == ask(driver, after_ms=INTERVAL_MS - 1)
+    assert [2] == ask(driver, after_ms=1)
+    summary = driver.log.on_doubt()[A].summary()
+    assert (2, 1, 1) == (summary.checked_count, summary.answered_count, summary.answered_number)
+
+
+def test_a_question_whose_append_failed_is_asked_again_under_the_same_number() -> None:
+    driver = open_driver()
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+
+    driver.crash()
+
+    assert [1] == ask(driver, after_ms=1)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [Source.CHECK, Source.BARRIER])
+def test_an_answer_that_knows_nothing_is_counted_once(source: Source) -> None:
+    driver = open_driver()
+    ask(driver)
+
+    answer(driver, "U", 1, source=source)
+    answer(driver, "U", 1, source=source)
+
+    summary = driver.log.on_doubt()[A].summary()
+    assert (1, 1) == (summary.answered_count, summary.answered_number)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_an_answer_to_another_question_than_the_last_is_not_counted(number: int) -> None:
+    driver = open_driver()
+    ask(driver)
+    ask(driver, after_ms=INTERVAL_MS)
+
+    answer(driver, "U", number)
+
+    assert 0 == driver.log.on_doubt()[A].summary().answered_count
+
+
+@pytest.mark.parametrize(
+    ("resolution", "forwarded"), [("C", [A]), ("R", [])], ids=["commit", "rollback"]
+)
+def test_a_decision_counts_whatever_question_it_answers(
+    resolution: str, forwarded: list[str]
+) -> None:
+    driver = open_driver()
+    ask(driver)
+    ask(driver, after_ms=INTERVAL_MS)
+
+    answer(driver, resolution, 1)
+
+    assert (forwarded, {}) == (driver.log.forwarded, driver.log.on_doubt())
+
+
+def test_contrary_answers_of_two_instances_the_first_in_the_log_wins() -> None:
+    driver = open_driver()
+    ask(driver)
+
+    driver.op_lines(
+        op_line("R", A, 0, source=Source.CHECK, check_number=1),
+        op_line("C", A, 0, source=Source.CHECK, check_number=1),
+    )
+    driver.turn()
+
+    assert ([], [A]) == (driver.log.forwarded, driver.reported(ReportKind.CONFLICT))
+
+
+def test_the_group_hears_of_a_commit_that_came_after_a_rollback_by_check() -> None:
+    driver = open_driver()
+    ask(driver)
+    answer(driver, "R", 1)
+    driver.op("C", A, 0)
+
+    driver.read()
+    driver.advance()
+
+    (told,) = driver.ledger.batch.checks.values()
+    assert (CheckKind.REFUSED, A, GROUP, "COMMIT by producer") == (
+        told.kind, told.key, told.producer_group, told.text,
+    )  # fmt: skip
+
+
+# --- the end of asking ------------------------------------------------------------------------------------------------
+
+
+def test_after_so_many_unknown_answers_it_is_parked_whole() -> None:
+    driver = open_driver(CheckPolicy(answered_max=2))
+    ask(driver)
+    answer(driver, "U", 1)
+    ask(driver, after_ms=INTERVAL_MS)
+
+    answer(driver, "U", 2)
+
+    assert TxnState.PARKED is driver.state(A)
+    assert {A: ParkReason.CHECKS_EXHAUSTED.value} == driver.reasons()
+    assert [0] == list(driver.log.contents_on_doubt(A))
+    assert [] == ask(driver, after_ms=HOUR_MS)
+
+
+def test_unanswered_questions_never_count() -> None:
+    driver = open_driver(CheckPolicy(answered_max=2))
+
+    for _ in range(20):
+        ask(driver, after_ms=600_000)
+
+    assert (TxnState.OPEN, 20) == (
+        driver.state(A), driver.ledger.transactions[A].extra().checked_count,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_present", [True, False])
+def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_there(
+    is_present: bool,
+) -> None:
+    policy = CheckPolicy(age_max_ms=HOUR_MS)
+    driver = PartitionDriver(settings=settings(policy))
+    driver.half(A, options=HalfOptions(immunity_ms=HOUR_MS))
+    driver.turn()
+
+    driver.tick(after_ms=2 * HOUR_MS - 1, is_present=is_present)
+    driver.publish()
+    assert TxnState.OPEN is driver.state(A)
+
+    driver.tick(after_ms=1, is_present=is_present)
+    driver.publish()
+    assert {A: ParkReason.TOO_OLD.value} == driver.reasons()
+
+
+def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> None:
+    driver = PartitionDriver(settings=settings(CheckPolicy(age_max_ms=HOUR_MS)))
+    first = driver.half(A, options=options("red"))
+    driver.turn()
+
+    driver.tick(after_ms=2 * HOUR_MS)
+    driver.publish()
+    driver.op("C", A, first)
+    driver.turn()
+
+    assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
+
+
+def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> None:
+    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=Then.ROLLBACK))
+
+    driver.tick(after_ms=2 * HOUR_MS)
+
+    (line,) = driver.ledger.batch.policy_lines.values()
+    op = codec.decode_op(line)
+    assert isinstance(op, OpMessage)
+    assert (Resolution.ROLLBACK, A, 0, Source.POLICY, "too-old") == (
+        op.resolution, op.key, op.last_offset, op.source, op.reason,
+    )  # fmt: skip
+    assert TxnState.OPEN is driver.state(A)
+    driver.publish()
+    driver.tick(after_ms=500)
+    assert {} == driver.ledger.batch.policy_lines  # said once, not with every tick
+    driver.op_lines(line)
+    driver.turn()
+    assert (None, []) == (driver.state(A), driver.log.forwarded)
+
+
+def test_the_policy_rollback_never_undoes_a_commit_that_is_read_first() -> None:
+    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=Then.ROLLBACK))
+    driver.tick(after_ms=2 * HOUR_MS)
+    (line,) = driver.ledger.batch.policy_lines.values()
+    driver.publish()
+
+    driver.op("C", A, 0)
+    driver.op_lines(line)
+    driver.turn()
+
+    assert ([A], [A]) == (driver.log.forwarded, driver.reported(ReportKind.CONFLICT))
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_operators_unknown_asks_at_once_whoever_is_there_and_the_schedule_goes_on() -> None:
+    driver = open_driver()
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+
+    driver.read()
+    driver.advance()
+
+    assert [1] == [check.number for check in questions(driver)]
+    driver.publish()
+    assert [] == ask(driver, after_ms=INTERVAL_MS - 1)
+    assert [2] == ask(driver, after_ms=1)
+
+
+def test_a_parked_one_is_asked_once_for_an_operator() -> None:
+    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS))
+    driver.tick(after_ms=2 * HOUR_MS)
+    driver.publish()
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+
+    driver.read()
+    driver.advance()
+
+    assert [1] == [check.number for check in questions(driver)]
+    driver.publish()
+    assert [] == ask(driver, after_ms=HOUR_MS)
+    answer(driver, "C", 1)
+    assert [A] == driver.log.forwarded

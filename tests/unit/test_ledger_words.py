@@ -1,0 +1,265 @@
+"""What a ledger says and counts, word for word: reports, records kept aside, limits and bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import (
+    BORN_MS,
+    FAR_AWAY,
+    PARTITION,
+    op_line,
+    options,
+    txn_key,
+)
+from tests.support.partition_driver import MISSING, PartitionDriver
+from tests.support.partition_log import SETTINGS
+from txlayer.core.batch import KeptAside, Report, ReportKind
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import Origin, ParkReason, Source, Undecodable
+from txlayer.core.transaction import from_summary
+from txlayer.core.transitions import Kind, TxnState, transition
+from txlayer.errors import InvalidTransitionError
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+DAY_MS = 86_400_000
+
+
+def reported(driver: PartitionDriver, kind: ReportKind) -> list[Report]:
+    """Everything of one kind, with its words."""
+    return [report for report in driver.reports if report.kind is kind]
+
+
+def aside_at(offset: int) -> Origin:
+    """A place on the op topic."""
+    return Origin(SETTINGS.op_topic, PARTITION, offset)
+
+
+# --- kept aside -------------------------------------------------------------------------------------------------------
+
+
+def test_an_op_record_that_nobody_can_read_is_kept_whole() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.log.add_op(b"\xff", appended_ms=driver.now_ms)
+    driver.read()
+
+    (aside,) = driver.advance().asides
+
+    assert (aside_at(1), None, 0) == (aside.origin, aside.line, aside.number)
+    assert b"\xff" == aside.record.value()
+    assert aside.why.why.startswith("op record: 'ascii' codec")
+
+
+def test_a_line_that_nobody_can_read_is_kept_with_its_number() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.op("C", B, driver.half(B))
+    driver.op_lines(op_line("U", C, driver.half(C)), "garbage")
+    driver.read()
+
+    asides = driver.advance().asides
+
+    why = Undecodable("op: unknown version 'garbage'")
+    assert [KeptAside(aside_at(2), None, "garbage", 1, why)] == asides
+
+
+def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_that_it_says() -> (
+    None
+):
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    line = op_line("C", B, FAR_AWAY, group="people", source=Source.OPERATOR)
+    driver.op_lines(op_line("U", A, 0), line, op_line("U", A, 0))
+    driver.turn()
+
+    driver.give_up()
+
+    batch = driver.ledger.batch
+    why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
+    assert [KeptAside(aside_at(1), None, line, 1, why)] == batch.asides
+    txn = batch.keeps[B].txn
+    summary = txn.summary()
+    assert (TxnState.PARKED, "", []) == (txn.state, txn.topic, txn.content)
+    assert ("people", 0, 0, 0, 0) == (
+        summary.producer_group, summary.first_offset, summary.last_offset, summary.seen, summary.count,
+    )  # fmt: skip
+    assert (BORN_MS, driver.ledger.newest_ms, ()) == (
+        summary.born_ms, summary.appended_ms, summary.topics,
+    )  # fmt: skip
+    assert driver.ledger.waits_for_half is None
+    assert (1, 2) == driver.ledger.op_next
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_says_who_said_what() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(B)
+    driver.op_lines(
+        op_line("C", A, 0),
+        op_line("R", A, 0, source=Source.OPERATOR, reason="lost order"),
+        op_line("C", A, 0),
+        op_line("C", C, 1),
+        op_line("C", B, 0),
+    )
+
+    driver.turn()
+
+    assert [
+        Report(ReportKind.CONFLICT, A, "ROLLBACK by operator lost order"),
+        Report(ReportKind.REPEAT, A, "COMMIT by producer"),
+        Report(ReportKind.UNMATCHED, C, "commit by producer"),
+        Report(ReportKind.WRONG_OFFSET, B, "commit names half offset 0"),
+    ] == driver.reports
+
+
+def test_a_move_and_the_end_of_holding_are_reported() -> None:
+    driver = PartitionDriver(targets={"orders": MISSING})
+    driver.move_to_doubt(A)
+    driver.op("C", A, 0)
+    driver.turn()
+
+    driver.tick(after_ms=8 * DAY_MS)
+    driver.publish()
+
+    assert [Report(ReportKind.MOVED, A, "")] == reported(driver, ReportKind.MOVED)
+    assert [Report(ReportKind.PARKED, A, "held-too-long")] == reported(driver, ReportKind.PARKED)
+
+
+def test_a_transition_that_is_not_in_the_table_says_so() -> None:
+    with pytest.raises(InvalidTransitionError, match=r"^no such transition"):
+        transition(TxnState.OPEN, Kind.GO, txn_id=A)
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_read_ahead_are_counted_over_records() -> None:
+    driver = PartitionDriver()
+    driver.op_lines(op_line("C", A, FAR_AWAY), op_line("C", B, FAR_AWAY))
+    driver.op("C", C, FAR_AWAY)
+
+    driver.read()
+
+    assert 3 == driver.ledger.ahead_line_count
+
+
+def test_a_batch_ends_with_the_byte_that_fills_it_and_counts_its_lines() -> None:
+    driver = PartitionDriver()
+    for key in (A, B, C):
+        driver.op("C", key, driver.half(key))
+    driver.read()
+
+    batch = driver.advance(byte_count=1)
+    assert ([A], 1, 1) == ([t.key for t in batch.forwards], batch.line_count, batch.byte_count)
+
+    driver.advance(byte_count=1)
+    assert [A] == [t.key for t in batch.forwards]
+    driver.advance(byte_count=2)
+    assert [A, B] == [t.key for t in batch.forwards]
+
+
+def test_a_replay_that_finds_its_record_gone_begins_with_the_first_line_of_the_next() -> None:
+    ledger = Ledger(PARTITION, settings=SETTINGS, targets={})
+    ledger.op_next = (3, 1)
+    ledger.add_ops(5, 10, "\n".join((op_line("C", A, 0), op_line("C", B, 0))).encode(), None)
+    ledger.half_next = 1
+
+    ledger.advance(line_count_max=10, byte_count_max=10)
+
+    assert [A, B] == [report.key for report in ledger.batch.reports]
+
+
+def test_a_topic_that_nobody_asked_about_yet_is_held() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.read()
+
+    batch = driver.ledger.advance(line_count_max=10, byte_count_max=10)
+
+    assert [Report(ReportKind.HELD, A, "topic-missing")] == batch.reports
+
+
+def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 1)
+    driver = PartitionDriver(targets={"orders": MISSING})
+    driver.move_to_doubt(A, B, C)
+    driver.op("C", A, 0)
+    driver.turn()
+    ledger = driver.ledger
+    ledger.shelf.next_offset += 100
+    ledger.shelf.held[A].extra().moved_ms -= 8 * DAY_MS
+
+    ledger.due(now_ms=driver.now_ms, move_count_max=3)
+
+    # One of three places is taken by the one that was held too long.
+    assert [A] == [report.key for report in ledger.batch.reports]
+    assert {A: True, B: True} == {key: k.is_whole for key, k in ledger.batch.keeps.items()}
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_content_is_dropped_than_is_asked_for() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(B)
+    driver.read()
+
+    driver.ledger.drop_content(1)
+
+    contents = [driver.ledger.transactions[key].content for key in (A, B)]
+    assert [True, False] == [content is None for content in contents]
+    assert 1 == driver.ledger.content_bytes
+
+
+def test_content_that_is_fetched_again_is_counted_beside_the_rest() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.half(B)
+    driver.read()
+    driver.ledger.drop_content(1)
+    driver.tick(after_ms=60_000, moves=1)
+
+    driver.log.fill(driver.ledger)
+
+    assert 2 == driver.ledger.content_bytes
+    driver.publish()
+    assert 1 == driver.ledger.content_bytes
+
+
+# --- what stands on doubt ---------------------------------------------------------------------------------------------
+
+
+def test_a_summary_of_what_was_never_checked_counts_no_check() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+
+    summary = driver.log.on_doubt()[A].summary()
+
+    assert (0, 0) == (summary.checked_count, summary.answered_count)
+
+
+def test_a_restored_transaction_of_one_topic_has_no_list_of_topics() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    summary = driver.log.on_doubt()[A].summary()
+
+    assert from_summary(summary, doubt_offset=1).extra().topics is None
+
+
+def test_going_to_doubt_twice_is_going_once() -> None:
+    driver = PartitionDriver()
+    driver.half(A, options=options("red"))
+    driver.read()
+    order, txn = driver.ledger.order, driver.ledger.transactions[A]
+
+    first, second = order.goes_to_doubt(txn), order.goes_to_doubt(txn)
+    order.remove(txn)
+
+    assert (True, False, False) == (first, second, order.is_on_doubt(txn.key_hash))

@@ -1,0 +1,62 @@
+"""Which producer groups somebody answers for, asked aside so that a slow answer stops nothing. Never whom to ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.config import SystemTopics
+from txlayer.coordinator.surroundings import Surroundings
+from txlayer.core.checks import CheckSchedule
+from txlayer.errors import TxLayerError
+
+logger = logging.getLogger("txlayer.coordinator")
+
+LOOK_S = 2.0
+"""How often the groups with something to ask are looked at."""
+BELIEVE_S = 10.0
+"""How old an answer may be."""
+
+
+class GroupPresence:
+    """Knows which of the groups that are due have members. One thread uses it."""
+
+    def __init__(
+        self,
+        connections: CoordinatorConnections,
+        topics: SystemTopics,
+        *,
+        surroundings: Surroundings,
+    ) -> None:
+        self._connections = connections
+        self._topics = topics
+        self._clock: Callable[[], float] = surroundings.clock
+        self._aside = surroundings.aside
+        self._present: frozenset[str] = frozenset()
+        self._known_at = 0.0
+        self._asked_at = float("-inf")
+        self._is_looking = False
+
+    def of(self, schedules: Iterable[CheckSchedule]) -> frozenset[str]:
+        """Groups with something due that had members when it was last looked; looks again, aside, when that is old."""
+        groups = {group for schedule in schedules for group in schedule.groups_due()}
+        now = self._clock()
+        if groups and not self._is_looking and now - self._asked_at >= LOOK_S:
+            self._asked_at = now
+            self._is_looking = True
+            names = {self._topics.check_group(group): group for group in groups}
+            self._aside.start(lambda: self._look(names, now), name="txlayer-presence")
+        # Without an answer nobody is there: what is due stays due.
+        return self._present if now - self._known_at < BELIEVE_S else frozenset()
+
+    def _look(self, names: dict[str, str], asked_at: float) -> None:
+        try:
+            found = self._connections.groups_with_members(names)
+        except TxLayerError as exc:
+            logger.warning("groups.unknown", extra={"reason": str(exc)})
+        else:
+            self._present = frozenset(names[name] for name in found)
+            self._known_at = asked_at
+        finally:
+            self._is_looking = False

@@ -1,0 +1,153 @@
+"""Growing old without a decision: questions to the producer group, their answers, and giving up.
+
+Never here: whose turn it is (checks.py), and what a decision does (settling.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from txlayer.core import codec
+from txlayer.core.batch import ReportKind
+from txlayer.core.checks import Then, groups_over_limit
+from txlayer.core.half_fold import HalfFold
+from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
+    OpMessage,
+    ParkReason,
+    Resolution,
+    Source,
+)
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import SETTLED, Kind, TxnState, transition
+
+LIMIT_LOOK_MS = 10_000
+"""How often open transactions are counted where there are very many, and a limit is said again."""
+
+_ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
+
+
+class Asking(HalfFold):
+    """What follows from a transaction's age."""
+
+    _limited: dict[str, int]
+    _limits_looked_at_ms: int
+
+    def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
+        """A line says that nobody can say yet."""
+        if op.source is Source.OPERATOR:
+            self._ask(txn, self.newest_ms)
+            return
+        more = txn.more
+        if (
+            op.source not in _ANSWERING
+            or more is None
+            or op.check_number != more.checked_count
+            or op.check_number <= more.answered_number
+        ):
+            # Its producer's own, an answer to an older question, or one that was given already: never counted.
+            detail = f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
+            self._report(ReportKind.REPEAT, op.key, detail)
+            return
+        more.answered_count += 1
+        more.answered_number = op.check_number
+        if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
+            self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.newest_ms)
+        self._keep(txn)
+
+    def _tell_refused(self, op: OpMessage) -> None:
+        """The group learns that its word came too late."""
+        if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
+            return
+        self.batch.checks[f"{op.key}/{op.resolution.value}"] = CheckRecord(
+            CheckKind.REFUSED, op.key, op.producer_group, self.partition, op.last_offset, op.born_ms,
+            op.check_number or 0, f"{op.resolution.name} by {op.source.value}",
+        )  # fmt: skip
+
+    def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
+        """Questions that are due, to groups that somebody answers for; the end of asking for the rest."""
+        self._grow_old(now_ms)
+        schedule = self.schedule
+        schedule.ripen(now_ms)
+        for txn, reason in schedule.take_overdue(now_ms, count_max):
+            self._give_up(txn, reason, now_ms)
+        for txn in schedule.take(now_ms, present, count_max):
+            if schedule.is_out_of_answers(txn):
+                self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
+            else:
+                self._ask(txn, now_ms)
+        schedule.tidy(len(self.transactions))
+        self._look_at_limits(now_ms)
+
+    def _grow_old(self, now_ms: int) -> None:
+        """Whose immunity is over has a place in the schedule; those who asked for their own have it already."""
+        immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
+        young, old = self._young, self._old
+        while young and young[0].appended_ms <= immune_after_ms:
+            txn = young.popleft()
+            if txn.state in SETTLED or txn.is_in_doubt:
+                continue
+            old.append(txn)
+            if txn.options.immunity_ms is None and txn.state is TxnState.OPEN:
+                self.schedule.add(txn)
+
+    def _ask(self, txn: Transaction, now_ms: int) -> None:
+        """A question about `txn`; it stands on doubt from now on, where the count survives."""
+        if self.is_replaying or not txn.seen:  # nobody could name a half record of it
+            return
+        more = txn.extra()
+        more.checked_count += 1
+        more.asked_ms = now_ms
+        born_ms = int(txn.born) if txn.born else txn.appended_ms - more.lag_ms
+        self.batch.checks[txn.key] = CheckRecord(
+            CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, born_ms,
+            more.checked_count, ",".join(topic for topic in txn.topics if topic),
+        )  # fmt: skip
+        self._keep(txn)
+        if txn.state is TxnState.OPEN:
+            self.schedule.add(txn)
+        self._report(ReportKind.CHECKED, txn.key, f"question {more.checked_count}")
+
+    def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
+        """Nobody is asked any more."""
+        if self.is_replaying:
+            return
+        policy = self.schedule.policies.of(txn.group)
+        if policy.then is Then.ROLLBACK:
+            born_ms = int(txn.born) if txn.born else txn.appended_ms - txn.extra().lag_ms
+            self.batch.policy_lines[txn.key] = codec.encode_op(
+                OpMessage(
+                    Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, born_ms, Source.POLICY,
+                    reason=reason.value,
+                )
+            )  # fmt: skip
+            self.schedule.try_again(txn, now_ms + policy.interval_max_ms)
+            self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
+            return
+        txn.state, _ = transition(txn.state, Kind.PARK, txn_id=txn.key)
+        txn.extra().reason = reason
+        self._leave_order(txn)
+        self._keep(txn)
+        self._report(ReportKind.PARKED, txn.key, reason.value)
+
+    def _look_at_limits(self, now_ms: int) -> None:
+        if now_ms - self._limits_looked_at_ms < LIMIT_LOOK_MS:
+            return
+        self._limits_looked_at_ms = now_ms
+        policies = self.schedule.policies
+        over: dict[str, int] = {}
+        if self._limited or len(self.transactions) >= policies.smallest_open_count_max:
+            over = groups_over_limit(
+                self.transactions.values(), policies, limited=self._limited.keys()
+            )
+        for group in {**self._limited, **over}:
+            is_over = group in over
+            self.batch.checks[f"{group}/"] = CheckRecord(
+                CheckKind.LIMIT, "", group, self.partition, number=over.get(group, 0),
+                text="on" if is_over else "off",
+            )  # fmt: skip
+            if is_over is not (group in self._limited):
+                detail = f"{group}: {over[group]} are open" if is_over else f"{group}: not any more"
+                self._report(ReportKind.LIMITED, "", detail)
+        self._limited = over

@@ -1,0 +1,230 @@
+"""When a producer group is asked about an open transaction, and when asking ends: times, counts, limits per group.
+
+Every transaction has at most one place here: among those that are not due, by time, or among those of its group that
+are, the oldest first. Whatever is settled in between is dropped when its turn comes. Never here: writing a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heapify, heappop, heappush
+
+from txlayer.core.messages import ParkReason
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import TxnState
+
+GAPS_MAX = 10_000
+"""Settled transactions that may wait here for their turn, beside as many as there are open ones."""
+
+_OPEN = TxnState.OPEN
+_MS = 1000
+
+_Entry = tuple[int, int, Transaction]  # when, half offset, who
+
+
+class Then(Enum):
+    """What becomes of a transaction that nobody could resolve."""
+
+    PARK = "park"  #: it is kept for a person
+    ROLLBACK = "rollback"  #: the coordinator writes a rollback, as an op line like any other
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicy:
+    """How a producer group is asked."""
+
+    immunity_ms: int = 6_000
+    interval_ms: int = 30_000
+    interval_max_ms: int = 600_000
+    rate_max: int = 1_000  # questions a second, of one group in one partition
+    answered_max: int = 15
+    age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
+    then: Then = Then.PARK
+    open_count_max: int = 1_000_000  # of one group in one partition
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicies:
+    """The policy of each producer group."""
+
+    default: CheckPolicy = field(default_factory=CheckPolicy)
+    groups: Mapping[str, CheckPolicy] = field(default_factory=dict)
+
+    @property
+    def shortest_immunity_ms(self) -> int:
+        """Younger than this nobody is asked, who did not say so."""
+        return min(p.immunity_ms for p in (self.default, *self.groups.values()))
+
+    @property
+    def smallest_open_count_max(self) -> int:
+        """With fewer transactions than this no group has too many."""
+        return min(p.open_count_max for p in (self.default, *self.groups.values()))
+
+    def of(self, group: str) -> CheckPolicy:
+        """The policy of one group."""
+        return self.groups.get(group, self.default)
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Those of one group that are due."""
+
+    entries: list[_Entry] = field(default_factory=list)  # a heap, by the end of their age
+    allowance: float = 0.0
+    counted_at_ms: int = -1
+
+
+class CheckSchedule:
+    """Due times of one partition's open transactions; every change costs O(log n)."""
+
+    def __init__(self, policies: CheckPolicies) -> None:
+        self.policies = policies
+        self._later: list[_Entry] = []
+        self._ready: dict[str, _Ready] = {}
+        self._first_group = 0
+
+    # --- in ---
+
+    def add(self, txn: Transaction) -> None:
+        """`txn` is open: it will be asked about, first when its immunity ends, then with growing pauses."""
+        heappush(self._later, self._entry(txn))
+
+    def restore(self, transactions: Iterable[Transaction]) -> None:
+        """The same for those that stand on doubt at a restart."""
+        self._later.extend(self._entry(t) for t in transactions if t.state is _OPEN)
+        heapify(self._later)
+
+    def try_again(self, txn: Transaction, at_ms: int) -> None:
+        """What followed when its time came may not have acted: look at it again then."""
+        heappush(self._later, (at_ms, txn.first_offset, txn))
+
+    # --- out ---
+
+    def ripen(self, now_ms: int) -> None:
+        """Those whose time has come are due."""
+        later = self._later
+        while later and later[0][0] <= now_ms:
+            txn = heappop(later)[2]
+            if txn.state is not _OPEN:
+                continue
+            if self._due_ms(txn) > now_ms:  # a person had it asked out of turn
+                self.add(txn)
+            else:
+                self._make_ready(txn)
+
+    def groups_due(self) -> list[str]:
+        """Groups that there is something to ask."""
+        return [group for group, ready in self._ready.items() if ready.entries]
+
+    def take_overdue(self, now_ms: int, count_max: int) -> list[tuple[Transaction, ParkReason]]:
+        """Those that are not asked any more, whether or not their group is there."""
+        found: list[tuple[Transaction, ParkReason]] = []
+        for ready in self._ready.values():
+            entries = ready.entries
+            while entries and len(found) < count_max and entries[0][0] <= now_ms:
+                txn = heappop(entries)[2]
+                if txn.state is _OPEN:
+                    found.append((txn, ParkReason.TOO_OLD))
+        return found
+
+    def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
+        """Whom to ask about now: of each group that is there its share, at most `rate_max` a second."""
+        groups = [g for g in self.groups_due() if g in present]
+        found: list[Transaction] = []
+        if not groups:
+            return found
+        # Who is first changes, or the last one would get what the others leave.
+        self._first_group = (self._first_group + 1) % len(groups)
+        groups = groups[self._first_group :] + groups[: self._first_group]
+        share = max(1, count_max // len(groups))
+        for group in groups:
+            room = min(share, count_max - len(found))
+            found.extend(self._take_of(group, now_ms, room))
+        return found
+
+    def is_out_of_answers(self, txn: Transaction) -> bool:
+        """True when so many questions were answered with unknown that nobody is asked again."""
+        answered_count = 0 if txn.more is None else txn.more.answered_count
+        return answered_count >= self.policies.of(txn.group).answered_max
+
+    def tidy(self, open_count: int) -> None:
+        """Drop those that were settled while they waited, when they are the most."""
+        if len(self._later) > 2 * open_count + GAPS_MAX:
+            self._later = [entry for entry in self._later if entry[2].state is _OPEN]
+            heapify(self._later)
+
+    # --- within ---
+
+    def _entry(self, txn: Transaction) -> _Entry:
+        return self._due_ms(txn), txn.first_offset, txn
+
+    def _due_ms(self, txn: Transaction) -> int:
+        policy, more = self.policies.of(txn.group), txn.more
+        immune_until_ms = txn.appended_ms + immunity_of(txn, policy)
+        if more is None or not more.checked_count:
+            return immune_until_ms
+        due_ms = more.asked_ms + pause_after(more.checked_count, policy)
+        # Its age ends, too: then it is due, asked or not.
+        return min(due_ms, immune_until_ms + policy.age_max_ms)
+
+    def _make_ready(self, txn: Transaction) -> None:
+        policy = self.policies.of(txn.group)
+        end_ms = txn.appended_ms + immunity_of(txn, policy) + policy.age_max_ms
+        ready = self._ready.setdefault(txn.group, _Ready())
+        heappush(ready.entries, (end_ms, txn.first_offset, txn))
+
+    def _take_of(self, group: str, now_ms: int, count_max: int) -> list[Transaction]:
+        ready, rate = self._ready[group], self.policies.of(group).rate_max
+        if ready.counted_at_ms < 0:
+            ready.allowance = rate
+        else:
+            gained = rate * max(0, now_ms - ready.counted_at_ms) / _MS
+            ready.allowance = min(rate, ready.allowance + gained)
+        ready.counted_at_ms = max(now_ms, ready.counted_at_ms)
+        found: list[Transaction] = []
+        entries = ready.entries
+        while entries and len(found) < count_max and ready.allowance >= 1:
+            txn = heappop(entries)[2]
+            if txn.state is not _OPEN:
+                continue
+            if self._due_ms(txn) > now_ms:
+                self.add(txn)
+                continue
+            ready.allowance -= 1
+            found.append(txn)
+        if not entries:
+            ready.entries = []  # a heap keeps the room of its largest day
+        return found
+
+
+def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:
+    """Milliseconds after its append in which nobody is asked: its own, else its group's."""
+    own = None if txn.more is None else txn.more.options.immunity_ms
+    return policy.immunity_ms if own is None else own
+
+
+def pause_after(checked_count: int, policy: CheckPolicy) -> int:
+    """Milliseconds between the question of this number and the next: doubling, up to the longest."""
+    doublings = min(checked_count - 1, 40)
+    return min(policy.interval_ms << doublings, policy.interval_max_ms)
+
+
+def groups_over_limit(
+    transactions: Iterable[Transaction], policies: CheckPolicies, *, limited: Collection[str]
+) -> dict[str, int]:
+    """{group: open transactions} of the groups that have too many.
+
+    Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
+    """
+    counts: dict[str, int] = {}
+    for txn in transactions:
+        if txn.state is _OPEN:
+            counts[txn.group] = counts.get(txn.group, 0) + 1
+    over = {}
+    for group, count in counts.items():
+        limit = policies.of(group).open_count_max
+        if count >= (limit - limit // 10 if group in limited else limit):
+            over[group] = count
+    return over
