@@ -144,10 +144,12 @@ def test_who_hangs_too_often_is_not_replaced_for_ever(
         wait_until(lambda n=count: len(application.begun) == n, within=PATIENCE_S, what=name)  # type: ignore[misc]  # bound now
         assert calls.give_up(call)
     calls.begin(call_of("a"))
+    assert not calls.is_able
 
     application.may_end["h1"].set()
     application.may_end["h2"].set()
     wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both came back")
+    assert calls.is_able
     calls.begin(call_of("b"))
 
     wait_until(lambda: len(outcomes) == 4, within=PATIENCE_S, what="the calls that waited")
@@ -272,6 +274,7 @@ def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
     outcomes: list[Outcome] = []
     calls = LoopCalls(list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0)
 
+    assert not calls.is_able
     calls.begin(call_of("a"))
     calls.give_up(call_of("b"))
     calls.close(0)

@@ -179,6 +179,29 @@ def test_one_slow_call_does_not_hold_up_the_others(log: ProducerLog) -> None:
     answers(log, count=3)
 
 
+def test_an_instance_whose_handler_hangs_for_good_lets_others_answer(
+    log: ProducerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.producer.check_calls.LOST_COUNT_MAX", 0)
+    may_end = threading.Event()
+
+    def check(_: CheckRequest) -> Resolution:
+        may_end.wait(PATIENCE_S)
+        return COMMIT
+
+    settings = {"check_timeout": timedelta(milliseconds=20), "check_workers": 1}
+    log.producer(check=check, **settings).start()
+    first = member(log)
+    first.say(question("a"))
+    wait_until(lambda: first.is_closed, within=PATIENCE_S, what="it left the group")
+    assert 1 == len(log.connections.members)
+
+    may_end.set()
+    member(log, 1).say(question("b"))
+
+    assert [UNKNOWN, COMMIT] == [a.resolution for a in answers(log, count=2)]
+
+
 def test_a_late_result_is_dropped(log: ProducerLog) -> None:
     may_end = threading.Event()
 
