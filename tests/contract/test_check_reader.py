@@ -41,7 +41,7 @@ class Instance:
             self.heard.append((record.value(), record.partition() in heard.own_partitions))
 
     @property
-    def values(self) -> list[bytes | None]:
+    def values(self) -> list[bytes]:
         return sorted(value or b"" for value, _ in self.heard)
 
     @property
