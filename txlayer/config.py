@@ -153,7 +153,24 @@ class ClientConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig(ClientConfig):
+class AnsweringConfig(ClientConfig):
+    """What producers and responders share: how check-backs are answered."""
+
+    check_timeout: timedelta = timedelta(seconds=10)
+    """How long a check handler may take; then the answer is UNKNOWN, and what it says later is dropped."""
+    check_workers: int = 8
+    """Calls of the check handler at a time: one slow call does not hold up the others."""
+    check_session_timeout: timedelta = timedelta(seconds=10)
+    """The check group notices after this that an instance died, and gives its questions to another."""
+
+    def __post_init__(self) -> None:
+        """Check every limit."""
+        ClientConfig.__post_init__(self)
+        _check_limits(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(AnsweringConfig):
     """A transactional producer."""
 
     in_flight_max: int = 5_000
@@ -170,38 +187,16 @@ class ProducerConfig(ClientConfig):
     """How long `close()` waits for what is in flight."""
     start_timeout: timedelta = timedelta(seconds=10)
     """How long the first use waits for a broker."""
-    check_timeout: timedelta = timedelta(seconds=10)
-    """How long a check handler may take; then the answer is UNKNOWN, and what it says later is dropped."""
-    check_workers: int = 8
-    """Calls of the check handler at a time: one slow call does not hold up the others."""
-    check_session_timeout: timedelta = timedelta(seconds=10)
-    """The check group notices after this that an instance died, and gives its questions to another."""
-
-    def __post_init__(self) -> None:
-        """Check every limit."""
-        ClientConfig.__post_init__(self)
-        _check_limits(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResponderConfig(ClientConfig):
+class ResponderConfig(AnsweringConfig):
     """A stand-alone responder."""
 
-    check_timeout: timedelta = timedelta(seconds=10)
-    """How long a check handler may take; then the answer is UNKNOWN, and what it says later is dropped."""
-    check_workers: int = 8
-    """Calls of the check handler at a time: one slow call does not hold up the others."""
-    check_session_timeout: timedelta = timedelta(seconds=10)
-    """The check group notices after this that an instance died, and gives its questions to another."""
     close_timeout: timedelta = timedelta(seconds=30)
     """How long answers in flight may take after SIGTERM; what is not answered is asked again."""
     start_timeout: timedelta = timedelta(seconds=60)
     """How long it waits for a broker at start before it gives up with exit code 3."""
-
-    def __post_init__(self) -> None:
-        """Check every limit."""
-        ClientConfig.__post_init__(self)
-        _check_limits(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

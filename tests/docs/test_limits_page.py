@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
+from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig, ResponderConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "limits.md"
 
@@ -84,6 +84,7 @@ def table(heading: str) -> list[list[str]]:
     [
         ("Every role", ClientConfig),
         ("Producer", ProducerConfig),
+        ("Responder", ResponderConfig),
         ("Coordinator", CoordinatorConfig),
     ],
 )

@@ -7,16 +7,20 @@ partition, and the consumer group's assignment says only whose questions are who
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from txlayer.adapters.ports import Assignment, GroupReader, Record, TopicPartition
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 
 logger = logging.getLogger("txlayer.responder")
 
 ENDS_TIMEOUT_S = 10.0
 """How long one question for a partition's end may take."""
+
+RETRY_S = 0.1
+"""Between two of them."""
 
 
 class Heard(NamedTuple):
@@ -133,6 +137,15 @@ class CheckReader:
     def _find_ends(self, partition_count: int) -> None:
         for partition in range(partition_count):
             if partition not in self._positions:
-                place = (self._topic, partition)
-                _, end = self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)
-                self._positions[partition] = end
+                self._positions[partition] = self._end_of((self._topic, partition))
+
+    def _end_of(self, place: TopicPartition) -> int:
+        give_up_at = time.monotonic() + ENDS_TIMEOUT_S
+        while True:
+            try:
+                return self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)[1]
+            except RetriableError:
+                # A leader that moves, or is just made, answers so for a moment.
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(RETRY_S)

@@ -7,7 +7,6 @@ thread; what a call brought is handed to `done`, from any thread.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -16,8 +15,6 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.producer.check_handler import CheckRequest
-
-logger = logging.getLogger("txlayer.responder")
 
 LOST_COUNT_MAX = 64
 """Threads that may hang in a handler and be replaced; with more of them, calls wait for one that comes back."""
@@ -57,6 +54,11 @@ Done = Callable[[Outcome], None]
 class Calls(Protocol):
     """Makes calls, so many at a time."""
 
+    @property
+    def is_able(self) -> bool:
+        """False while no call could be made: whoever is asked then should let others answer."""
+        ...
+
     def begin(self, call: Call) -> None:
         """Have it made as soon as a worker is free."""
         ...
@@ -87,6 +89,12 @@ class ThreadCalls:
         self._begun_count = 0
         self._lost_count = 0
 
+    @property
+    def is_able(self) -> bool:
+        """False while every thread hangs and none may be added."""
+        with self._lock:
+            return len(self._threads) > self._lost_count or self._lost_count <= LOST_COUNT_MAX
+
     def begin(self, call: Call) -> None:
         """Have it made as soon as a thread is free."""
         with self._lock:
@@ -102,8 +110,6 @@ class ThreadCalls:
             call.is_given_up = True
             self._begun_count -= 1
             self._lost_count += 1
-            if self._lost_count == LOST_COUNT_MAX:
-                logger.error("responder.stuck", extra={"call_count": self._lost_count})
             self._add_thread()
             return True
 
@@ -171,6 +177,11 @@ class LoopCalls:
         # What follows is the loop's own.
         self._queue: deque[Call] = deque()
         self._running: set[Call] = set()
+
+    @property
+    def is_able(self) -> bool:
+        """False once the loop is closed."""
+        return not self._loop.is_closed()
 
     def begin(self, call: Call) -> None:
         """Have it made as soon as fewer than `call_count_max` run; not at all in a loop that is closed."""

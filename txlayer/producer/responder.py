@@ -162,6 +162,9 @@ class Responder:
         try:
             while not self._is_ending.is_set() and self._writer.is_alive:
                 try:
+                    if not self._calls.is_able:
+                        self._stand_aside()
+                        continue
                     if self._reader is None:
                         self._reader = self._opened()
                     self._round(self._reader)
@@ -219,6 +222,16 @@ class Responder:
             now = self._clock()
             self._serve(now)
             self._set_limit(self._questions.limits.current(now))
+
+    def _stand_aside(self) -> None:
+        """Leave the group while nobody here can answer: the other instances can, and this one would only be asked."""
+        if self._reader is not None:
+            logger.error("responder.stands_aside", extra={"group": self._group})
+            self._leave()
+        now = self._clock()
+        self._serve(now)
+        self._set_limit(self._questions.limits.current(now))
+        self._is_ending.wait(LOOK_S)
 
     def _finish(self) -> None:
         """Leave the group, so that others are asked, then answer what is begun."""

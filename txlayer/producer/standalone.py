@@ -16,7 +16,7 @@ from typing import Any
 
 from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
-from txlayer.config import ClientConfig, ResponderConfig
+from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
 from txlayer.producer.sync import TransactionalProducer
@@ -129,12 +129,5 @@ def _callable(
 
 
 def _settings(config: ResponderConfig) -> dict[str, Any]:
-    shared = {f.name for f in fields(ClientConfig)}
-    own = (
-        "check_timeout",
-        "check_workers",
-        "check_session_timeout",
-        "close_timeout",
-        "start_timeout",
-    )
-    return {name: getattr(config, name) for name in (*sorted(shared), *own)}
+    shared = [f.name for f in fields(AnsweringConfig)]
+    return {name: getattr(config, name) for name in (*shared, "close_timeout", "start_timeout")}

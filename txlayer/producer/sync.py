@@ -50,7 +50,8 @@ class TransactionalProducer:
             are answered from it.
         check: without a barrier: answers check-backs of the whole group, on threads of its own, from the start on. Without
             both this producer answers none, and hears of no limit.
-        on_refused: told when a resolution of the group came too late and was refused, where there is a barrier or `check`.
+        on_refused: told when a resolution of the group came too late and was refused, where there is a barrier or `check`;
+            it is called on the thread that hears questions, and returns at once.
         serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
         connect: makes the clients of the cluster.
         settings: limits and time-outs, see `ProducerConfig`.

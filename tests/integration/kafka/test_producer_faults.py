@@ -143,9 +143,10 @@ def test_wrong_credentials_and_missing_rights_are_told_at_the_start(
 # --- processes and signals --------------------------------------------------------------------------------------------
 
 
-def test_a_forked_process_is_told_to_make_a_producer_of_its_own(arena: Arena) -> None:
+@pytest.mark.parametrize("check", [None, lambda _: COMMIT], ids=["alone", "answering"])
+def test_a_forked_process_is_told_to_make_a_producer_of_its_own(arena: Arena, check: Any) -> None:
     message = Message(arena.targets[0], b"k", b"v")
-    with made_for(arena) as producer:
+    with made_for(arena, check=check) as producer:
         producer.publish(message)
         child = os.fork()
         if child == 0:

@@ -1,0 +1,270 @@
+"""Reading the check topic: every instance hears everything, each partition's questions belong to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.contract.clients import PATIENCE_S, TIMEOUT_S, open_writer, put
+from tests.support.broker import unique_name
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.adapters.check_reader import CheckReader
+from txlayer.adapters.ports import ProducerConnections
+from txlayer.errors import ConfigError
+
+PARTITION_COUNT = 4
+GROUP = "orders"
+
+
+class Instance:
+    """One reader, and what it heard: (value, whether it was its own)."""
+
+    def __init__(self, connections: ProducerConnections, topic: str) -> None:
+        self._connections = connections
+        self._topic = topic
+        self.positions: dict[int, int] = {}
+        self.heard: list[tuple[bytes | None, bool]] = []
+        self.reader = self._opened()
+
+    def reopen(self) -> None:
+        """A new reader that goes on where the last one stopped."""
+        self.reader.close()
+        self.reader = self._opened()
+
+    def serve(self) -> None:
+        """One read."""
+        heard = self.reader.read(record_count_max=100, timeout_s=0.02)
+        for record in heard.records:
+            self.heard.append((record.value(), record.partition() in heard.own_partitions))
+
+    @property
+    def values(self) -> list[bytes]:
+        return sorted(value or b"" for value, _ in self.heard)
+
+    @property
+    def own(self) -> set[int]:
+        return set(self.reader.own_partitions)
+
+    def _opened(self) -> CheckReader:
+        return CheckReader(
+            self._connections.make_check_member(GROUP),
+            topic=self._topic,
+            count_partitions=lambda: PARTITION_COUNT,
+            positions=self.positions,
+        )
+
+
+@pytest.fixture
+def topic(lab: Lab) -> str:
+    return lab.topic(partitions=PARTITION_COUNT)
+
+
+@pytest.fixture
+def make(lab: Lab, topic: str) -> Iterator[Callable[[], Instance]]:
+    """One more instance, not started."""
+    connections = lab.producer(
+        namespace=unique_name("ns"), check_session_timeout=timedelta(seconds=6)
+    )
+    made: list[Instance] = []
+
+    def instance() -> Instance:
+        made.append(Instance(connections, topic))
+        return made[-1]
+
+    yield instance
+    for one in made:
+        one.reader.close()
+
+
+def settled(*instances: Instance) -> None:
+    """Serve until they share all partitions."""
+
+    def is_shared() -> bool:
+        for instance in instances:
+            instance.serve()
+        owned = [p for i in instances for p in i.own]
+        return sorted(owned) == list(range(PARTITION_COUNT)) and all(i.own for i in instances)
+
+    wait_until(is_shared, within=PATIENCE_S, what="every partition has its instance")
+
+
+def hear(*instances: Instance, count: int) -> None:
+    """Serve until each heard so many."""
+
+    def is_heard() -> bool:
+        for instance in instances:
+            instance.serve()
+        return all(len(i.heard) >= count for i in instances)
+
+    wait_until(is_heard, within=PATIENCE_S, what=f"{count} records")
+
+
+def write(lab: Lab, topic: str, word: str) -> list[bytes]:
+    """One record into every partition."""
+    values = [f"{word}-{p}".encode() for p in range(PARTITION_COUNT)]
+    for partition, value in enumerate(values):
+        lab.write(topic, value, partition=partition)
+    return values
+
+
+def test_what_was_before_the_start_is_not_heard_and_what_came_before_the_first_share_is(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    write(lab, topic, "before")
+    instance = make()
+    instance.reader.start()
+    after = write(lab, topic, "after")
+
+    hear(instance, count=PARTITION_COUNT)
+
+    assert after == instance.values
+
+
+def test_everybody_hears_everything_and_each_question_belongs_to_one(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    instances = [make(), make()]
+    for instance in instances:
+        instance.reader.start()
+    settled(*instances)
+
+    values = write(lab, topic, "q")
+    hear(*instances, count=PARTITION_COUNT)
+
+    assert [values, values] == [i.values for i in instances]
+    owned = sorted(value or b"" for i in instances for value, is_own in i.heard if is_own)
+    assert values == owned
+
+
+def test_a_rebalance_loses_and_repeats_nothing(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    first, second = make(), make()
+    first.reader.start()
+    settled(first)
+    expected = write(lab, topic, "a")
+    hear(first, count=len(expected))
+
+    second.reader.start()
+    expected += write(lab, topic, "b")
+    settled(first, second)
+    expected += write(lab, topic, "c")
+    hear(first, count=len(expected))
+    second.reader.close()
+    expected += write(lab, topic, "d")
+    settled(first)
+    hear(first, count=len(expected))
+
+    assert sorted(expected) == first.values
+
+
+def test_who_leaves_gives_its_questions_to_the_others(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    first, second = make(), make()
+    for instance in (first, second):
+        instance.reader.start()
+    settled(first, second)
+
+    second.reader.close()
+    settled(first)
+    write(lab, topic, "q")
+    hear(first, count=PARTITION_COUNT)
+
+    assert {True} == {is_own for _, is_own in first.heard}
+
+
+def test_the_group_has_a_member_that_an_administrator_sees(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    del topic
+    instance = make()
+    instance.reader.start()
+    settled(instance)
+    group = instance._connections._config.topics.check_group(GROUP)  # type: ignore[attr-defined]  # both adapters have it
+
+    assert ["stable", 1] == [lab.admin().group(group).state, len(lab.admin().group(group).members)]
+    instance.reader.close()
+    wait_until(
+        lambda: not lab.admin().group(group).members, within=PATIENCE_S, what="nobody is there"
+    )
+
+
+def test_only_what_was_committed_is_heard(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    instance = make()
+    instance.reader.start()
+    settled(instance)
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    writer.begin()
+    put(writer, topic, b"0-committed")
+    writer.commit(timeout_s=TIMEOUT_S)
+    writer.begin()
+    put(writer, topic, b"1-open", partition=1)
+    lab.write(topic, b"2-plain", partition=2)
+
+    hear(instance, count=2)
+    assert [b"0-committed", b"2-plain"] == instance.values
+
+    writer.commit(timeout_s=TIMEOUT_S)
+    hear(instance, count=3)
+    writer.close()
+
+
+def test_a_pause_hears_nothing_and_loses_nothing(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    instance = make()
+    instance.reader.start()
+    settled(instance)
+    instance.reader.pause(is_paused=True)
+    values = write(lab, topic, "q")
+    for _ in range(10):
+        instance.serve()
+    assert [] == instance.heard
+
+    instance.reader.pause(is_paused=False)
+    hear(instance, count=PARTITION_COUNT)
+
+    assert values == instance.values
+
+
+def test_a_new_reader_goes_on_where_the_last_one_stopped(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    instance = make()
+    instance.reader.start()
+    settled(instance)
+    expected = write(lab, topic, "a")
+    hear(instance, count=PARTITION_COUNT)
+
+    instance.reader.close()
+    expected += write(lab, topic, "b")
+    instance.reopen()
+    instance.reader.start()
+    hear(instance, count=len(expected))
+
+    assert sorted(expected) == instance.values
+
+
+def test_a_position_that_is_gone_is_told(
+    lab: Lab, topic: str, make: Callable[[], Instance]
+) -> None:
+    instance = make()
+    lab.write(topic, b"0", b"1", b"2")
+    instance.positions[0] = 1
+    lab.delete_records(topic, before=3)
+    instance.reader.start()
+
+    def is_told() -> bool:
+        try:
+            instance.serve()
+        except ConfigError:
+            return True
+        return False
+
+    wait_until(is_told, within=PATIENCE_S, what="the position is gone")

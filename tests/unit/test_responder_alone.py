@@ -1,0 +1,142 @@
+"""The stand-alone responder: it goes on over failures of its client, and says what it cannot mend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import ProducerLog
+from tests.support.fake_member import question
+from tests.support.waiting import wait_until
+from txlayer.config import ResponderConfig
+from txlayer.core.messages import COMMIT, Resolution
+from txlayer.errors import BrokerUnavailableError, FencedError, NotAuthorisedError
+from txlayer.producer import standalone
+from txlayer.producer.check_handler import CheckRequest
+
+PATIENCE_S = 10.0
+
+
+class Alone:
+    """One that runs in a thread of the test's."""
+
+    def __init__(self, check: Callable[[CheckRequest], Any]) -> None:
+        self.logs: list[ProducerLog] = []
+        self.failure: BaseException | None = None
+        self.stop = threading.Event()
+        self.next_failure: BrokerUnavailableError | None = None
+        self._check = check
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def log(self, number: int = 0) -> ProducerLog:
+        """The log of its `number`-th client, which has joined."""
+        wait_until(
+            lambda: len(self.logs) > number and bool(self.logs[number].connections.members),
+            within=PATIENCE_S,
+            what="a client",
+        )
+        return self.logs[number]
+
+    def connect(self, config: Any) -> Any:
+        """A log of its own for each client."""
+        del config
+        if self.next_failure is not None:
+            failure, self.next_failure = self.next_failure, None
+            raise failure
+        self.logs.append(ProducerLog())
+        return self.logs[-1].connections
+
+    def _run(self) -> None:
+        try:
+            standalone.run_responder(
+                ResponderConfig(), group="g", should_stop=self.stop.is_set, check=self._check,
+                connect=self.connect,
+            )  # fmt: skip
+        except BaseException as exc:  # noqa: BLE001 - the test looks at it
+            self.failure = exc
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Alone]]:
+    monkeypatch.setattr(standalone, "RENEW_S", 0.01)
+    monkeypatch.setattr(standalone, "LOOK_S", 0.01)
+    monkeypatch.setattr("txlayer.producer.pipeline.LOOK_S", 0.01)
+    made: list[Alone] = []
+
+    def alone(check: Callable[[CheckRequest], Any]) -> Alone:
+        made.append(Alone(check))
+        made[-1].thread.start()
+        return made[-1]
+
+    yield alone
+    for one in made:
+        one.stop.set()
+        one.thread.join(PATIENCE_S)
+        assert not one.thread.is_alive()
+
+
+def commit(_: CheckRequest) -> Resolution:
+    return COMMIT
+
+
+def answered(log: ProducerLog) -> list[Resolution]:
+    wait_until(lambda: bool(log.writer.stored), within=PATIENCE_S, what="an answer")
+    return log.resolutions()
+
+
+def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> None:
+    alone = begin(commit)
+    alone.log().connections.members[0].say(question())
+    assert [COMMIT] == answered(alone.log())
+
+    alone.stop.set()
+    alone.thread.join(PATIENCE_S)
+
+    assert alone.failure is None
+    assert alone.log().connections.members[0].is_closed
+
+
+def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(
+    begin: Callable[..., Alone],
+) -> None:
+    alone = begin(commit)
+    first = alone.log()
+    alone.next_failure = BrokerUnavailableError("nobody")
+    first.writer.fatal = FencedError("fatal")
+
+    alone.log(1).connections.members[0].say(question())
+
+    assert [COMMIT] == answered(alone.log(1))
+    assert first.connections.members[0].is_closed
+
+
+def test_no_broker_at_the_start_is_an_error() -> None:
+    alone = Alone(commit)
+    alone.next_failure = BrokerUnavailableError("nobody")
+    alone.thread.start()
+    alone.thread.join(PATIENCE_S)
+
+    assert isinstance(alone.failure, BrokerUnavailableError)
+
+
+def test_a_right_that_is_missing_ends_it(begin: Callable[..., Alone]) -> None:
+    alone = begin(commit)
+    alone.log().connections.members[0].fail(NotAuthorisedError("no", resource="txlayer.check.g"))
+    alone.thread.join(PATIENCE_S)
+
+    assert isinstance(alone.failure, NotAuthorisedError)
+
+
+def test_a_coroutine_function_has_a_loop_of_its_own(begin: Callable[..., Alone]) -> None:
+    async def check(_: CheckRequest) -> Resolution:
+        await asyncio.sleep(0)
+        return COMMIT
+
+    alone = begin(check)
+    alone.log().connections.members[0].say(question("a"), question("b"))
+
+    assert COMMIT in answered(alone.log())

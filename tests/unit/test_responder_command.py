@@ -1,0 +1,138 @@
+"""`txlayer responder run`: what it refuses, in one line, and what it never shows."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import run_command
+from txlayer.cli import responder
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.handlers import load_handler
+from txlayer.cli.responder import without_url
+from txlayer.errors import ConfigError
+
+URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command sets up the log of its process, which here is the test's."""
+    root = logging.getLogger("txlayer")
+    before = (list(root.handlers), root.level, root.propagate)
+    client_level = logging.getLogger("txlayer.librdkafka").level
+    yield
+    root.handlers[:], root.propagate = before[0], before[2]
+    root.setLevel(before[1])
+    logging.getLogger("txlayer.librdkafka").setLevel(client_level)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in; what is imported from there is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        ("orders", "module:function"),
+        (":check", "module:function"),
+        ("no_such_module_here:check", "no module named no_such_module_here"),
+        ("json:check", "json has no check"),
+        ("json:__name__", "str is not callable"),
+    ],
+)
+def test_a_handler_that_is_not_there_is_a_line_and_the_code_of_usage(
+    handler: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    code, _, err = run_command(
+        responder.app, "run", "--group", "g", "--handler", handler, capsys=capsys
+    )
+
+    assert ExitCode.USAGE == code
+    assert words in err
+    assert 1 == len(err.strip().splitlines())
+
+
+def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(here: Path) -> None:
+    (here / "broken_shop.py").write_text("import os\nraise RuntimeError('s3cret')\n")
+
+    with pytest.raises(ConfigError, match=r"RuntimeError at .*broken_shop\.py:2") as raised:
+        load_handler("broken_shop:check", folder=str(here))
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_handler_is_found_where_one_stands(here: Path) -> None:
+    (here / "my_shop.py").write_text(
+        "class Orders:\n    @staticmethod\n    def check(request):\n        return request\n"
+    )
+
+    assert 7 == load_handler("my_shop:Orders.check", folder=str(here))(7)
+
+
+def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run_command(responder.app, "run", "--group", "g", capsys=capsys)
+    assert (ExitCode.USAGE, True) == (code, "TXLAYER_BARRIER_URL" in err)
+
+    arguments = ("--handler", "json:loads", "--barrier-url", "sqlite:///x")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+    assert (ExitCode.USAGE, True) == (code, "one of them" in err)
+
+
+@pytest.mark.parametrize("is_in_environment", [True, False])
+def test_a_database_that_is_down_is_code_3_and_its_address_stays_hidden(
+    is_in_environment: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--barrier-url", URL]
+    if is_in_environment:
+        arguments = []
+        monkeypatch.setenv("TXLAYER_BARRIER_URL", URL)
+    code, out, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+
+    assert ExitCode.UNAVAILABLE == code
+    assert "database" in err
+    for secret in ("s3cret", "shop", "127.0.0.1"):
+        assert secret not in out + err
+
+
+def test_a_database_without_the_table_names_what_creates_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{here}/shop.db"
+    code, _, err = run_command(
+        responder.app, "run", "--group", "g", "--barrier-url", url, capsys=capsys
+    )
+
+    assert (ExitCode.USAGE, True) == (code, "txlayer barrier create" in err)
+
+
+def test_no_broker_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--handler", "json:loads", "-b", "127.0.0.1:1", "--start-timeout", "300ms")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+
+    assert (ExitCode.UNAVAILABLE, True) == (code, "no broker" in err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--barrier-url", URL, "-b", "x:1"], (["run", "-b", "x:1"], URL)),
+        (["run", f"--barrier-url={URL}"], (["run"], URL)),
+        (["run", "--barrier-url", "sqlite:///a.db"], None),
+        (["run", "--barrier-url"], None),
+        (["run", "--handler", "a:b"], None),
+    ],
+)
+def test_a_password_leaves_the_list_of_processes(
+    arguments: list[str], expected: tuple[list[str], str] | None
+) -> None:
+    assert expected == without_url(arguments)
