@@ -10,12 +10,14 @@ from rich.console import Console, RenderableType
 
 from tests.support.commands import run_command
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli import aside_rows, tx, tx_rows
+from txlayer.cli import aside_rows, tx, tx_filters, tx_rows
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core import codec
 from txlayer.core.asides import Aside
-from txlayer.core.history import HistoryFold
+from txlayer.core.history import HistoryFold, operator_reason
 from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -33,6 +35,7 @@ SUMMARY = DoubtSummary(
     key=KEY, state="held", reason="topic-missing", producer_group="orders", first_offset=16, last_offset=17, seen=2,
     count=2, appended_ms=1_000, born_ms=900, key_hash="028c7948712c936a", order=OrderMode.PREPARE, immunity_ms=60_000,
     decided_at=(9, 4), moved_ms=2_000, topics=("shop", "loyalty"), checked_count=3, answered_count=1,
+    asked_ms=1_500,
 )  # fmt: skip
 
 
@@ -76,7 +79,7 @@ def test_a_place_is_told_from_an_id(text: str, place: tuple[int, int] | None) ->
 def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
     expected = {state.value for state in TxnState if state not in SETTLED} | {COMMITTING}
 
-    assert expected == {state.value for state in tx.ListedState}
+    assert expected == {state.value for state in tx_filters.ListedState}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +88,11 @@ def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
         (["list", "--state", "settled"], "parked-committed"),
         (["list", "--older-than", "an hour"], "error: a length of time"),
         (["list", "--limit", "0"], "--limit"),
-        (["list", "--kept-aside", "--group", "orders"], "neither a group nor a state"),
-        (["list", "--kept-aside", "--state", "open"], "neither a group nor a state"),
+        (["list", "--kept-aside", "--group", "orders"], "error: --kept-aside"),
+        (["list", "--kept-aside", "--state", "open"], "error: --kept-aside"),
+        (["list", "--kept-aside", "--reason-code", "too-old"], "error: --kept-aside"),
+        (["list", "--reason-code", "bad-luck"], "checks-exhausted"),
+        (["list", "--younger-than", "soon"], "error: a length of time"),
         (["show", "two words"], "error: transaction id 'two words'"),
         (["show", "x" * 129], "error: transaction id"),
         (["show", "order-4711", "--since", "yesterday"], "error: a length of time"),
@@ -157,11 +163,14 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
         "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
         "reason": "topic-missing", "appended_ms": 1_000, "age_ms": 1_000, "seen_count": 2, "message_count": 2,
         "topics": ["shop", "loyalty"], "partition": 0, "first_half_offset": 16, "last_half_offset": 17,
-        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "key_hash": "028c7948712c936a",
+        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "asked_ms": 1_500, "key_hash": "028c7948712c936a",
         "order": "prepare", "immunity_ms": 60_000,
     } == row  # fmt: skip
     text = drawn(tx_rows.list_table([row]))
-    assert all(part in text for part in ("held (topic-missing)", "2/2", "shop, loyalty", "1/3"))
+    assert all(
+        part in text
+        for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01")
+    )
 
 
 def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
@@ -323,6 +332,7 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
         ("COMMIT", "producer", False),
         ("COMMIT", "operator", True),
     ] == [(n["resolution"], n["source"], n["is_counted"]) for n in row["op_lines"]]
+    assert [3, None, None] == [n["check_number"] for n in row["op_lines"]]
     assert [(16, "shop", 0), (17, "loyalty", 1)] == [
         (r["offset"], r["topic"], r["index"]) for r in row["half_records"]
     ]
@@ -342,11 +352,11 @@ def test_show_tells_what_stands_on_doubt() -> None:
     assert ("held", "topic-missing") == (row["state"], row["reason"])
     assert {
         "state": "held", "reason": "topic-missing", "moved_ms": 2_000, "seen_count": 2, "topics": ["shop", "loyalty"],
-        "checked_count": 3, "answered_count": 1,
+        "checked_count": 3, "answered_count": 1, "asked_ms": 1_500,
     } == row["doubt"]  # fmt: skip
     text = drawn(tx_rows.history_tables(row))
     assert "held: topic-missing" in text
-    assert "1 of 3 checks answered" in text
+    assert "1 of 3 checks answered, the last asked 1970-01-01 00:00:01.500Z" in text
 
 
 def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> None:
@@ -364,3 +374,52 @@ def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> 
     assert "settled; what decided it is older than what was read" in text
     assert "until 1970-01-01 00:00:05.000Z" in text
     assert "no half record read" in text
+
+
+def test_show_tells_what_was_asked_who_answered_and_what_came_too_late() -> None:
+    fold = folded()
+    for offset, kind, number, text in (
+        (7, CheckKind.REFUSED, 0, "COMMIT by \x1b[7m producer"),
+        (5, CheckKind.QUESTION, 3, "shop,loyalty"),
+        (6, CheckKind.QUESTION, 4, "shop,loyalty"),
+    ):
+        check = CheckRecord(kind, KEY, "orders", 0, 17, 900, number, text)
+        value = codec.encode_check(check)
+        fold.check(partition=2, offset=offset, appended_ms=2_000 + offset, value=value)
+    (history,) = fold.histories()
+
+    row = tx_rows.history_json(history, is_applied=False)
+    text = drawn(tx_rows.history_tables(row))
+
+    assert [(3, 2_005, [("UNKNOWN", "check")]), (4, 2_006, [])] == [
+        (q["number"], q["asked_ms"], [(n["resolution"], n["source"]) for n in q["answers"]])
+        for q in row["questions"]
+    ]
+    assert [(2_007, 2, 7)] == [
+        (r["appended_ms"], r["partition"], r["offset"]) for r in row["refusals"]
+    ]
+    assert "none yet" in text
+    assert r"COMMIT by \x1b[7m producer" in text
+
+
+def test_show_tells_which_operator_said_what() -> None:
+    fold = folded()
+    op = OpMessage(
+        Resolution.ROLLBACK, KEY, "orders", 17, 900, Source.OPERATOR,
+        reason=operator_reason("zoe@desk", "ticket 12: lost"),
+    )  # fmt: skip
+    value = codec.encode_ops([codec.encode_op(op)])
+    fold.op(partition=0, offset=9, appended_ms=3_000, value=value)
+    (history,) = fold.histories()
+
+    row = tx_rows.history_json(history, is_applied=True)
+
+    assert (None, rb"ticket \x1b[7m 12".decode("unicode_escape")) == (
+        row["op_lines"][2]["operator"],
+        row["op_lines"][2]["reason"],
+    )
+    assert ("zoe@desk", "ticket 12: lost") == (
+        row["op_lines"][3]["operator"],
+        row["op_lines"][3]["reason"],
+    )
+    assert "zoe@desk" in drawn(tx_rows.history_tables(row))

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from txlayer.adapters.coordinator_status import PartitionStatus
 from txlayer.coordinator.overview import Standing
-from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
+from txlayer.core.history import TransactionHistory, split_operator_reason
+from txlayer.core.messages import HalfOptions, OpMessage, Source, nonce_of, txn_id_of
 from txlayer.core.transitions import SETTLED, TxnState
 
 WIDE = 240
@@ -91,6 +91,7 @@ def standing_json(found: Standing, *, now_ms: int) -> Json:
         "stands_in": "doubt" if txn.is_in_doubt else "half",
         "checked_count": more.checked_count if more is not None else 0,
         "answered_count": more.answered_count if more is not None else 0,
+        "asked_ms": (more.asked_ms or None) if more is not None else None,
         **_options_json(txn.options),
     }
 
@@ -103,29 +104,32 @@ def list_table(rows: list[Json]) -> Table:
         "nonce",
         "group",
         "state",
+        "reason",
         "age",
         "messages",
         "topics",
         "half",
         "in",
         "checks",
+        "last asked",
     ):
         is_number = name in ("age", "messages", "half", "checks")
         table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "nonce")
     for row in rows:
-        reason = f" ({row['reason']})" if row["reason"] else ""
         offset = "none" if row["first_half_offset"] is None else row["first_half_offset"]
         table.add_row(
             cell(row["txn_id"]),
             cell(row["nonce"]),
             cell(row["producer_group"]),
-            cell(row["state"] + reason, _style(row["state"])),
+            cell(row["state"], _style(row["state"])),
+            cell(row["reason"] or ""),
             cell(age_text(row["age_ms"])),
             cell(f"{row['seen_count']}/{row['message_count']}"),
             cell(", ".join(row["topics"])),
             cell(f"{row['partition']}:{offset}"),
             cell(row["stands_in"]),
             cell(f"{row['answered_count']}/{row['checked_count']}"),
+            cell(time_text(row["asked_ms"])),
         )
     return table
 
@@ -212,10 +216,11 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
                 "appended_ms": n.appended_ms,
                 "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
                 "source": n.op.source.value,
+                "operator": _operator(n.op)[0],
                 "producer_group": n.op.producer_group,
                 "last_half_offset": n.op.last_offset,
                 "check_number": n.op.check_number,
-                "reason": n.op.reason or None,
+                "reason": _operator(n.op)[1],
                 "is_counted": n.is_counted,
             }
             for n in h.op_lines
@@ -230,7 +235,27 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
             "topics": list(summary.topics),
             "checked_count": summary.checked_count,
             "answered_count": summary.answered_count,
+            "asked_ms": summary.asked_ms or None,
         },
+        "questions": [
+            {
+                "number": q.number,
+                "asked_ms": q.appended_ms,
+                "partition": q.partition,
+                "offset": q.offset,
+                "answers": [
+                    {"offset": n.offset, "line": n.line, "appended_ms": n.appended_ms,
+                     "resolution": n.op.resolution.name, "source": n.op.source.value}
+                    for n in h.op_lines
+                    if n.op.check_number == q.number
+                ],
+            }
+            for q in h.questions
+        ],
+        "refusals": [
+            {"appended_ms": r.appended_ms, "partition": r.partition, "offset": r.offset, "text": r.text}
+            for r in h.refusals
+        ],
         "left_doubt_ms": h.left_doubt_ms,
     }  # fmt: skip
 
@@ -250,17 +275,57 @@ def history_tables(row: Json) -> RenderableType:
                 cell(_options_text(r)),
             )  # fmt: skip
         parts.append(halves)
+    parts.extend(_check_tables(row))
     if row["op_lines"]:
-        ops = Table("position", "appended", "resolution", "source", "reason", "counts", title="op")
+        ops = Table(
+            "position",
+            "appended",
+            "resolution",
+            "source",
+            "operator",
+            "reason",
+            "counts",
+            title="op",
+        )
         for n in row["op_lines"]:
             check = "" if n["check_number"] is None else f" {n['check_number']}"
             counts = "yes" if n["is_counted"] else f"no: names half offset {n['last_half_offset']}"
             ops.add_row(
                 cell(f"{n['offset']}:{n['line']}"), cell(time_text(n["appended_ms"])), cell(n["resolution"]),
-                cell(n["source"] + check), cell(n["reason"] or ""), cell(counts),
+                cell(n["source"] + check), cell(n["operator"] or ""), cell(n["reason"] or ""), cell(counts),
             )  # fmt: skip
         parts.append(ops)
     return Group(*parts)
+
+
+def _check_tables(row: Json) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if row["questions"]:
+        checks = Table("number", "asked", "answered", "answer", "by", title="check")
+        for q in row["questions"]:
+            answers = q["answers"] or [
+                {"appended_ms": None, "resolution": "none yet", "source": ""}
+            ]
+            for n in answers:
+                checks.add_row(
+                    cell(q["number"]), cell(time_text(q["asked_ms"])), cell(time_text(n["appended_ms"])),
+                    cell(n["resolution"]), cell(n["source"]),
+                )  # fmt: skip
+        parts.append(checks)
+    if row["refusals"]:
+        refused = Table("told", "what came too late", title="refused")
+        for r in row["refusals"]:
+            refused.add_row(cell(time_text(r["appended_ms"])), cell(r["text"]))
+        parts.append(refused)
+    return parts
+
+
+def _operator(op: OpMessage) -> tuple[str | None, str | None]:
+    """(operator, reason) of an op line; only an operator's reason begins with a name."""
+    if op.source is not Source.OPERATOR:
+        return None, op.reason or None
+    operator, reason = split_operator_reason(op.reason)
+    return operator or None, reason or None
 
 
 def _head(row: Json) -> list[tuple[str, Text]]:
@@ -286,6 +351,8 @@ def _head(row: Json) -> list[tuple[str, Text]]:
     if doubt is not None:
         text = f"since {time_text(doubt['moved_ms'])}, {doubt['seen_count']} messages to {', '.join(doubt['topics'])}"
         checks = f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
+        if doubt["asked_ms"] is not None:
+            checks += f", the last asked {time_text(doubt['asked_ms'])}"
         head.append(("on doubt", cell(text + checks)))
     elif row["left_doubt_ms"] is not None:
         head.append(("on doubt", cell(f"until {time_text(row['left_doubt_ms'])}")))

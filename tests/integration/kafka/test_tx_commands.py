@@ -342,7 +342,7 @@ def test_what_is_not_found_is_said_with_what_was_searched(
     name = f"{arena.topics.half}-{partition}"
 
     for arguments, said in [
-        (["nobody", "--since", "5m"], "half and op of the last 5m, and doubt, of the namespace"),
+        (["nobody", "--since", "5m"], "half, op and check of the last 5m, and doubt, of the namespace"),
         ([f"{partition}:77"], f"{name} holds the offsets from 0 to before 1, not 77"),
         (["99:0"], f"{arena.topics.half} has the partitions 0 to 3, not 99"),
     ]:
