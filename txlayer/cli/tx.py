@@ -19,7 +19,7 @@ from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import HistoryStart
-from txlayer.cli import aside_rows, tx_rows
+from txlayer.cli import aside_rows, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -52,7 +52,10 @@ from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin
 from txlayer.errors import ConfigError, UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Look at transactions; nothing is changed.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
+)
+tx_settle.add_to(app)
 
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
@@ -273,14 +276,14 @@ def show(
         typer.echo(tx_rows.plain(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
     rows = [
-        tx_rows.history_json(h, is_applied=applied)
+        tx_show_rows.history_json(h, is_applied=applied)
         for h, applied in zip(histories, _are_applied(config, histories), strict=True)
     ]
     if as_json:
         typer.echo(json.dumps(rows))
         return
     for row in rows:
-        tx_rows.console().print(tx_rows.history_tables(row))
+        tx_rows.console().print(tx_show_rows.history_tables(row))
 
 
 def parse_place(text: str) -> tuple[int, int] | None:
