@@ -19,7 +19,7 @@ from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import HistoryStart
-from txlayer.cli import aside_rows, tx_rows, tx_settle, tx_show_rows
+from txlayer.cli import aside_rows, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -56,6 +56,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
 )
 tx_settle.add_to(app)
+tx_export.add_to(app)
 
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""

@@ -46,7 +46,7 @@ from txlayer.coordinator.acts import GOOD, Act, Outcome, Result
 from txlayer.coordinator.by_hand import ByHand
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
-from txlayer.errors import UsageError
+from txlayer.errors import BrokerUnavailableError, UsageError
 
 SAMPLE_COUNT = 10
 """Transactions shown before a bulk is confirmed."""
@@ -202,12 +202,20 @@ def _carry_out(act: Act, hands: ByHand, plan: Plan, *, patience_s: float) -> lis
         bar.update(task, completed=len(written))
         partition_count = len({w.found.partition for w in written})
         task = bar.add_task("partitions carried out", total=partition_count)
-        reached = hands.wait(
-            written,
-            patience_s=patience_s,
-            on_progress=lambda count: bar.update(task, completed=count),
-        )
-    return hands.outcomes(act, written, plan.picture, reached=reached)
+        try:
+            reached = hands.wait(
+                written,
+                patience_s=patience_s,
+                on_progress=lambda count: bar.update(task, completed=count),
+            )
+            return hands.outcomes(act, written, plan.picture, reached=reached)
+        except BrokerUnavailableError as exc:
+            raise BrokerUnavailableError(
+                f"{len(written):,} lines are stored, but what became of them could not be read; the same command tells "
+                f"it later: {exc.detail}",
+                bootstrap_servers=exc.bootstrap_servers,
+                waited_ms=exc.waited_ms,
+            ) from exc
 
 
 def _planned(plan: Plan) -> list[Outcome]:
