@@ -56,7 +56,7 @@ class Coordinators:
 
 def hands(coordinators: Any = None, producers: FakeConnections | None = None) -> ByHand:
     """A session on fakes."""
-    moving = coordinators or Coordinators({})
+    moving: Any = coordinators or Coordinators({})
     return ByHand(
         CoordinatorConfig(),
         moving,
