@@ -69,6 +69,10 @@ class Crafted:
         )
         return Placed(key, partition, offsets)
 
+    def home(self, key: str, *offsets: int) -> Placed:
+        """Where half records of `key` would stand; nothing is written."""
+        return Placed(key, self._home(key, NO_OPTIONS), offsets)
+
     def op(
         self,
         placed: Placed,

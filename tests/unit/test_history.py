@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from txlayer.core import codec
-from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.core.history import (
+    HistoryFold,
+    TransactionHistory,
+    operator_reason,
+    split_operator_reason,
+)
 from txlayer.core.messages import (
     NO_OPTIONS,
+    CheckKind,
+    CheckRecord,
     DoubtSummary,
     HalfHeader,
     OpMessage,
@@ -60,6 +67,11 @@ class Logs:
         )
         self.fold.doubt(partition=3, appended_ms=at_ms, key=f"{KEY}/0".encode(), value=b"content")
 
+    def check(self, offset: int, kind: CheckKind, number: int, *, key: str = KEY) -> None:
+        record = CheckRecord(kind, key, "g", 3, 0, 900, number, "orders")
+        value = codec.encode_check(record)
+        self.fold.check(partition=1, offset=offset, appended_ms=2_500 + offset, value=value)
+
     def settled(self, *, at_ms: int = 4_000) -> None:
         self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=None)
 
@@ -85,6 +97,9 @@ def test_other_ids_and_garbage_are_passed_over(logs: Logs) -> None:
     logs.fold.op(partition=3, offset=0, appended_ms=0, value=None)
     logs.fold.op(partition=3, offset=1, appended_ms=0, value=b"\xff|order-1/")
     logs.fold.op(partition=3, offset=2, appended_ms=0, value=b"1|order-1/")
+    logs.check(0, CheckKind.QUESTION, 1, key="order-11/00000001")
+    logs.fold.check(partition=1, offset=1, appended_ms=0, value=None)
+    logs.fold.check(partition=1, offset=2, appended_ms=0, value=b"1|Q|order-1/")
     logs.fold.doubt(partition=3, appended_ms=0, key=None, value=b"")
     logs.fold.doubt(partition=3, appended_ms=0, key=b"order-1/00000001/0", value=b"")
     logs.fold.doubt(partition=3, appended_ms=0, key=b"origin/a/0/1", value=b"")
@@ -277,3 +292,31 @@ def test_a_summary_that_nobody_can_read_is_passed_over(logs: Logs) -> None:
     logs.fold.doubt(partition=3, appended_ms=1, key=KEY.encode(), value=b"\xff")
 
     assert TxnState.OPEN is logs.only().state
+
+
+def test_questions_and_refusals_are_told_apart_and_stand_in_the_order_of_their_time(
+    logs: Logs,
+) -> None:
+    logs.half(0)
+    logs.check(2, CheckKind.QUESTION, 2)
+    logs.check(1, CheckKind.QUESTION, 1)
+    logs.check(3, CheckKind.REFUSED, 0)
+
+    history = logs.only()
+    assert [1, 2] == [question.number for question in history.questions]
+    assert [(1, 3, 2_503, "orders")] == [
+        (note.partition, note.offset, note.appended_ms, note.text) for note in history.refusals
+    ]
+    assert (TxnState.OPEN, 3) == (history.state, history.partition)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (operator_reason("zoe@desk", "ticket 12: lost"), ("zoe@desk", "ticket 12: lost")),
+        (operator_reason("zoe@desk", ""), ("zoe@desk", "")),
+        ("ticket 12", ("", "ticket 12")),
+    ],
+)
+def test_an_operators_line_says_who_and_why(text: str, told: tuple[str, str]) -> None:
+    assert told == split_operator_reason(text)

@@ -6,34 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
 from tests.support.commands import run_command
+from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli import aside_rows, tx, tx_rows
+from txlayer.cli import aside_rows, tx, tx_filters, tx_rows
 from txlayer.coordinator.overview import COMMITTING, Standing
-from txlayer.core import codec
 from txlayer.core.asides import Aside
-from txlayer.core.history import HistoryFold
 from txlayer.core.messages import (
-    DoubtSummary,
-    HalfHeader,
-    HalfOptions,
-    OpMessage,
-    OrderMode,
     Origin,
-    Resolution,
-    Source,
 )
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import SETTLED, TxnState
-
-KEY = "order-4711/5f3a90c2"
-SUMMARY = DoubtSummary(
-    key=KEY, state="held", reason="topic-missing", producer_group="orders", first_offset=16, last_offset=17, seen=2,
-    count=2, appended_ms=1_000, born_ms=900, key_hash="028c7948712c936a", order=OrderMode.PREPARE, immunity_ms=60_000,
-    decided_at=(9, 4), moved_ms=2_000, topics=("shop", "loyalty"), checked_count=3, answered_count=1,
-)  # fmt: skip
 
 
 def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transaction:
@@ -41,14 +25,6 @@ def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transact
     txn = Transaction(KEY, group, "shop", 7, 1_000, "900", (0, 0), None)
     txn.state = state
     return txn
-
-
-def drawn(table: RenderableType) -> str:
-    """What a terminal would get."""
-    console = Console(width=200, force_terminal=True, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -76,7 +52,7 @@ def test_a_place_is_told_from_an_id(text: str, place: tuple[int, int] | None) ->
 def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
     expected = {state.value for state in TxnState if state not in SETTLED} | {COMMITTING}
 
-    assert expected == {state.value for state in tx.ListedState}
+    assert expected == {state.value for state in tx_filters.ListedState}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +61,11 @@ def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
         (["list", "--state", "settled"], "parked-committed"),
         (["list", "--older-than", "an hour"], "error: a length of time"),
         (["list", "--limit", "0"], "--limit"),
-        (["list", "--kept-aside", "--group", "orders"], "neither a group nor a state"),
-        (["list", "--kept-aside", "--state", "open"], "neither a group nor a state"),
+        (["list", "--kept-aside", "--group", "orders"], "error: --kept-aside"),
+        (["list", "--kept-aside", "--state", "open"], "error: --kept-aside"),
+        (["list", "--kept-aside", "--reason-code", "too-old"], "error: --kept-aside"),
+        (["list", "--reason-code", "bad-luck"], "checks-exhausted"),
+        (["list", "--younger-than", "soon"], "error: a length of time"),
         (["show", "two words"], "error: transaction id 'two words'"),
         (["show", "x" * 129], "error: transaction id"),
         (["show", "order-4711", "--since", "yesterday"], "error: a length of time"),
@@ -157,11 +136,14 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
         "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
         "reason": "topic-missing", "appended_ms": 1_000, "age_ms": 1_000, "seen_count": 2, "message_count": 2,
         "topics": ["shop", "loyalty"], "partition": 0, "first_half_offset": 16, "last_half_offset": 17,
-        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "key_hash": "028c7948712c936a",
+        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "asked_ms": 1_500, "key_hash": "028c7948712c936a",
         "order": "prepare", "immunity_ms": 60_000,
     } == row  # fmt: skip
     text = drawn(tx_rows.list_table([row]))
-    assert all(part in text for part in ("held (topic-missing)", "2/2", "shop, loyalty", "1/3"))
+    assert all(
+        part in text
+        for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01")
+    )
 
 
 def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
@@ -266,101 +248,3 @@ def test_what_is_wrong_with_a_record_moves_no_cursor() -> None:
     for table in (aside_rows.aside_list([row]), aside_rows.aside_table(row)):
         assert r"\x1b[2J" in drawn(table)
         assert not {"\x1b", "\x07"} & set(drawn(table))
-
-
-# --- show -------------------------------------------------------------------------------------------------------------
-
-
-def folded(*, with_doubt: bool = False) -> HistoryFold:
-    """Two half records, an unknown answer, a commit by a person."""
-    fold = HistoryFold("order-4711")
-    for index, topic in enumerate(("shop", "loyalty")):
-        header = codec.encode_half_header(
-            HalfHeader(
-                KEY,
-                "orders",
-                topic,
-                index,
-                2,
-                900,
-                HalfOptions("028c7948712c936a", OrderMode.PREPARE, 60_000),
-            )
-        )
-        fold.half(partition=0, offset=16 + index, appended_ms=1_000, headers=[("txl", header)])
-    lines = [
-        OpMessage(Resolution.UNKNOWN, KEY, "orders", 17, 900, Source.CHECK, 3),
-        OpMessage(Resolution.COMMIT, KEY, "orders", 99, 900),
-        OpMessage(
-            Resolution.COMMIT, KEY, "orders", 17, 900, Source.OPERATOR, reason="ticket \x1b[7m 12"
-        ),
-    ]
-    fold.op(
-        partition=0,
-        offset=5,
-        appended_ms=3_000,
-        value=codec.encode_ops([codec.encode_op(n) for n in lines]),
-    )
-    if with_doubt:
-        fold.doubt(
-            partition=0, appended_ms=4_000, key=KEY.encode(), value=codec.encode_summary(SUMMARY)
-        )
-    return fold
-
-
-def test_show_tells_who_said_what_and_which_line_counts() -> None:
-    (history,) = folded().histories()
-
-    row = tx_rows.history_json(history, is_applied=False)
-    text = drawn(tx_rows.history_tables(row))
-
-    assert ("committed", False, {"offset": 5, "line": 2}) == (
-        row["state"],
-        row["is_applied"],
-        row["decided_at"],
-    )
-    assert [
-        ("UNKNOWN", "check", True),
-        ("COMMIT", "producer", False),
-        ("COMMIT", "operator", True),
-    ] == [(n["resolution"], n["source"], n["is_counted"]) for n in row["op_lines"]]
-    assert [(16, "shop", 0), (17, "loyalty", 1)] == [
-        (r["offset"], r["topic"], r["index"]) for r in row["half_records"]
-    ]
-    assert "committed (not carried out yet)" in text
-    assert "no: names half offset 99" in text
-    assert "ordering key 028c7948712c936a, by prepare, immunity 1 min" in text
-    assert r"ticket \x1b[7m 12" in text
-    assert "\x1b" not in text
-    assert "\x1b" not in json.dumps(row)
-
-
-def test_show_tells_what_stands_on_doubt() -> None:
-    (history,) = folded(with_doubt=True).histories()
-
-    row = tx_rows.history_json(history, is_applied=True)
-
-    assert ("held", "topic-missing") == (row["state"], row["reason"])
-    assert {
-        "state": "held", "reason": "topic-missing", "moved_ms": 2_000, "seen_count": 2, "topics": ["shop", "loyalty"],
-        "checked_count": 3, "answered_count": 1,
-    } == row["doubt"]  # fmt: skip
-    text = drawn(tx_rows.history_tables(row))
-    assert "held: topic-missing" in text
-    assert "1 of 3 checks answered" in text
-
-
-def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> None:
-    fold = HistoryFold("order-4711")
-    fold.doubt(
-        partition=0, appended_ms=4_000, key=KEY.encode(), value=codec.encode_summary(SUMMARY)
-    )
-    fold.doubt(partition=0, appended_ms=5_000, key=KEY.encode(), value=None)
-    (history,) = fold.histories()
-
-    row = tx_rows.history_json(history, is_applied=None)
-    text = drawn(tx_rows.history_tables(row))
-
-    assert (None, None, 5_000) == (row["state"], row["doubt"], row["left_doubt_ms"])
-    assert "settled; what decided it is older than what was read" in text
-    assert "until 1970-01-01 00:00:05.000Z" in text
-    assert "no half record read" in text

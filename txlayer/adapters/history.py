@@ -1,4 +1,4 @@
-"""Reads what half, op and doubt say about one transaction id. Never: what it means (`core/history.py` does)."""
+"""Reads what half, op, doubt and check say about one transaction id. Never: what it means (`core/history.py` does)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txlayer.adapters.administration import Administration
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.ports import HistoryStart, LogReader, Record, TopicPartition
 from txlayer.adapters.translation import translate_error
-from txlayer.config import ClientConfig
+from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import Undecodable, nonce_of, txn_id_of
@@ -51,44 +51,30 @@ class LogHistoryReader:
         self._wall_clock = wall_clock
 
     def read(
-        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
+        self,
+        txn_id: str,
+        *,
+        start: HistoryStart,
+        partitions: Sequence[int] | None = None,
+        with_checks: bool = False,
     ) -> list[TransactionHistory]:
         """Every nonce of `txn_id` that has a record in half or op since `start`, or stands on doubt; oldest first.
 
-        The logs are read up to their ends as they are now (read_committed); doubt is read as a whole.
+        The logs are read up to their ends as they are now (read_committed); doubt is read as a whole, and the check
+        topic, as far as it goes back, only `with_checks`.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
             BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
         with closing(self._make_admin()) as admin:
-            positions, ends = self._ranges(admin, start, partitions)
+            positions, ends, at_ms = self._ranges(admin, start, partitions)
+            if with_checks:
+                self._add_checks(admin, positions, ends, at_ms=at_ms)
         fold = HistoryFold(txn_id)
-        topics = self._config.topics
         with closing(self._make_reader()) as reader:
             for record in self._records(reader, positions, ends):
-                at_ms = record.timestamp()[1]
-                if record.topic() == topics.half:
-                    fold.half(
-                        partition=record.partition(),
-                        offset=record.offset(),
-                        appended_ms=at_ms,
-                        headers=record.headers(),
-                    )
-                elif record.topic() == topics.op:
-                    fold.op(
-                        partition=record.partition(),
-                        offset=record.offset(),
-                        appended_ms=at_ms,
-                        value=record.value(),
-                    )
-                else:
-                    fold.doubt(
-                        partition=record.partition(),
-                        appended_ms=at_ms,
-                        key=record.key(),
-                        value=record.value(),
-                    )
+                _fold(fold, record, self._config.topics)
         return fold.histories()
 
     def half_at(self, partition: int, offset: int) -> HalfPlace | str:
@@ -126,7 +112,7 @@ class LogHistoryReader:
 
     def _ranges(
         self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
         topics = self._config.topics
         count = self._partition_count(admin)
         numbers = range(count) if partitions is None else partitions
@@ -146,7 +132,22 @@ class LogHistoryReader:
         else:
             positions.update(admin.offsets_at(halves, at_ms=at_ms))
         positions.update(admin.offsets_at(ops, at_ms=at_ms))
-        return positions, ends
+        return positions, ends, at_ms
+
+    def _add_checks(
+        self,
+        admin: Administration,
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+        *,
+        at_ms: int,
+    ) -> None:
+        """The check topic, too, as far as it goes back; a namespace of an earlier version has none."""
+        topic = self._config.topics.check
+        checks = [(topic, number) for number in range(admin.partition_count(topic) or 0)]
+        if checks:
+            positions.update(admin.offsets_at(checks, at_ms=at_ms))
+            ends.update(admin.end_offsets(checks))
 
     def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
         """When the half record at `offset` was stored: its op lines are not older."""
@@ -190,6 +191,20 @@ class LogHistoryReader:
                     yield record
                 if end is None or record.offset() >= end - 1:
                     missing.pop(partition, None)
+
+
+def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
+    partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
+    topic, value = record.topic(), record.value()
+    if topic == topics.half:
+        headers = record.headers()
+        fold.half(partition=partition, offset=offset, appended_ms=at_ms, headers=headers)
+    elif topic == topics.op:
+        fold.op(partition=partition, offset=offset, appended_ms=at_ms, value=value)
+    elif topic == topics.check:
+        fold.check(partition=partition, offset=offset, appended_ms=at_ms, value=value)
+    else:
+        fold.doubt(partition=partition, appended_ms=at_ms, key=record.key(), value=value)
 
 
 def _place(record: Record, where: str) -> HalfPlace | str:

@@ -1,4 +1,4 @@
-"""`txlayer tx list|show|stats`: what is open, since when, and what became of a transaction."""
+"""`txlayer tx`: what is open, since when, and what became of a transaction; its other commands stand in files of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import HistoryStart
-from txlayer.cli import aside_rows, tx_rows
+from txlayer.cli import aside_rows, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -30,18 +29,34 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.tx_filters import (
+    Filter,
+    GroupFilter,
+    IsHeld,
+    IsOpen,
+    IsParked,
+    OlderThan,
+    ReasonCode,
+    StateFilter,
+    TopicFilter,
+    YoungerThan,
+    make_filter,
+)
 from txlayer.config import ClientConfig, CoordinatorConfig, milliseconds, parse_duration
-from txlayer.coordinator.overview import COMMITTING, Overview, Standing
+from txlayer.coordinator.overview import Overview, Standing
 from txlayer.coordinator.stored import decode_stored
 from txlayer.core import codec
 from txlayer.core.asides import Aside
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin
-from txlayer.core.transitions import SETTLED, TxnState
-from txlayer.errors import ConfigError
+from txlayer.errors import ConfigError, UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Look at transactions; nothing is changed.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
+)
+tx_settle.add_to(app)
+tx_export.add_to(app)
 
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
@@ -49,26 +64,6 @@ LIMIT = 100
 PREPARE_TIME_MS = 10 * 60 * 1000
 """Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
 
-# Members of an enumeration, so that a wrong state is refused with the list of right ones.
-ListedState = Enum(  # type: ignore[misc]  # made from the table of states, which a class body could only repeat
-    "ListedState",
-    {s.name: s.value for s in TxnState if s not in SETTLED} | {"COMMITTING": COMMITTING},
-)
-
-GroupFilter = Annotated[
-    str | None,
-    typer.Option("--group", metavar="GROUP", help="Only this producer group.", show_default=False),
-]
-StateFilter = Annotated[
-    list[ListedState] | None,
-    typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
-]
-OlderThan = Annotated[
-    str | None,
-    typer.Option(
-        "--older-than", metavar="1h", help="Only those prepared longer ago.", show_default=False
-    ),
-]
 KeptAside = Annotated[
     bool,
     typer.Option(
@@ -86,7 +81,7 @@ What = Annotated[
     ),
 ]
 Since = Annotated[
-    str, typer.Option("--since", metavar="1h", help="Read half and op from so long ago.")
+    str, typer.Option("--since", metavar="1h", help="Read half, op and check from so long ago.")
 ]
 IsId = Annotated[
     bool, typer.Option("--id", help="It is an id, even if it looks like PARTITION:OFFSET.")
@@ -98,9 +93,15 @@ def list_(
     *,
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
+    is_open: IsOpen = False,
+    is_parked: IsParked = False,
+    is_held: IsHeld = False,
     group: GroupFilter = None,
+    topic: TopicFilter = None,
     state: StateFilter = None,
+    reason_code: ReasonCode = None,
     older_than: OlderThan = None,
+    younger_than: YoungerThan = None,
     kept_aside: KeptAside = False,
     limit: Limit = LIMIT,
     client_setting: ClientSetting = None,
@@ -111,8 +112,15 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
-    if kept_aside and (group is not None or state):
-        raise typer.BadParameter("a record kept aside has neither a group nor a state")
+    wanted = make_filter(
+        group=group, topic=topic, state=state, is_open=is_open, is_parked=is_parked, is_held=is_held,
+        reason_code=reason_code, older_than=older_than, younger_than=younger_than,
+    )  # fmt: skip
+    if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
+        raise UsageError(
+            "--kept-aside: such a record has neither group, topic, state nor reason code; of the filters it takes "
+            "--older-than alone"
+        )
     config = client_config(
         CoordinatorConfig,
         bootstrap_servers=bootstrap_servers,
@@ -120,23 +128,17 @@ def list_(
         client_setting=client_setting,
         insecure=insecure,
     )
-    older_ms = milliseconds(parse_duration("--older-than", older_than)) if older_than else 0
     now_ms = _now_ms()
-    states = {s.value for s in state or ()}
     with _overview(config) as overview:
         asides = overview.kept_aside()
         if kept_aside:
             _list_asides(
-                [a for a in asides if now_ms - a.kept_ms >= older_ms],
+                [a for a in asides if now_ms - a.kept_ms >= (wanted.older_ms or 0)],
                 config=config, limit=limit, now_ms=now_ms, as_json=as_json,
             )  # fmt: skip
             return
         matching = _Counted(
-            found
-            for found in overview.standing()
-            if (group is None or found.txn.group == group)
-            and (not states or found.state in states)
-            and now_ms - found.txn.appended_ms >= older_ms
+            found for found in overview.standing() if wanted.lets_through(found, now_ms=now_ms)
         )
         # Never all of them at once: of a million only the oldest hundred are wanted.
         oldest = heapq.nsmallest(limit, matching, key=_by_age)
@@ -144,7 +146,7 @@ def list_(
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
-        kind = " of this kind" if group is not None or states or older_ms else ""
+        kind = "" if wanted.is_empty else " of this kind"
         typer.echo(f"nothing{kind} is open in {config.namespace}")
     else:
         tx_rows.console().print(tx_rows.list_table(rows))
@@ -241,7 +243,7 @@ def show(
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
-    """Show what the topics say about one transaction: half messages, resolutions, its place on the doubt topic.
+    """Show what the topics say about one transaction: half messages, check-backs, resolutions, its place on doubt.
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
@@ -264,23 +266,24 @@ def show(
         histories, searched = [], f"{config.topics.doubt} holds nothing under {what}"
     else:
         start = HistoryStart(parse_since(since, now_ms=_now_ms()))
-        histories = KafkaHistoryReader(config).read(check_txn_id(what), start=start)
+        reader = KafkaHistoryReader(config)
+        histories = reader.read(check_txn_id(what), start=start, with_checks=True)
         searched = (
-            f"half and op of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
+            f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
             f"the id {what}; --since goes further back"
         )
     if not histories:
         typer.echo(tx_rows.plain(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
     rows = [
-        tx_rows.history_json(h, is_applied=applied)
+        tx_show_rows.history_json(h, is_applied=applied)
         for h, applied in zip(histories, _are_applied(config, histories), strict=True)
     ]
     if as_json:
         typer.echo(json.dumps(rows))
         return
     for row in rows:
-        tx_rows.console().print(tx_rows.history_tables(row))
+        tx_rows.console().print(tx_show_rows.history_tables(row))
 
 
 def parse_since(text: str, *, now_ms: int) -> int:
@@ -326,7 +329,7 @@ def _histories_at(
     start = HistoryStart(found.appended_ms, position=(partition, offset))
     if found.index:
         start = HistoryStart(found.appended_ms - PREPARE_TIME_MS)
-    histories = reader.read(found.txn_id, start=start, partitions=[partition])
+    histories = reader.read(found.txn_id, start=start, partitions=[partition], with_checks=True)
     return [h for h in histories if h.nonce == found.nonce], ""
 
 

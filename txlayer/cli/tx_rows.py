@@ -16,9 +16,8 @@ from rich.text import Text
 
 from txlayer.adapters.coordinator_status import PartitionStatus
 from txlayer.coordinator.overview import Standing
-from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
-from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.core.transitions import TxnState
 
 WIDE = 240
 """Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
@@ -91,7 +90,8 @@ def standing_json(found: Standing, *, now_ms: int) -> Json:
         "stands_in": "doubt" if txn.is_in_doubt else "half",
         "checked_count": more.checked_count if more is not None else 0,
         "answered_count": more.answered_count if more is not None else 0,
-        **_options_json(txn.options),
+        "asked_ms": (more.asked_ms or None) if more is not None else None,
+        **options_json(txn.options),
     }
 
 
@@ -103,29 +103,32 @@ def list_table(rows: list[Json]) -> Table:
         "nonce",
         "group",
         "state",
+        "reason",
         "age",
         "messages",
         "topics",
         "half",
         "in",
         "checks",
+        "last asked",
     ):
         is_number = name in ("age", "messages", "half", "checks")
         table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "nonce")
     for row in rows:
-        reason = f" ({row['reason']})" if row["reason"] else ""
         offset = "none" if row["first_half_offset"] is None else row["first_half_offset"]
         table.add_row(
             cell(row["txn_id"]),
             cell(row["nonce"]),
             cell(row["producer_group"]),
-            cell(row["state"] + reason, _style(row["state"])),
+            cell(row["state"], style_of(row["state"])),
+            cell(row["reason"] or ""),
             cell(age_text(row["age_ms"])),
             cell(f"{row['seen_count']}/{row['message_count']}"),
             cell(", ".join(row["topics"])),
             cell(f"{row['partition']}:{offset}"),
             cell(row["stands_in"]),
             cell(f"{row['answered_count']}/{row['checked_count']}"),
+            cell(time_text(row["asked_ms"])),
         )
     return table
 
@@ -163,7 +166,7 @@ def stats_tables(body: Json) -> RenderableType:
     for row in body["states"]:
         states.add_row(
             cell(row["producer_group"]),
-            cell(row["state"], _style(row["state"])),
+            cell(row["state"], style_of(row["state"])),
             cell(f"{row['count']:,}"),
             cell(age_text(row["oldest_age_ms"])),
         )
@@ -183,116 +186,11 @@ def stats_tables(body: Json) -> RenderableType:
     return Group(cell(f"nothing is open{asides}"), partitions)
 
 
-# --- show -------------------------------------------------------------------------------------------------------------
+# --- both -------------------------------------------------------------------------------------------------------------
 
 
-def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Json:
-    """One object of `tx show --json`; `is_applied` says whether the coordinators have carried out the decision."""
-    h, summary = history, history.summary
-    return {
-        "txn_id": h.txn_id,
-        "nonce": h.nonce,
-        "producer_group": h.producer_group,
-        "partition": h.partition,
-        "state": None if h.state is None else h.state.value,
-        "is_applied": is_applied,
-        "reason": h.reason or None,
-        "born_ms": h.born_ms,
-        "appended_ms": h.appended_ms,
-        "message_count": h.message_count,
-        "decided_at": None if h.decided_at is None else {"offset": h.decided_at[0], "line": h.decided_at[1]},
-        "half_records": [
-            {"offset": r.offset, "appended_ms": r.appended_ms, "topic": r.topic, "index": r.index, **_options_json(r.options)}
-            for r in h.half_records
-        ],
-        "op_lines": [
-            {
-                "offset": n.offset,
-                "line": n.line,
-                "appended_ms": n.appended_ms,
-                "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
-                "source": n.op.source.value,
-                "producer_group": n.op.producer_group,
-                "last_half_offset": n.op.last_offset,
-                "check_number": n.op.check_number,
-                "reason": n.op.reason or None,
-                "is_counted": n.is_counted,
-            }
-            for n in h.op_lines
-        ],
-        "doubt": None
-        if summary is None
-        else {
-            "state": summary.state,
-            "reason": summary.reason or None,
-            "moved_ms": summary.moved_ms,
-            "seen_count": summary.seen,
-            "topics": list(summary.topics),
-            "checked_count": summary.checked_count,
-            "answered_count": summary.answered_count,
-        },
-        "left_doubt_ms": h.left_doubt_ms,
-    }  # fmt: skip
-
-
-def history_tables(row: Json) -> RenderableType:
-    """What `tx show` prints of one transaction."""
-    head = Table.grid(padding=(0, 2))
-    for name, value in _head(row):
-        head.add_row(cell(name, "bold"), value)
-    parts: list[RenderableType] = [head]
-    if row["half_records"]:
-        halves = Table("offset", "appended", "real topic", "message", "options", title="half")
-        for r in row["half_records"]:
-            message = f"{r['index'] + 1} of {row['message_count']}"
-            halves.add_row(
-                cell(r["offset"]), cell(time_text(r["appended_ms"])), cell(r["topic"]), cell(message),
-                cell(_options_text(r)),
-            )  # fmt: skip
-        parts.append(halves)
-    if row["op_lines"]:
-        ops = Table("position", "appended", "resolution", "source", "reason", "counts", title="op")
-        for n in row["op_lines"]:
-            check = "" if n["check_number"] is None else f" {n['check_number']}"
-            counts = "yes" if n["is_counted"] else f"no: names half offset {n['last_half_offset']}"
-            ops.add_row(
-                cell(f"{n['offset']}:{n['line']}"), cell(time_text(n["appended_ms"])), cell(n["resolution"]),
-                cell(n["source"] + check), cell(n["reason"] or ""), cell(counts),
-            )  # fmt: skip
-        parts.append(ops)
-    return Group(*parts)
-
-
-def _head(row: Json) -> list[tuple[str, Text]]:
-    state = row["state"] or "settled; what decided it is older than what was read"
-    said = ""
-    if row["state"] in _SETTLED and row["is_applied"] is not None:
-        said = " (carried out)" if row["is_applied"] else " (not carried out yet)"
-    reason = f": {row['reason']}" if row["reason"] else ""
-    seen = len(row["half_records"])
-    head = [
-        ("transaction", cell(f"{row['txn_id']} / {row['nonce']}")),
-        ("state", cell(state + said + reason, _style(state))),
-        ("group", cell(row["producer_group"])),
-        ("partition", cell(row["partition"])),
-        ("born", cell(time_text(row["born_ms"]) + " by its producer's clock")),
-        ("messages", cell(f"{seen} half records read, of {row['message_count']}")),
-    ]
-    if row["born_ms"] is None:
-        del head[4]
-    if row["message_count"] is None:
-        head[-1] = ("messages", cell("no half record read"))
-    doubt = row["doubt"]
-    if doubt is not None:
-        text = f"since {time_text(doubt['moved_ms'])}, {doubt['seen_count']} messages to {', '.join(doubt['topics'])}"
-        checks = f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
-        head.append(("on doubt", cell(text + checks)))
-    elif row["left_doubt_ms"] is not None:
-        head.append(("on doubt", cell(f"until {time_text(row['left_doubt_ms'])}")))
-    return head
-
-
-def _options_json(options: HalfOptions) -> Json:
+def options_json(options: HalfOptions) -> Json:
+    """What its producer asked for."""
     return {
         "key_hash": options.key_hash,
         "order": options.order.value,
@@ -300,16 +198,6 @@ def _options_json(options: HalfOptions) -> Json:
     }
 
 
-def _options_text(row: Json) -> str:
-    parts = []
-    if row["key_hash"]:
-        parts.append(f"ordering key {row['key_hash']}, by {row['order']}")
-    if row["immunity_ms"] is not None:
-        parts.append(f"immunity {age_text(row['immunity_ms'])}")
-    return ", ".join(parts)
-
-
-_SETTLED = frozenset(state.value for state in SETTLED)
 _STYLES = {
     TxnState.HELD.value: "yellow",
     TxnState.PARKED.value: "red",
@@ -318,5 +206,6 @@ _STYLES = {
 }
 
 
-def _style(state: str) -> str:
+def style_of(state: str) -> str:
+    """How a state is coloured."""
     return _STYLES.get(state, "")

@@ -51,6 +51,12 @@ class Overview:
         self._config = config
         self._connections = connections
         self._slice_max = slice_max
+        self._op_ends: dict[int, int] = {}
+
+    @property
+    def op_ends(self) -> Mapping[int, int]:
+        """{partition: op offset before which every line was looked at}; whole once `standing` is exhausted."""
+        return self._op_ends
 
     def standing(self) -> Iterator[Standing]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
@@ -125,6 +131,10 @@ class Overview:
             op_left = self._left(
                 reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()}
             )
+            self._op_ends = {
+                p: op_left[p][1] if p in op_left else s.positions.op_offset
+                for p, s in stored.items()
+            }
             half_left = self._left(
                 reader, topics.half, {p: s.positions.half_next for p, s in stored.items()}
             )

@@ -1,4 +1,4 @@
-"""What became of a transaction: the records of one id in half, op and doubt, folded to one history per nonce.
+"""What became of a transaction: the records of one id in half, op, doubt and check, folded to one history per nonce.
 
 For people who ask (`txlayer tx show`, `producer.status`), so it also tells what the ledger does not keep. Never: a rule
 of its own. Which line decides is the ledger's rule, repeated here over whatever part of the logs was read.
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from txlayer.core import codec
 from txlayer.core.fields import VERSION
 from txlayer.core.messages import (
+    CheckKind,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -27,6 +28,7 @@ from txlayer.core.transitions import TxnState
 _STATES = {state.value: state for state in TxnState}
 _DECISIONS = (Resolution.COMMIT, Resolution.ROLLBACK)
 _AFTER_A_COMMIT = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
+_BETWEEN = ": "
 
 
 class HalfRecord(NamedTuple):
@@ -48,6 +50,16 @@ class OpLine(NamedTuple):
     appended_ms: int
     op: OpMessage
     is_counted: bool  # False: it names no half record of the transaction, so it says nothing
+
+
+class CheckNote(NamedTuple):
+    """One record of the check topic about the transaction."""
+
+    partition: int  # of the check topic
+    offset: int
+    appended_ms: int
+    number: int  # of the question; an op line that answers it repeats it
+    text: str  # of a question: the real topics; of a refusal: what was refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,10 @@ class TransactionHistory:
     """What the doubt topic says of it now; None: it does not stand there."""
     left_doubt_ms: int | None
     """When its doubt records ended, which is when it was settled; None: they did not, or were never there."""
+    questions: tuple[CheckNote, ...] = ()
+    """Its check-backs, the oldest first; empty when the check topic was not read."""
+    refusals: tuple[CheckNote, ...] = ()
+    """What its producer group was told of resolutions that came too late."""
 
     @property
     def born_ms(self) -> int | None:
@@ -106,6 +122,7 @@ class _Traces:
     lines: list[tuple[int, int, int, OpMessage]] = field(default_factory=list)
     summary: DoubtSummary | None = None
     left_doubt_ms: int | None = None
+    checks: list[tuple[CheckKind, CheckNote]] = field(default_factory=list)
 
 
 class HistoryFold:
@@ -158,6 +175,15 @@ class HistoryFold:
         if not isinstance(summary, Undecodable):
             traces.summary, traces.left_doubt_ms = summary, None
 
+    def check(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
+        """A record of the check topic; its partition says nothing about the transaction's."""
+        if value is None or self._op_part not in value:
+            return
+        check = codec.decode_check(value)
+        if not isinstance(check, Undecodable) and check.key.startswith(self._prefix):
+            note = CheckNote(partition, offset, appended_ms, check.number, check.text)
+            self._of(check.key, check.partition).checks.append((check.kind, note))
+
     def histories(self) -> list[TransactionHistory]:
         """One per nonce, the oldest first."""
         made = [_history(key, traces) for key, traces in self._traces.items()]
@@ -195,7 +221,14 @@ def _history(key: str, traces: _Traces) -> TransactionHistory:
         decided_at=_decided_at(summary, decision),
         summary=summary,
         left_doubt_ms=traces.left_doubt_ms,
+        questions=_notes(traces, CheckKind.QUESTION),
+        refusals=_notes(traces, CheckKind.REFUSED),
     )
+
+
+def _notes(traces: _Traces, kind: CheckKind) -> tuple[CheckNote, ...]:
+    found = (note for each, note in traces.checks if each is kind)
+    return tuple(sorted(found, key=lambda note: (note.appended_ms, note.partition, note.offset)))
 
 
 def _is_counted(
@@ -246,3 +279,17 @@ def _group(
     if lines:
         return lines[0].op.producer_group
     return summary.producer_group if summary is not None else ""
+
+
+# --- what an operator says --------------------------------------------------------------------------------------------
+
+
+def operator_reason(operator: str, reason: str) -> str:
+    """The reason of an operator's op line: who says it, then why."""
+    return f"{operator}{_BETWEEN}{reason}"
+
+
+def split_operator_reason(text: str) -> tuple[str, str]:
+    """(operator, reason) of an operator's op line; without a name, as another client may write it, ("", text)."""
+    operator, between, reason = text.partition(_BETWEEN)
+    return (operator, reason) if between else ("", text)

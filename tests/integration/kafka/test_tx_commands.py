@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.crafted import Crafted, Placed
 from tests.support.logs import header, read_log
+from tests.support.operating import Tx
 from tests.support.processes import CoordinatorProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
@@ -26,33 +26,6 @@ pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 QUICK = {"session_timeout": "1.5s", "doubt_after": "1s", "misplaced_after": "1s"}
-
-Row = dict[str, Any]
-
-
-class Tx:
-    """`txlayer tx` on one namespace."""
-
-    def __init__(self, arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
-        self._where = ("-b", arena.servers, "-n", arena.namespace)
-        self._capsys = capsys
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr)."""
-        return run_command(tx.app, *arguments, *self._where, capsys=self._capsys)
-
-    def json(self, *arguments: str) -> Any:
-        """What it answers with --json; what it leaves out is said on stderr."""
-        code, out, _ = self.run(*arguments, "--json")
-        assert 0 == code
-        return json.loads(out)
-
-    def states(self) -> dict[str, tuple[str, str | None, str]]:
-        """{id: (state, reason, half or doubt)} of what is not settled."""
-        return {
-            row["txn_id"]: (row["state"], row["reason"], row["stands_in"])
-            for row in self.json("list")
-        }
 
 
 @pytest.fixture
@@ -342,7 +315,10 @@ def test_what_is_not_found_is_said_with_what_was_searched(
     name = f"{arena.topics.half}-{partition}"
 
     for arguments, said in [
-        (["nobody", "--since", "5m"], "half and op of the last 5m, and doubt, of the namespace"),
+        (
+            ["nobody", "--since", "5m"],
+            "half, op and check of the last 5m, and doubt, of the namespace",
+        ),
         ([f"{partition}:77"], f"{name} holds the offsets from 0 to before 1, not 77"),
         (["99:0"], f"{arena.topics.half} has the partitions 0 to 3, not 99"),
     ]:

@@ -1,0 +1,148 @@
+"""Many transactions settled by hand at once, chosen by filters, on a real broker and a real coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.broker import unique_name
+from tests.support.crafted import Crafted
+from tests.support.logs import ends
+from tests.support.operating import Tx, park
+from tests.support.running import RunningCoordinator
+from tests.support.waiting import wait_until
+from txlayer.config import CoordinatorConfig
+from txlayer.core.messages import Resolution
+
+pytestmark = pytest.mark.kafka
+
+COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
+WHY = ("--reason", "ticket 12: asked the shop", "--operator", "zoe@desk")
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Arena:
+    """One namespace for the file."""
+    return make_arena(broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
+    """It runs while all tests of the file do."""
+    config = CoordinatorConfig(
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        session_timeout=timedelta(seconds=3),
+        doubt_after=timedelta(seconds=1),
+        misplaced_after=timedelta(milliseconds=100),
+    )
+    with RunningCoordinator(config) as running:
+        yield running
+
+
+@pytest.fixture
+def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
+    assert coordinator.failure is None
+    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+
+
+@pytest.fixture
+def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
+    return Tx(arena, capsys)
+
+
+def new_id() -> str:
+    """An id that no other test has."""
+    return unique_name("order")
+
+
+def op_ends(arena: Arena) -> dict[tuple[str, int], int]:
+    """Where op ends, markers and all."""
+    return ends(arena.servers, [arena.topics.op], isolation="read_uncommitted")
+
+
+def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_left_alone(
+    arena: Arena, crafted: Crafted, operator: Tx
+) -> None:
+    group, other = unique_name("group"), unique_name("group")
+    ids = [new_id() for _ in range(12)]
+    keys = [f"{txn_id}/00000001" for txn_id in ids]
+    park(arena, crafted, keys[:10], arena.targets[0], group=group)
+    park(arena, crafted, keys[10:], arena.targets[0], group=other)
+    chosen = ("--all", "--reason-code", "misplaced", "--group", group)
+    before = op_ends(arena)
+
+    unasked = operator.run("commit", *chosen, *WHY)
+    planned = operator.json("commit", *chosen, *WHY, "--dry-run")
+    unchanged = before == op_ends(arena)
+    first = operator.json("commit", *chosen, *WHY, "--yes", "--limit", "3")
+    rest = operator.json("commit", *chosen, *WHY, "--yes")
+    code, out, err = operator.run("commit", *chosen, *WHY, "--yes")
+
+    assert 2 == unasked[0]
+    assert "10 transactions and nobody to ask; say --yes" in unasked[2]
+    assert {"planned"} == {row["result"] for row in planned}
+    assert set(ids[:10]) == {row["txn_id"] for row in planned}
+    assert unchanged
+    assert (3, 7) == (len(first), len(rest))
+    assert {"done"} == {row["result"] for row in [*first, *rest]}
+    assert set(ids[:10]) == {row["txn_id"] for row in [*first, *rest]}
+    # One record per partition, however many lines.
+    assert {row["partition"] for row in rest} == {
+        row["partition"] for row in rest if row["written_at"]["line"] == 0
+    }
+    assert 7 > len({(row["partition"], row["written_at"]["offset"]) for row in rest})
+    assert (0, "") == (code, err)
+    assert "no transaction is as the filters say; nothing was written" in out
+    wait_until(
+        lambda: all(1 == len(arena.visible(txn_id)) for txn_id in ids[:10]),
+        within=20,
+        what="all are visible once",
+    )
+    assert set(ids[10:]) <= operator.states().keys()
+    assert {"done"} == {r["result"] for r in operator.json("rollback", *ids[10:], *WHY)}
+
+
+def test_what_is_decided_already_is_skipped_and_counted(
+    arena: Arena, crafted: Crafted, operator: Tx
+) -> None:
+    group, topic, txn_id = unique_name("group"), unique_name("missing"), new_id()
+    crafted.op(crafted.half(f"{txn_id}/00000001", topic, group=group), COMMIT)
+    arena.wait_for_doubt(f"{txn_id}/00000001", state="held")
+
+    code, out, err = operator.run("rollback", "--all", "--held", "--group", group, "--yes", *WHY)
+    rows = operator.json("abandon", "--all", "--held", "--topic", topic, "--yes", *WHY)
+
+    assert 0 == code
+    assert "nothing was written" in out
+    assert "1 skipped: they are decided already" in err
+    assert [(txn_id, "done")] == [(row["txn_id"], row["result"]) for row in rows]
+
+
+def test_list_filters_by_state_reason_topic_and_age(
+    arena: Arena, crafted: Crafted, operator: Tx
+) -> None:
+    group, txn_id, young = unique_name("group"), new_id(), new_id()
+    (placed,) = park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0], group=group)
+    crafted.half(f"{young}/00000001", arena.targets[1], group=group)
+
+    def listed(*filters: str) -> set[str]:
+        return {row["txn_id"] for row in operator.json("list", "--group", group, *filters)}
+
+    assert {txn_id, young} == listed()
+    assert {txn_id} == listed("--parked")
+    assert {young} == listed("--open")
+    assert {txn_id, young} == listed("--open", "--parked")
+    assert set() == listed("--held")
+    assert {txn_id} == listed("--reason-code", "misplaced", "--reason-code", "too-old")
+    assert {young} == listed("--topic", arena.targets[1])
+    assert {txn_id, young} == listed("--younger-than", "1h")
+    assert set() == listed("--older-than", "1h")
+    code, out, _ = operator.run("rollback", txn_id, young, *WHY)
+    assert (0, 2) == (code, out.count("is rolled back"))
+    assert placed.partition == json.loads(operator.run("show", txn_id, "--json")[1])[0]["partition"]

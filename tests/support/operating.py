@@ -1,0 +1,83 @@
+"""What an operator has at hand in tests: `txlayer tx` on one namespace, and transactions that need a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.arena import Arena
+from tests.support.commands import run_command
+from tests.support.crafted import Crafted, Placed
+from tests.support.waiting import wait_until
+from txlayer.adapters.connect import connect_coordinator, connect_producer
+from txlayer.cli import tx
+from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.coordinator.by_hand import ByHand
+from txlayer.core.messages import Resolution
+
+NOWHERE = 1_000_000
+"""A half offset that no test reaches."""
+
+Row = dict[str, Any]
+
+
+class Tx:
+    """`txlayer tx` on one namespace."""
+
+    def __init__(self, arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
+        self._where = ("-b", arena.servers, "-n", arena.namespace)
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr)."""
+        return run_command(tx.app, *arguments, *self._where, capsys=self._capsys)
+
+    def json(self, *arguments: str) -> Any:
+        """What it answers with --json; what it leaves out is said on stderr."""
+        code, out, err = self.run(*arguments, "--json")
+        assert 0 == code, f"{out} {err}"
+        return json.loads(out)
+
+    def states(self) -> dict[str, tuple[str, str | None, str]]:
+        """{id: (state, reason, half or doubt)} of what is not settled."""
+        return {
+            row["txn_id"]: (row["state"], row["reason"], row["stands_in"])
+            for row in self.json("list", "--limit", "10000")
+        }
+
+
+@contextmanager
+def by_hand(arena: Arena) -> Iterator[ByHand]:
+    """An operator's session, step by step."""
+    connections = connect_coordinator(
+        CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+    )
+    producers = connect_producer(
+        ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+    )
+    try:
+        yield ByHand(connections=connections, producers=producers, config=CoordinatorConfig(
+            bootstrap_servers=arena.servers, namespace=arena.namespace
+        ))  # fmt: skip
+    finally:
+        producers.close()
+        connections.close()
+
+
+def park(arena: Arena, crafted: Crafted, keys: list[str], target: str, **half: Any) -> list[Placed]:
+    """Transactions without a decision, whole and parked: a misplaced line came first, then their half record."""
+    for key in keys:
+        crafted.op(crafted.home(key, NOWHERE), Resolution.COMMIT)
+
+    def standing(seen: int) -> bool:
+        summaries = arena.doubt().summaries
+        return all(key in summaries and summaries[key].seen == seen for key in keys)
+
+    wait_until(lambda: standing(0), within=30, what="parked without a half record")
+    placed = [crafted.half(key, target, **half) for key in keys]
+    wait_until(lambda: standing(1), within=30, what="parked with its half record")
+    return placed

@@ -1,0 +1,147 @@
+"""An operator's lines on their way: packed by partition, told when they are refused, and waited for within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import FakeConnections, FakeRecord
+from txlayer.adapters.ports import StoredOffset
+from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.coordinator import by_hand
+from txlayer.coordinator.acts import Act, line_of
+from txlayer.coordinator.by_hand import ByHand, Line, Written
+from txlayer.coordinator.overview import Standing
+from txlayer.core.transaction import Transaction
+from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
+
+ROUND_MS = 100
+
+
+def standing(number: int, *, partition: int = 0) -> Standing:
+    """A transaction of that number."""
+    key = f"order-{number}/00000001"
+    return Standing(
+        partition, "parked", Transaction(key, "orders", "shop", number, 1_000, "900", (0, 0), None)
+    )
+
+
+def line(number: int, *, partition: int = 0, reason: str = "ticket 12") -> Line:
+    """A commit of it."""
+    found = standing(number, partition=partition)
+    return Line(found, line_of(Act.COMMIT, found, operator="zoe", reason=reason))
+
+
+class Coordinators:
+    """Op positions that coordinators store, one answer per question; the last one stays. The clock moves with each pause."""
+
+    def __init__(self, *answers: dict[int, int]) -> None:
+        self._answers = list(answers)
+        self.now_ms = 0
+        self.asked_count = 0
+
+    def stored_offsets(self, _group: str, partitions: Any, *, is_stable: bool) -> Any:
+        assert not is_stable
+        self.asked_count += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return {
+            (topic, p): StoredOffset(answer.get(p, 0), f"1|w|9|0|{answer.get(p, 0)}:0|0")
+            for topic, p in partitions
+        }
+
+    def pause(self, length_s: float) -> None:
+        self.now_ms += int(length_s * 1000)
+
+
+def hands(coordinators: Any = None, producers: FakeConnections | None = None) -> ByHand:
+    """A session on fakes."""
+    moving: Any = coordinators or Coordinators({})
+    return ByHand(
+        CoordinatorConfig(),
+        moving,
+        producers or FakeConnections(ProducerConfig()),
+        clock=lambda: moving.now_ms / 1000,
+        pause=moving.pause,
+    )
+
+
+def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
+    producers = FakeConnections(ProducerConfig())
+    lines = [line(n, partition=n % 2) for n in range(6)]
+    counts: list[int] = []
+
+    written = hands(producers=producers).write(lines, on_progress=counts.append)
+
+    stored = producers.writer.stored
+    assert [(0, 3), (1, 3)] == sorted(
+        (r.partition, (r.value or b"").count(b"\n") + 1) for r in stored
+    )
+    places = {w.found.txn.key: (w.found.partition, w.position) for w in written}
+    assert {f"order-{n}/00000001": (n % 2, (0, n // 2)) for n in range(6)} == places
+    assert 6 == counts[-1]
+
+
+def test_a_record_takes_so_many_lines_and_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_hand, "LINE_COUNT_MAX", 4)
+    by_count = FakeConnections(ProducerConfig())
+    by_size = FakeConnections(ProducerConfig())
+
+    hands(producers=by_count).write([line(n) for n in range(10)])
+    long = [line(n, reason="x" * 50_000) for n in range(5)]
+    written = hands(producers=by_size).write(long)
+
+    assert [4, 4, 2] == [(r.value or b"").count(b"\n") + 1 for r in by_count.writer.stored]
+    assert [2, 2, 1] == [(r.value or b"").count(b"\n") + 1 for r in by_size.writer.stored]
+    assert [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)] == [w.position for w in written]
+
+
+def test_a_refused_record_is_an_error_and_the_writer_is_closed() -> None:
+    producers = FakeConnections(ProducerConfig())
+
+    def refuse(_record: FakeRecord) -> TxLayerError:
+        return NotAuthorisedError("no", resource="txlayer.op", operation="Write")
+
+    producers.writer.refuse = refuse
+
+    with pytest.raises(NotAuthorisedError):
+        hands(producers=producers).write([line(1)])
+    assert producers.writer.is_closed
+
+
+def test_without_an_op_topic_the_command_that_makes_it_is_named() -> None:
+    producers = FakeConnections(ProducerConfig())
+    del producers.topics["txlayer.op"]
+
+    with pytest.raises(TopicMismatchError, match="topics apply"):
+        hands(producers=producers).write([line(1)])
+
+
+def test_waiting_ends_when_every_line_is_behind_the_stored_positions() -> None:
+    moving = Coordinators({0: 7, 1: 0}, {0: 8, 1: 3}, {1: 4})
+    written = [Written(standing(1), (7, 5)), Written(standing(2, partition=1), (3, 0))]
+
+    assert {0, 1} == hands(moving).wait(written, patience_s=1)
+    assert 3 == moving.asked_count
+
+
+def test_waiting_ends_when_the_coordinators_stand_still_for_so_long() -> None:
+    moving = Coordinators({0: 8, 1: 3})
+    written = [Written(standing(1), (7, 5)), Written(standing(2, partition=1), (3, 0))]
+
+    assert {0} == hands(moving).wait(written, patience_s=1)
+    assert 1_000 <= moving.now_ms < 1_000 + 2 * ROUND_MS
+
+
+def test_coordinators_that_come_nearer_are_waited_for() -> None:
+    moving = Coordinators(*({0: n // 8} for n in range(200)))
+
+    assert {0} == hands(moving).wait([Written(standing(1), (20, 0))], patience_s=1)
+    assert moving.now_ms > 10_000
+
+
+def test_who_does_not_want_to_wait_asks_once() -> None:
+    moving = Coordinators({0: 3})
+
+    assert set() == hands(moving).wait([Written(standing(1), (3, 0))], patience_s=0)
+    assert (1, 0) == (moving.asked_count, moving.now_ms)

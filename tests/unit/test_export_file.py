@@ -1,0 +1,88 @@
+"""An export holds every byte of a message, and its file is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_stage import Stage
+from txlayer.cli import tx_export
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.overview import Standing
+from txlayer.coordinator.whole import read_whole
+from txlayer.core import codec
+from txlayer.core.messages import HalfHeader, HalfOptions
+from txlayer.core.transaction import Transaction
+from txlayer.errors import UsageError
+
+KEY = "order-1/00000001"
+
+
+def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None:
+    stage = Stage()
+    stage.kafka.create_topic("txlayer.half", partitions=1)
+    header = HalfHeader(KEY, "orders", "shop", 0, 1, 900, HalfOptions(partition=3))
+    headers = [("trace", b"1"), ("none", None), ("txl", codec.encode_half_header(header))]
+    writer = stage.half_writer()
+    writer.produce("txlayer.half", b"\xff", b"key", 0, lambda *_: None, None, 0, headers)
+    writer.close(1)
+    found = Standing(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
+
+    ((each, contents),) = read_whole(CoordinatorConfig(), stage.connections(), [found])
+    row: dict[str, Any] = json.loads(json.dumps(tx_export.whole_json(each, contents, now_ms=2_000)))
+
+    assert (1, "order-1", "open", 900) == tuple(
+        row[name] for name in ("format", "txn_id", "state", "born_ms")
+    )
+    assert [
+        {
+            "index": 0, "topic": "shop", "partition": 3, "timestamp_ms": None,
+            "key": {"base64": "a2V5", "text": "key"}, "value": {"base64": "/w==", "text": None},
+            "headers": [
+                {"name": "trace", "value": {"base64": "MQ==", "text": "1"}}, {"name": "none", "value": None},
+            ],
+        }
+    ] == row["messages"]  # fmt: skip
+
+
+def test_a_transaction_without_half_records_has_no_messages() -> None:
+    txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
+    txn.seen = txn.count = 0
+
+    ((_, contents),) = read_whole(
+        CoordinatorConfig(), Stage().connections(), [Standing(0, "parked", txn)]
+    )
+
+    assert [] == contents
+
+
+def test_a_file_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "parked.jsonl"
+
+    def interrupted() -> None:
+        with tx_export._opened(path, is_forced=False) as file:
+            file.write("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "parked.jsonl"
+
+    def written(text: str, *, is_forced: bool) -> None:
+        with tx_export._opened(path, is_forced=is_forced) as file:
+            file.write(text)
+            path.write_text("another's", encoding="utf-8")
+
+    with pytest.raises(UsageError, match="it is there already"):
+        written("mine", is_forced=False)
+    assert ([path], "another's") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
+    written("mine", is_forced=True)
+    assert "mine" == path.read_text("utf-8")
+    assert 0o600 == path.stat().st_mode & 0o777
