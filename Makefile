@@ -37,9 +37,10 @@ e2e: setup jars
 simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 
-# Random faults on three real brokers, for MINUTES. Not part of `make test` yet.
+# Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it for 70 s.
+# E2E_SEED=n replays the plan of a run.
 chaos: setup jars
-	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/chaos.py
+	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py
 
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup

@@ -22,8 +22,9 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.history import History, Sample
 from tests.support.load import Load
 from tests.support.logs import ends
-from tests.support.nemesis import Fault, Nemesis
+from tests.support.nemesis import COORDINATORS, PRODUCERS, Fault, Nemesis
 from tests.support.processes import CoordinatorProcess
+from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
@@ -34,7 +35,9 @@ from txlayer.errors import TxLayerError
 
 BROKER_COUNT = 3
 SESSION_S = 1.5
-COORDINATORS, PRODUCERS = "coordinators", "producers"
+ADVANCE_S = 120.0
+"""After healing something must go on within this time, again and again until all is at rest: longer than a Kafka
+transaction that hangs, the longest pause between two rebuilds and a rebalance together."""
 SAMPLE_EVERY_S = 1.0
 BREATH_MAX_S = 2.0
 """Between two faults: sometimes enough to recover, sometimes not."""
@@ -74,8 +77,7 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_stopping.set()
-        self._thread.join(60)
+        self._stop()
 
     def take(self) -> Sample:
         """One sample.
@@ -100,10 +102,28 @@ class Sampler:
             # Markers land one by one: what is stored may be seen before the last stable offset of a real topic moves.
             return Sample(stored, admin.end_offsets(real, is_committed=False))
 
+    def take_last(self) -> None:
+        """The sample of the end, behind all others: nobody takes one after it."""
+        self._stop()
+        before = len(self.samples)
+
+        def is_taken() -> bool:
+            self._try()
+            return len(self.samples) > before
+
+        wait_until(is_taken, within=ADVANCE_S, what="the last sample")
+
+    def _stop(self) -> None:
+        self._is_stopping.set()
+        self._thread.join(60)
+
+    def _try(self) -> None:
+        with suppress(TxLayerError):  # a broker is away: the next sample will come
+            self.samples.append(self.take())
+
     def _run(self) -> None:
         while not self._is_stopping.wait(SAMPLE_EVERY_S):
-            with suppress(TxLayerError):  # a broker is away: the next sample will come
-                self.samples.append(self.take())
+            self._try()
 
 
 @dataclass
@@ -116,6 +136,8 @@ class Outcome:
     visible_count: int
     load_failures: list[str]
     rebuild_count: int
+    ended_wrongly: list[str]
+    """Coordinators that nobody ended, or that did not end with 0 when they were told to stop."""
 
 
 class Chaos:
@@ -133,7 +155,7 @@ class Chaos:
         self.journal = Journal(folder / "history.jsonl")
 
     def run(self, *, seconds: float) -> Outcome:
-        """Load and faults for so long; then everything is healed and comes to rest."""
+        """Load and faults for so long, and until every kind of fault was there; then all is healed and comes to rest."""
         with ExitStack() as stack:
             advertised = [free_ports(BROKER_COUNT) for _ in (COORDINATORS, PRODUCERS)]
             cluster = stack.enter_context(
@@ -178,16 +200,16 @@ class Chaos:
                 self._strike(nemesis, load, witness, seconds=seconds)
                 nemesis.heal()
                 self.journal.write("healed")
-                load.stop(within=180)
-                arena.wait_until_applied(within=120)
-                sampler.samples.append(sampler.take())
-                witness.wait_until_at_end(arena.targets)
+                load.stop(within=ADVANCE_S)
+                arena.wait_until_applied(within=ADVANCE_S)
+                sampler.take_last()
+                witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
                 return self._outcome(arena, nemesis, load, witness, sampler)
 
     def _strike(self, nemesis: Nemesis, load: Load, witness: Witness, *, seconds: float) -> None:
         rng = random.Random(~self._seed)
         end_at = time.monotonic() + seconds
-        while time.monotonic() < end_at:
+        while time.monotonic() < end_at or not nemesis.has_shown_all:
             fault = nemesis.strike()
             self.journal.write(
                 "fault", name=fault.name, detail=fault.detail, took_s=round(fault.took_s, 2),
@@ -224,8 +246,9 @@ class Chaos:
             len(process.events("coordinator.rebuild")) for process in nemesis.coordinators
         )
         return Outcome(
-            history, nemesis.faults, len(load.sent), witness.count, load.failures, rebuilds
-        )
+            history, nemesis.faults, len(load.sent), witness.count, load.failures, rebuilds,
+            nemesis.ended_wrongly(),
+        )  # fmt: skip
 
     def _coordinator(self, servers: str, arena: Arena) -> CoordinatorProcess:
         number = next(self._numbers)

@@ -27,7 +27,7 @@ _SAFETY = "simulation/test_safety.py::test_promises_hold_in_worlds_with_faults"
 _LIVENESS = (
     "simulation/test_liveness.py::test_a_healed_world_comes_to_rest_whatever_happened_before"
 )
-_CHAOS = "e2e/chaos.py::test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails"
+_CHAOS = "e2e/test_chaos.py::test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails"
 _KILLS = (
     "e2e/test_coordinator_crash.py::test_twenty_kills_at_random_moments_lose_and_double_nothing"
 )
@@ -97,7 +97,7 @@ COORDINATOR = (
     Row(
         "coordinator", "frozen inside a Kafka transaction",
         "Readers wait no longer than its time-out, or until a successor fences it.",
-        (_ZOMBIE, _SAFETY, "contract/test_isolation.py::test_a_transaction_that_hangs_is_aborted_by_the_broker_and_its_writer_fenced"),
+        (_ZOMBIE, _SAFETY, _CHAOS, "contract/test_isolation.py::test_a_transaction_that_hangs_is_aborted_by_the_broker_and_its_writer_fenced"),
     ),
     Row(
         "coordinator", "two with one transactional id", "The older one is fenced, nothing is damaged.",
@@ -107,7 +107,7 @@ COORDINATOR = (
     ),
     Row(
         "coordinator", "many join and leave all the time", "Work goes on; nothing is doubled; half and op are shared alike.",
-        (_STORM, _SAFETY, "contract/test_groups.py::test_members_share_two_topics_alike_in_runs",
+        (_STORM, _SAFETY, _CHAOS, "contract/test_groups.py::test_members_share_two_topics_alike_in_runs",
          "unit/test_memory_groups.py::test_every_partition_has_one_member_and_equal_topics_are_shared_alike"),
     ),
     Row(
@@ -152,7 +152,6 @@ BROKER = (
         (_BROKER, _CHAOS, _SAFETY,
          "integration/kafka/test_producer_faults.py::test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes_on_after_it",
          "integration/kafka/test_local_broker.py::test_three_brokers_lose_one_and_go_on"),
-        "Of three brokers one is killed by `make chaos`, which `make test` does not run yet.",
     ),
     Row(
         "broker", "frozen for seconds, requests sent again late", "The producer is replaced; no Kafka transaction is torn.",

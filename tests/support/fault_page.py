@@ -20,7 +20,8 @@ _HEAD = f"""# Faults and invariants
 Made from the tests by `{COMMAND}`; a test keeps page and tests equal and collects every test that is named here.
 
 Which fault is covered, and which is not. Simulated worlds ([simulation.md](simulation.md)) show that nothing follows from a fault which
-must not; tests on real brokers show that Kafka and its client do what the simulation supposes. `make chaos` is a target of its own.
+must not; tests on real brokers show that Kafka and its client do what the simulation supposes, and [chaos](chaos.md) does many faults of
+both kinds to three brokers and real processes, for a bounded time in `make test` and for longer in `make chaos`.
 
 ## The matrix
 

@@ -29,6 +29,8 @@ PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMM
 
 CHUNK_BYTES = 1 << 18
 FRAME_BYTES_MAX = 1 << 27
+TURNS = 5
+"""Of the loop, from a connection's arrival to the first step of whoever serves it, and some to spare."""
 CUT_DELAY_S = 0.02
 """Between passing a request on and cutting its connection: the broker must have read it."""
 
@@ -50,6 +52,8 @@ class FaultProxy:
         self.port = port
         self.requests: Counter[int] = Counter()
         self.acted: Counter[int] = Counter()
+        self.harmed: Counter[int] = Counter()
+        """Requests by their kind that got an action, under whatever rules."""
         self.echoed: Counter[int] = Counter()
         self._target = target
         self._rules = Rules()
@@ -102,31 +106,38 @@ class FaultProxy:
         try:
             self._loop.run_forever()
         finally:
-            server.close()
-            self._reset_all()
-            self._loop.run_until_complete(self._end_tasks())
+            self._loop.run_until_complete(self._end(server))
             self._loop.close()
 
-    async def _end_tasks(self) -> None:
+    async def _end(self, server: asyncio.Server) -> None:
+        server.close()
+        await (
+            _let_others_run()
+        )  # whoever was just accepted has begun to be served, and can be ended
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._reset_all()
+        await _let_others_run()  # a connection closes its socket a turn after it was told to
 
     def _reset_all(self) -> None:
         for writer in list(self._writers):
             _reset(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             to_broker = await asyncio.open_connection(*self._target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            self._writers.discard(writer)
             _reset(writer)
             return
         link = _Link(self, client=(reader, writer), broker=to_broker)
         self._writers |= link.writers
         try:
-            await asyncio.gather(link.pass_requests(), link.pass_answers())
+            with contextlib.suppress(asyncio.CancelledError):  # the proxy itself ends
+                await asyncio.gather(link.pass_requests(), link.pass_answers())
         finally:
             self._writers -= link.writers
             link.reset()
@@ -144,6 +155,7 @@ class FaultProxy:
         if action and self.acted[api] >= self._rules.action_count_max:
             return ""
         self.acted[api] += bool(action)
+        self.harmed[api] += bool(action)
         return action
 
     def echo(self, api: int, frame: bytes, *, after_s: float) -> None:
@@ -154,14 +166,17 @@ class FaultProxy:
 
     async def _echo(self, api: int, frame: bytes, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        reader, writer = await asyncio.open_connection(*self._target)
-        self._writers.add(writer)
-        writer.write(frame)
-        await writer.drain()
-        await reader.read(CHUNK_BYTES)  # answered: the broker has done it
-        self.echoed[api] += 1
-        self._writers.discard(writer)
-        writer.close()
+        with contextlib.suppress(OSError):  # the broker is away by now: nothing comes late
+            reader, writer = await asyncio.open_connection(*self._target)
+            self._writers.add(writer)
+            try:
+                writer.write(frame)
+                await writer.drain()
+                if await reader.read(CHUNK_BYTES):  # answered: the broker has done it
+                    self.echoed[api] += 1
+            finally:
+                self._writers.discard(writer)
+                _reset(writer)
 
 
 class _Link:
@@ -224,6 +239,11 @@ class _Link:
                     writer.write(chunk)
                     await writer.drain()
         self.reset()
+
+
+async def _let_others_run() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
 from txlayer.core import codec, ids, partitions
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution
@@ -91,6 +92,7 @@ class Load:
         self._lines: dict[int, list[str]] = {}
         self._delayed: list[tuple[float, int, Sent]] = []
         self._numbers = count()
+        self._report_count = 0
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
@@ -99,10 +101,14 @@ class Load:
         self._thread.start()
 
     def stop(self, *, within: float = 120) -> None:
-        """No new transactions; decide the late ones; every record acknowledged."""
+        """No new transactions; decide the late ones; every record acknowledged, one of them `within` each time."""
         self._is_stopping.set()
-        self._thread.join(within)
-        assert not self._thread.is_alive(), "the load does not end"
+        wait_until(
+            lambda: not self._thread.is_alive(),
+            within=within,
+            what="the load has ended",
+            growing=lambda: self._report_count,
+        )
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -180,6 +186,7 @@ class Load:
             )  # fmt: skip
 
     def _on_half(self, sent: Sent, error: KafkaError | None, record: Any) -> None:
+        self._report_count += 1
         if error is not None:
             self.failures.append(f"half of {sent.key}: {error}")
             return
@@ -215,6 +222,7 @@ class Load:
                 )
 
     def _on_op(self, error: KafkaError | None, record: Any) -> None:
+        self._report_count += 1
         if error is not None:
             self.failures.append(f"op: {error}")
         else:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 Headers = list[tuple[str, bytes | None]]
 
 READ_PATIENCE_S = 60.0
-"""A log that does not come within this time is a broken broker."""
+"""A log of which nothing comes for this time is a broken broker's."""
 
 
 class Seen(NamedTuple):
@@ -71,7 +71,10 @@ def read_log(
         while open_ones:
             if time.monotonic() > give_up_at:
                 raise AssertionError(f"not read to the end: {sorted(open_ones)}")
-            for record in reader.consume(5_000, 0.1):
+            found = reader.consume(5_000, 0.1)
+            if found:
+                give_up_at = time.monotonic() + READ_PATIENCE_S
+            for record in found:
                 error = record.error()
                 if error is None:
                     records[str(record.topic())].append(seen(record))
@@ -81,8 +84,8 @@ def read_log(
                     raise AssertionError(f"{record.topic()}-{record.partition()}: {error}")
     finally:
         reader.close()
-    for found in records.values():
-        found.sort(key=lambda r: (r.partition, r.offset))
+    for log in records.values():
+        log.sort(key=lambda r: (r.partition, r.offset))
     return records
 
 

@@ -1,7 +1,8 @@
 """Faults on a real cluster of three brokers and its coordinators: one at a time, drawn from a seed, each undone again.
 
-It keeps the promise that Kafka's own replication rests on: at most one broker is away at any moment, so with
-`min.insync.replicas=2` every acknowledged record survives.
+It keeps the promise that Kafka's own replication rests on: at most one broker is away at any moment, and away is whoever
+has not caught up. So with `min.insync.replicas=2` every acknowledged record survives, and every partition has a leader
+(a marker for one without a leader is lost by the broker itself: docs/explanation/kafka.md).
 """
 
 from __future__ import annotations
@@ -28,10 +29,19 @@ from tests.support.faultproxy import (
     Rules,
 )
 from tests.support.processes import CoordinatorProcess
+from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker
 
+COORDINATORS, PRODUCERS = "coordinators", "producers"
+"""Whose connections go through proxies."""
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 ADMIN_PATIENCE_S = 5.0
+CATCH_UP_S = 90.0
+"""A broker that is back and of which no further partition is in sync for so long never will be."""
+REQUEST_S = 120.0
+"""After the fault before, whoever writes is at work again within this time."""
+STOP_S = 60.0
+"""A coordinator that was told to stop finishes its Kafka transaction, which ends by its own time-out if need be."""
 
 
 class Fault(NamedTuple):
@@ -59,6 +69,7 @@ class Nemesis:
         """`proxies`: whose connections they carry → one per broker."""
         self.faults: list[Fault] = []
         self.coordinators: list[CoordinatorProcess] = []
+        self._ended: set[int] = set()
         self._cluster = cluster
         self._proxies = proxies
         self._start_coordinator = start_coordinator
@@ -83,9 +94,27 @@ class Nemesis:
         )
 
     @property
+    def names(self) -> list[str]:
+        """Every kind of fault."""
+        return [name for name, _ in self._kinds]
+
+    @property
     def counts(self) -> Counter[str]:
         """Faults by name."""
         return Counter(fault.name for fault in self.faults)
+
+    @property
+    def has_shown_all(self) -> bool:
+        """True when every kind has happened."""
+        return set(self.names) == set(self.counts)
+
+    def ended_wrongly(self) -> list[str]:
+        """Coordinators that nobody ended, or that did not end with 0 when they were told to stop; and their last words."""
+        return [
+            f"pid {process.pid} ended with {process.exit_code}: {process.output()[-3000:]}"
+            for process in self.coordinators
+            if not process.is_running and process.pid not in self._ended
+        ]
 
     def strike(self) -> Fault:
         """Do one fault and undo it."""
@@ -112,6 +141,7 @@ class Nemesis:
                 process.thaw()
         if not any(process.is_running for process in self.coordinators):
             self.coordinators.append(self._start_coordinator())
+        self._wait_until_in_sync()
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
@@ -120,6 +150,7 @@ class Nemesis:
         self._cluster.kill(number)
         self._pause(0.2, 3)
         self._cluster.start(number)
+        self._wait_until_in_sync()
         return f"broker {number}"
 
     def _freeze_broker(self, number: int | None = None) -> str:
@@ -130,6 +161,7 @@ class Nemesis:
             self._pause(0.5, 5)
         finally:
             os.kill(pid, signal.SIGCONT)
+        self._wait_until_in_sync()
         return f"broker {number}"
 
     def _kill_group_coordinator(self) -> str:
@@ -137,6 +169,26 @@ class Nemesis:
 
     def _freeze_transaction_coordinator(self) -> str:
         return self._freeze_broker(self._leader_for_writer())
+
+    def _wait_until_in_sync(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers, "log_level": 0})
+        in_sync = 0
+
+        def has_everybody() -> bool:
+            nonlocal in_sync
+            with suppress(KafkaException):
+                topics = admin.list_topics(timeout=ADMIN_PATIENCE_S).topics.values()
+                partitions = [p for topic in topics for p in topic.partitions.values()]
+                in_sync = sum(len(p.isrs) for p in partitions)
+                return in_sync == sum(len(p.replicas) for p in partitions)
+            return False
+
+        wait_until(
+            has_everybody,
+            within=CATCH_UP_S,
+            what="all replicas are in sync",
+            growing=lambda: in_sync,
+        )
 
     def _leader_for_group(self) -> int:
         """The broker that keeps the coordinators' group; any, while nobody says."""
@@ -165,7 +217,7 @@ class Nemesis:
 
     def _kill_coordinator(self) -> str:
         process = self._any_coordinator()
-        process.kill()
+        self._kill(process)
         self.coordinators.append(self._start_coordinator())
         return f"pid {process.pid}"
 
@@ -181,22 +233,29 @@ class Nemesis:
 
     def _stop_coordinator(self) -> str:
         process = self._any_coordinator()
+        process.wait_until_listening()
         process.terminate()
         self.coordinators.append(self._start_coordinator())
-        code = process.wait(within=60)
-        assert code == 0, f"a clean stop ended with {code}: {process.output()[-3000:]}"
-        return f"pid {process.pid}"
+        code = process.wait(within=STOP_S)
+        if code == 0:
+            self._ended.add(process.pid)
+        return f"pid {process.pid}, exit code {code}"
 
     def _join_coordinator(self) -> str:
         guest = self._start_coordinator()
         self.coordinators.append(guest)
+        guest.wait_until_listening()
         self._pause(0.5, 3)
-        guest.kill()
+        self._kill(guest)
         return f"pid {guest.pid} came and was killed"
+
+    def _kill(self, process: CoordinatorProcess) -> None:
+        self._ended.add(process.pid)
+        process.kill()
 
     def _any_coordinator(self) -> CoordinatorProcess:
         running = [process for process in self.coordinators if process.is_running]
-        assert running, "no coordinator runs: one ended by itself"
+        assert running, f"no coordinator runs: {self.ended_wrongly()}"
         return self._rng.choice(running)
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -216,15 +275,24 @@ class Nemesis:
         return self._with_rules(Rules(latency_s=self._rng.uniform(0.02, 0.3)), longest_s=4)
 
     def _lose_answers(self) -> str:
-        api = self._rng.choice([PRODUCE, INIT_PRODUCER_ID, END_TXN, TXN_OFFSET_COMMIT])
-        rules = Rules(actions={api: "cut_after"}, action_count_max=self._rng.randint(1, 4))
-        return f"{self._with_rules(rules, longest_s=3)}, request {api}"
+        whose = self._rng.choice(sorted(self._proxies))
+        # Producers have no Kafka transactions: of their answers one kind alone is worth losing.
+        if whose == PRODUCERS:
+            apis = [PRODUCE]
+        else:
+            apis = [self._rng.choice([PRODUCE, END_TXN, TXN_OFFSET_COMMIT]), INIT_PRODUCER_ID]
+        rules = Rules(
+            actions=dict.fromkeys(apis, "cut_after"), action_count_max=self._rng.randint(1, 4)
+        )
+        return self._with_actions(rules, whose, longest_s=3)
 
     def _echo(self) -> str:
         api = self._rng.choice([END_TXN, TXN_OFFSET_COMMIT])
         after_s = self._rng.uniform(0.1, 3)
         rules = Rules(actions={api: f"cut_after+echo:{after_s:.2f}"}, action_count_max=2)
-        return f"{self._with_rules(rules, longest_s=4)}, request {api} again after {after_s:.1f} s"
+        return (
+            f"{self._with_actions(rules, COORDINATORS, longest_s=4)}, again after {after_s:.1f} s"
+        )
 
     def _with_rules(self, rules: Rules, *, longest_s: float) -> str:
         whose, proxies = self._whose()
@@ -237,6 +305,23 @@ class Nemesis:
                 proxy.use()
         return whose
 
+    def _with_actions(self, rules: Rules, whose: str, *, longest_s: float) -> str:
+        """For a while, and until one request was harmed: one that comes to no harm was no fault."""
+        proxies = self._proxies[whose]
+        before = _harmed(proxies)
+        for proxy in proxies:
+            proxy.use(rules)
+        try:
+            self._pause(0.5, longest_s)
+            harmed = wait_until(
+                lambda: _harmed(proxies) - before, within=REQUEST_S, what=f"a request of {whose}"
+            )
+        finally:
+            for proxy in proxies:
+                proxy.use()
+        requests = ", ".join(f"{count} of {api}" for api, count in sorted(harmed.items()))
+        return f"{whose}, requests: {requests}"
+
     def _whose(self) -> tuple[str, list[FaultProxy]]:
         """Somebody's connections to one broker, or to all."""
         whose = self._rng.choice(sorted(self._proxies))
@@ -248,6 +333,11 @@ class Nemesis:
 
     def _pause(self, shortest_s: float, longest_s: float) -> None:
         Event().wait(self._rng.uniform(shortest_s, longest_s))
+
+
+def _harmed(proxies: Sequence[FaultProxy]) -> Counter[int]:
+    """{kind of request: how many were harmed} since the proxies began."""
+    return sum((Counter(dict(proxy.harmed)) for proxy in proxies), Counter())
 
 
 def java_hash(text: str) -> int:

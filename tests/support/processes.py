@@ -64,6 +64,11 @@ class CoordinatorProcess:
         """True until it ended."""
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """None until it ended."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone; a frozen process dies of it too."""
         if self.is_running:

@@ -66,7 +66,7 @@ class Witness:
         wait_until(lambda: self.count > before, within=within, what="new messages")
 
     def wait_until_at_end(self, topics: Sequence[str], *, within: float = 60) -> None:
-        """Wait until it saw the last message of each partition that now is there."""
+        """Wait until it saw every message that now is there, a new one `within` each time."""
         wanted = {
             (record.topic, record.partition, record.offset)
             for records in read_log(self._servers, topics).values()
@@ -74,7 +74,7 @@ class Witness:
         }
         wait_until(
             lambda: wanted <= {(r.topic, r.partition, r.offset) for r in self.records},
-            within=within, what="the witness has seen everything",
+            within=within, what="the witness has seen everything", growing=lambda: self.count,
         )  # fmt: skip
 
     def repeated(self) -> list[bytes]:
