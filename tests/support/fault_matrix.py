@@ -41,7 +41,8 @@ _TARGETS = "integration/kafka/test_coordinator_targets.py::"
 _HOSTILE = "integration/kafka/test_hostile_records.py::"
 _ANYTHING = "fuzz/test_fuzz.py::test_no_input_stops_a_target"
 
-_NO_CHECKS = "Check-back is not built yet: until then it stays open, whole on doubt, for a person."
+_CHECK_BACK = "integration/kafka/test_check_back.py::"
+_DEMO_CHECKS = "docs/test_demo.py::test_what_the_shop_left_in_doubt_is_settled_by_checking_back"
 _NO_CONSUMERS = "Consumers are not built yet."
 _NO_DOCTOR = "The command that examines a cluster is not built yet."
 
@@ -49,14 +50,15 @@ PRODUCER = (
     Row(
         "producer", "kill -9 before its half messages are acknowledged",
         "Nothing is visible; half messages that did arrive stay undecided and settle later.",
-        (_SAFETY, "unit/test_steps_refused.py::test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back"),
-        f"As a real process it is killed in the demo's shop alone, not here. {_NO_CHECKS}",
+        (_SAFETY, "unit/test_steps_refused.py::test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back",
+         "unit/test_ledger_checks.py::test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too", _DEMO_CHECKS),
     ),
     Row(
         "producer", "kill -9 between the local commit and its op",
         "Nothing is visible until somebody resolves it; then it is forwarded once.",
-        (_SAFETY, _LIVENESS, "unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free"),
-        _NO_CHECKS,
+        (_SAFETY, _LIVENESS, "unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free",
+         _CHECK_BACK + "test_who_is_asked_answers_with_an_op_and_is_not_asked_again", _DEMO_CHECKS,
+         ),
     ),
     Row(
         "producer", "its op is stored, the answer is lost",
@@ -225,12 +227,16 @@ CLOCK = (
 )  # fmt: skip
 
 CHECK = (
-    Row("check handler", "slow, silent, garbage, unknown, changes its mind", "Limits, then the policy.",
-        ("unit/test_ledger.py::test_an_unknown_is_counted_as_an_answer", _INPUT + "test_an_unknown_decides_nothing"),
-        "Check-back is not built yet; the ledger's part of it is there."),
-    Row("check handler", "no instance of a group for hours", "Open transactions are kept.",
-        ("unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free",
-         "unit/test_ledger_doubt.py::test_old_doubt_records_are_written_again_before_a_restart_becomes_slow"), _NO_CHECKS),
+    Row("check handler", "slow, silent, garbage, unknown, changes its mind", "Unknown, never a decision; limits, then the policy.",
+        ("integration/kafka/test_responder.py::test_only_a_clear_word_decides_and_every_answer_names_its_question",
+         "unit/test_responder.py::test_one_slow_call_does_not_hold_up_the_others",
+         "unit/test_responder.py::test_a_late_result_is_dropped",
+         "unit/test_ledger_checks.py::test_contrary_answers_of_two_instances_the_first_in_the_log_wins",
+         _CHECK_BACK + "test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles_it")),
+    Row("check handler", "no instance of a group for hours", "Open transactions are kept, and asked about once when somebody comes.",
+        (_CHECK_BACK + "test_a_group_without_members_is_not_asked_until_somebody_comes",
+         "unit/test_checks.py::test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate",
+         "unit/test_ledger_doubt.py::test_old_doubt_records_are_written_again_before_a_restart_becomes_slow")),
 )  # fmt: skip
 
 DATA = (
