@@ -226,8 +226,12 @@ CLOCK = (
 
 CHECK = (
     Row("check handler", "slow, silent, garbage, unknown, changes its mind", "Limits, then the policy.",
-        ("unit/test_ledger.py::test_an_unknown_is_counted_as_an_answer", _INPUT + "test_an_unknown_decides_nothing"),
-        "Check-back is not built yet; the ledger's part of it is there."),
+        ("unit/test_ledger_checks.py::test_an_answer_that_knows_nothing_is_counted_once",
+         "unit/test_ledger_checks.py::test_after_so_many_unknown_answers_it_is_parked_whole",
+         "unit/test_ledger_checks.py::test_unanswered_questions_never_count",
+         "unit/test_ledger_checks.py::test_contrary_answers_of_two_instances_the_first_in_the_log_wins",
+         _INPUT + "test_an_unknown_decides_nothing"),
+        "The coordinator's part; a responder and its handler are not in this table yet."),
     Row("check handler", "no instance of a group for hours", "Open transactions are kept.",
         ("unit/test_ledger_doubt.py::test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free",
          "unit/test_ledger_doubt.py::test_old_doubt_records_are_written_again_before_a_restart_becomes_slow"), _NO_CHECKS),
