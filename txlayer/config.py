@@ -235,7 +235,7 @@ class CoordinatorConfig(ClientConfig):
     """Pause after the first question; it doubles with every further one."""
     check_interval_max: timedelta = timedelta(minutes=10)
     """Longest pause between two questions about one transaction."""
-    check_rate_max: int = 1_000
+    check_rate_max: int = 250
     """Questions a second to one producer group about one partition: after an outage they are spread over time."""
     check_max: int = 15
     """Answers that knew nothing; then `unresolved` says what becomes of the transaction. Questions that nobody answered

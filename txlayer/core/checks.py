@@ -41,7 +41,7 @@ class CheckPolicy:
     immunity_ms: int = 6_000
     interval_ms: int = 30_000
     interval_max_ms: int = 600_000
-    rate_max: int = 1_000  # questions a second, of one group in one partition
+    rate_max: int = 250  # questions a second, of one group in one partition
     answered_max: int = 15
     age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
     then: Then = Then.PARK
