@@ -120,6 +120,7 @@ class Judge:
         self.asides: Counter[bytes] = Counter()
         """What is kept aside on doubt, by its key, and how often it was written."""
         self.were_on_doubt: set[str] = set()
+        self.were_parked: set[str] = set()
         self.conflicts: list[tuple[Expected, OpMessage, tuple[int, int]]] = []
         """Lines that were to be refused, and where they stand."""
         self._by_half: dict[tuple[int, int], tuple[Expected, int]] = {}
@@ -216,6 +217,8 @@ class Judge:
                 summary = codec.decode_summary(key, record.value)
                 assert isinstance(summary, DoubtSummary), summary
                 self.summaries[key] = summary
+                if summary.state == TxnState.PARKED.value:  # nobody of its key waits for it any more
+                    self.were_parked.add(key)
         for summary in self.summaries.values():
             self._verdict.doubt_states[summary.state] += 1
 
@@ -328,6 +331,8 @@ class Judge:
             txn = self.expected[key]
             # Released by a second commit: its place among the decisions is another one.
             if txn.head.options.key_hash is None or txn.decision is not Resolution.COMMIT:
+                continue
+            if key in self.were_parked:
                 continue
             for index, record in messages.items():
                 queue = (txn.head.options.key_hash, record.topic, record.partition)

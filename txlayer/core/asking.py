@@ -100,6 +100,8 @@ class Asking(HalfFold):
         """A question about `txn`; it stands on doubt from now on, where the count survives."""
         if self.is_replaying or not txn.seen:  # nobody could name a half record of it
             return
+        if txn.key in self.batch.checks:  # one question at a time, or its number is skipped
+            return
         more = txn.extra()
         more.checked_count += 1
         more.asked_ms = now_ms
