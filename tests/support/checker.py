@@ -51,7 +51,7 @@ class Kind(Enum):
     ASKED = "asked"  #: a question that may not be asked: too early, of nobody, or about what is over
     MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
     GIVEN_UP = "given-up"  #: parked or rolled back by a policy before its time
-    UNTOLD = "untold"  #: a resolution was refused and its group was not told
+    UNTOLD = "untold"  #: a resolution was refused, its group not told
 
 
 class Finding(NamedTuple):
@@ -330,9 +330,8 @@ class Judge:
         for key, messages in self.visible.items():
             txn = self.expected[key]
             # Released by a second commit: its place among the decisions is another one.
-            if txn.head.options.key_hash is None or txn.decision is not Resolution.COMMIT:
-                continue
-            if key in self.were_parked:
+            is_first = txn.decision is Resolution.COMMIT and key not in self.were_parked
+            if txn.head.options.key_hash is None or not is_first:
                 continue
             for index, record in messages.items():
                 queue = (txn.head.options.key_hash, record.topic, record.partition)
