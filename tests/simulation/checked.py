@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -128,3 +129,20 @@ def _fault(dice: Random, slot: str, until_s: float) -> Fault:
         )
     )
     return Fault(harm, slot, request, 1 + int(dice.random() ** 2 * 6), seconds=seconds)
+
+
+def policies_of(groups: Sequence[GroupPlan]) -> dict[str, str]:
+    """How the groups are asked, as settings."""
+    found = {}
+    for group in groups:
+        found |= {
+            f"{group.name}.check_immunity": f"{group.immunity_s}s",
+            f"{group.name}.check_interval": f"{group.interval_s}s",
+            f"{group.name}.check_interval_max": f"{group.interval_max_s}s",
+            f"{group.name}.check_rate_max": str(group.rate_max),
+            f"{group.name}.check_max": str(group.answered_max),
+            f"{group.name}.transaction_age_max": f"{group.age_max_s}s",
+            f"{group.name}.unresolved": group.unresolved,
+            f"{group.name}.open_count_max": str(group.open_count_max),
+        }
+    return found

@@ -178,7 +178,10 @@ class Onlooker:
         count = society.plan.settings.target_partitions
         self._positions = {(t, p): 0 for t in (*TARGETS, SMALL_TARGET) for p in range(count)}
         topics = society.config.topics
-        self._ends = [*self._positions, *((topics.check, p) for p in range(society.check_partitions))]
+        self._ends = [
+            *self._positions,
+            *((topics.check, p) for p in range(society.check_partitions)),
+        ]
         self._stored = [
             (topic, p)
             for topic in (topics.half, topics.op)

@@ -124,7 +124,9 @@ def unrest(society: Society) -> list[str]:
         op = kafka._cluster.partitions[TOPICS.op, partition]
         at = stored[TOPICS.op, partition]
         op_next = max((record.place + 1 for record in op._records), default=0)
-        if at.offset < op_next:  # what the coordinators write there ends with a marker, which nobody reads
+        if (
+            at.offset < op_next
+        ):  # what the coordinators write there ends with a marker, which nobody reads
             found.append(f"op-{partition}: {at.offset} of {op_next}")
         half = kafka._cluster.partitions[TOPICS.half, partition]
         half_next = int(at.metadata.split("|")[2]) if at.metadata else 0
@@ -146,7 +148,11 @@ def history_of(society: Society) -> History:
     partitions = kafka._cluster.partitions
     last = Sample(
         kafka.stored_offsets(TOPICS.coordinator_group),
-        {place: p.next_offset for place, p in partitions.items() if place[0] in (*there, TOPICS.check)},
+        {
+            place: p.next_offset
+            for place, p in partitions.items()
+            if place[0] in (*there, TOPICS.check)
+        },
     )
     return History(
         Logs(half, op, doubt, real, counts, check),

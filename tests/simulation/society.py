@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.simulation.aside import Aside
 from tests.simulation.attendance import Attendance
+from tests.simulation.checked import policies_of
 from tests.simulation.databases import BarrierCheck, Database
 from tests.simulation.plan import (
     LATE_TARGET,
@@ -32,13 +34,11 @@ from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.policies import check_policies
-from txlayer.coordinator.surroundings import Running, Surroundings
+from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
-
-T = TypeVar("T")
 
 TOPICS = SystemTopics(NAMESPACE)
 REAL_TOPICS = (*TARGETS, LATE_TARGET, SMALL_TARGET)
@@ -103,53 +103,6 @@ def _checked_config(  # one argument per setting that differs
         misplaced_after=timedelta(seconds=1),
         start_timeout=timedelta(seconds=5),
     )
-
-
-class Aside:
-    """Runs calls beside a coordinator as greenlets of its process."""
-
-    def __init__(self, world: SimulatedWorld, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
-        """A greenlet of its own."""
-        del name
-        return _Started(self._world, self._process, call)
-
-    def run_all(self, calls: list[Callable[[], Any]]) -> None:
-        """All at once."""
-        for started in [_Started(self._world, self._process, call) for call in calls]:
-            started.result()
-
-
-class _Started(Running[T]):
-    def __init__(self, world: SimulatedWorld, process: Process, call: Callable[[], T]) -> None:
-        self._world = world
-        self._value: T
-        self._error: BaseException | None = None
-        self._is_over = False
-        world.begin_aside(process, partial(self._run, call))
-
-    def result(self) -> T:
-        """Wait for its end."""
-        error = self.exception()
-        if error is not None:
-            raise error
-        return self._value
-
-    def exception(self) -> BaseException | None:
-        """Wait for its end."""
-        self._world.wait(lambda: self._is_over, timeout_s=1e6)
-        return self._error
-
-    def _run(self, call: Callable[[], T]) -> None:
-        try:
-            self._value = call()
-        except TxLayerError as exc:
-            self._error = exc
-        self._is_over = True
-        self._world.after(0.0, self._world.look_around)
 
 
 class Society:
@@ -431,23 +384,6 @@ class Society:
         if not self.kafka._cluster.is_up:
             self.world.after(0.3, again)
         return self.kafka._cluster.is_up
-
-
-def policies_of(groups: Sequence[GroupPlan]) -> dict[str, str]:
-    """How the groups are asked, as settings."""
-    found = {}
-    for group in groups:
-        found |= {
-            f"{group.name}.check_immunity": f"{group.immunity_s}s",
-            f"{group.name}.check_interval": f"{group.interval_s}s",
-            f"{group.name}.check_interval_max": f"{group.interval_max_s}s",
-            f"{group.name}.check_rate_max": str(group.rate_max),
-            f"{group.name}.check_max": str(group.answered_max),
-            f"{group.name}.transaction_age_max": f"{group.age_max_s}s",
-            f"{group.name}.unresolved": group.unresolved,
-            f"{group.name}.open_count_max": str(group.open_count_max),
-        }
-    return found
 
 
 def _nothing() -> None:

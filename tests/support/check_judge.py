@@ -98,7 +98,9 @@ class _CheckBack:
             parsed = codec.parse_doubt_key(record.key)
             if parsed is None or parsed[1] is not None:
                 continue
-            summary = None if record.value is None else codec.decode_summary(parsed[0], record.value)
+            summary = (
+                None if record.value is None else codec.decode_summary(parsed[0], record.value)
+            )
             if not isinstance(summary, Undecodable):
                 self._summaries[parsed[0]].append((record, summary))
 
@@ -128,9 +130,7 @@ class _CheckBack:
         gained_ms = self._history.clock_drift * (at_ms - began_ms)
         return at_ms + gained_ms + _ROUNDING_MS < wanted_ms
 
-    def _early(
-        self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]
-    ) -> Iterable[Finding]:
+    def _early(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
         if txn.key in self._by_hand:
             return
         immune_until_ms = self._immune_until_ms(txn)
@@ -139,9 +139,7 @@ class _CheckBack:
                 detail = f"question {check.number} at {record.timestamp_ms}, immune until {immune_until_ms}"
                 yield Finding(Kind.ASKED, txn.key, detail)
 
-    def _too_late(
-        self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]
-    ) -> Iterable[Finding]:
+    def _too_late(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
         """What was in the Kafka transaction that applied the decision, or before it, may be asked; nothing later."""
         if txn.decision is None or txn.is_twin:
             return
@@ -173,9 +171,7 @@ class _CheckBack:
                 return {p: end for (name, p), end in sample.real_ends.items() if name == topic}
         return {}
 
-    def _of_nobody(
-        self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]
-    ) -> Iterable[Finding]:
+    def _of_nobody(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
         if txn.key in self._by_hand:
             return
         for absence in self._history.absences:
@@ -185,9 +181,7 @@ class _CheckBack:
                     detail = f"question {check.number}: nobody of {absence.group} was there"
                     yield Finding(Kind.ASKED, txn.key, detail)
 
-    def _numbers(
-        self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]
-    ) -> Iterable[Finding]:
+    def _numbers(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
         numbers = [check.number for _, check in asked]
         if numbers != list(range(1, len(numbers) + 1)):
             yield Finding(Kind.MISCOUNTED, txn.key, f"questions {numbers}")

@@ -48,7 +48,7 @@ class Kind(Enum):
     HANGING = "hanging"  #: an open Kafka transaction holds readers back at the end
     RESTLESS = "restless"  #: something that must come to its end did not
     BROKEN = "broken"  #: a process ended by an error that it must not meet
-    ASKED = "asked"  #: a question that may not be asked: too early, of nobody, or about what is over
+    ASKED = "asked"  #: a question too early, to nobody, or about what is over
     MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
     GIVEN_UP = "given-up"  #: parked or rolled back by a policy before its time
     UNTOLD = "untold"  #: a resolution was refused, its group not told
@@ -76,7 +76,7 @@ class Expected:
     decided_at: tuple[int, int] = (-1, -1)
     decided_ms: int = 0
     decided_by: Source = Source.PRODUCER
-    is_abandoned: bool = False  # an operator gave up what was committed; too late when it is visible
+    is_abandoned: bool = False  # an operator gave up what was committed
     commit_count: int = 0
 
     @property
@@ -217,8 +217,8 @@ class Judge:
                 summary = codec.decode_summary(key, record.value)
                 assert isinstance(summary, DoubtSummary), summary
                 self.summaries[key] = summary
-                if summary.state == TxnState.PARKED.value:  # nobody of its key waits for it any more
-                    self.were_parked.add(key)
+                if summary.state == TxnState.PARKED.value:
+                    self.were_parked.add(key)  # nobody of its key waits for it any more
         for summary in self.summaries.values():
             self._verdict.doubt_states[summary.state] += 1
 
