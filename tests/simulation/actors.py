@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.simulation.databases import LOOK_S, BarrierCheck, Database
 from tests.simulation.people import GROUP, say_line, settle
 from tests.simulation.plan import (
     NAMESPACE,
     SMALL_TARGET,
+    Answers,
     End,
     PlannedTransaction,
 )
@@ -19,9 +22,11 @@ from tests.simulation.processes import Process
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core.messages import (
+    COMMIT,
     ROLLBACK,
     UNKNOWN,
     Message,
+    Resolution,
 )
 from txlayer.errors import TxLayerError
 from txlayer.producer import steps
@@ -99,6 +104,10 @@ class ProducerProcess:
         self._society = society
         self._world = society.world
         self._slot = f"p{number}"
+        self._group = society.group_of_producer(number)
+        self._database: Database | None = None
+        if self._group is not None and self._group.answers is Answers.BARRIER:
+            self._database = society.database_of(self._group)
         self._todo = deque(transactions)
         self._begun: dict[str, PlannedTransaction] = {}
         self._attempt = 0
@@ -134,8 +143,9 @@ class ProducerProcess:
         assert half is not None
         assert op is not None
         self._engine = engine = assemble(
-            config, connections, half, op, group=GROUP, serializer=None
-        )
+            config, connections, half, op, serializer=None,
+            group=GROUP if self._group is None else self._group.name,
+        )  # fmt: skip
         # What a message for them needs is known from before: they came late, or shrank.
         engine.encoder.learn("late", TopicLimits(1, None, is_reachable=True))
         target_partitions = society.plan.settings.target_partitions
@@ -164,7 +174,11 @@ class ProducerProcess:
         self._attempt += 1
         key = f"{planned.txn_id}/{self._attempt:08x}"
         self._begun[key] = planned
-        place = engine.identity.place(planned.ordering_key, planned.order, None)
+        society.owners[key] = self._process
+        if self._group is not None:
+            society.groups[key] = self._group
+        immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
+        place = engine.identity.place(planned.ordering_key, planned.order, immunity)
         messages = [
             Message(
                 topic,
@@ -175,10 +189,13 @@ class ProducerProcess:
         ]
         try:
             flight = yield from steps.launch(engine, self._make_flight, messages, place, key)
+            if planned.end is End.SENT:
+                self._die_soon()
             yield from steps.stored(engine, flight)
         except TxLayerError as exc:
             self._world.note(self._process.name, "gives up", f"{key}: {type(exc).__name__}")
-            databases[key] = ROLLBACK
+            if self._database is None:
+                databases[key] = ROLLBACK
             return
         partition = flight.half_partition
         society.acknowledged.append(
@@ -190,16 +207,18 @@ class ProducerProcess:
         self._others_say(planned, key, partition, flight.last_half_offset)
         if planned.end is End.PREPARED:
             self._world.die(away_s=0.5)
-        if planned.work_s:
-            yield Pause(planned.work_s)
-        if databases.setdefault(key, planned.local) is not planned.local:
-            return  # somebody said rollback while this process slept
+        if self._database is None:
+            said = yield from self._work(planned, key)
+        else:
+            said = yield from self._work_with_barrier(self._database, planned, key)
+        if said is None:
+            return
         if planned.end is End.LOCAL:
             self._world.die(away_s=0.5)
         if planned.is_silent:
             steps.resolve(engine, flight, UNKNOWN)
             return
-        steps.resolve(engine, flight, planned.local)
+        steps.resolve(engine, flight, said)
         if planned.end is End.RESOLVED:
             self._world.die(away_s=0.5)
         try:
@@ -207,7 +226,54 @@ class ProducerProcess:
         except TxLayerError:
             return
         society.acknowledged.append((society.config.topics.op, partition, result.op_offset))
-        self._world.note(self._process.name, planned.local.name, f"{key} at op {result.op_offset}")
+        self._world.note(self._process.name, said.name, f"{key} at op {result.op_offset}")
+        if planned.end is End.SAID:
+            self._world.die(away_s=0.5)
+
+    def _work(
+        self, planned: PlannedTransaction, key: str
+    ) -> Generator[Any, Any, Resolution | None]:
+        """The local transaction; None: it is over already."""
+        if planned.end is End.BEGUN:
+            self._world.die(away_s=0.5)
+        if planned.work_s:
+            yield Pause(planned.work_s)
+        if self._society.databases.setdefault(key, planned.local) is not planned.local:
+            return None  # somebody said rollback while this process slept
+        return planned.local
+
+    def _work_with_barrier(
+        self, database: Database, planned: PlannedTransaction, key: str
+    ) -> Generator[Any, Any, Resolution | None]:
+        """The local transaction, whose first statement writes the row; UNKNOWN when the row does not tell either."""
+        while database.is_held(planned.txn_id):
+            yield Pause(LOOK_S)
+        if database.said_of(key) is not None:
+            return ROLLBACK  # whoever came before, this attempt may not commit any more
+        row = database.insert(key, COMMIT, self._process)
+        if planned.end is End.BEGUN:
+            self._world.die(away_s=0.5)
+        if planned.work_s:
+            yield Pause(planned.work_s)
+        if planned.local is ROLLBACK:
+            database.roll_back(row)
+            return ROLLBACK
+        is_lost = planned.is_unclear and self._world.random.random() < 0.5
+        if not is_lost and database.commit(row) and not planned.is_unclear:
+            return COMMIT
+        # The connection broke in the commit, which happened or not; or the database had ended the transaction.
+        if is_lost:
+            database.roll_back(row)
+        return (yield Blocking(partial(self._read_back, database, key)))
+
+    def _read_back(self, database: Database, key: str) -> Resolution:
+        check = BarrierCheck(database, self._world, failing_share=0.1)
+        return check.resolve(key, self._process)
+
+    def _die_soon(self) -> None:
+        world, process = self._world, self._process
+        after_s = world.random.random() * 4 * self._society.plan.settings.latency_s
+        world.after(after_s, partial(world.kill, process, away_s=0.5))
 
     def _make_flight(self, queue: OpQueue, key: str, _born_ms: int, count: int) -> Flight:
         return Flight(queue, key, int(self._world.wall_clock() * 1000), count)
@@ -225,8 +291,14 @@ class ProducerProcess:
         """A process that comes back tells of some of those that it left behind; of the others nobody says anything."""
         databases, dice = self._society.databases, self._world.random
         for key, planned in self._begun.items():
+            if planned.is_retried and planned.end is not None:
+                self._todo.appendleft(replace(planned, end=None, at_s=self._world.now))
+            if self._database is not None:
+                continue  # its rows tell
             # Whatever has not been written into the database by now never will be.
             local = databases.setdefault(key, ROLLBACK)
+            if self._group is not None:
+                continue
             if planned.end is not None and dice.random() < 0.5:
                 self._world.after(0.05, partial(settle, self._society, key, local))
         self._begun.clear()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.society import Variant
 from tests.simulation.unguarded import coordinator_with, wrapped
@@ -44,6 +45,8 @@ _K = Kind
 _LOSS = frozenset({_K.LOST, _K.FORGOTTEN, _K.DROPPED})
 _TWICE = frozenset({_K.DUPLICATE})
 _STUCK = frozenset({_K.RESTLESS, _K.HANGING})
+_ASKED = frozenset({_K.ASKED})
+_COUNTS = frozenset({_K.MISCOUNTED, _K.GIVEN_UP})
 _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 
 GUARDS: tuple[Guard, ...] = (
@@ -146,6 +149,54 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "who cannot store what it folded last ends in peace", "P1", "loop.py",
         Variant(make=un.BrusqueCoordinator), 143, frozenset({_K.BROKEN}),
+    ),
+    Guard(
+        "a check writes its rollback before it says so", "P8", "adapters/sql/checks.py",
+        Variant(barrier=ua.ReadingCheck), 0, frozenset({_K.CONTRARY}),
+    ),
+    Guard(
+        "what the database did not confirm is unknown", "P8", "adapters/sql/checks.py",
+        Variant(barrier=ua.HopefulCheck), 0, frozenset({_K.CONTRARY}),
+    ),
+    Guard(
+        "the row of another attempt means rollback", "P8", "adapters/sql/checks.py",
+        Variant(barrier=ua.NamelessCheck), 0, frozenset({_K.CONTRARY}),
+    ),
+    Guard(
+        "a group without members is not asked", "P7", "presence.py",
+        Variant(make=ua.ShoutingCoordinator), 0, _ASKED,
+    ),
+    Guard(
+        "nobody is asked about a transaction that is immune", "P7", "asking.py",
+        Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 0, _ASKED,
+    ),
+    Guard(
+        "a question is withdrawn when the decision stands in its batch", "P7", "settling.py",
+        Variant(make=coordinator_with(ledger=ua.NosyLedger)), 0, _ASKED,
+    ),
+    Guard(
+        "an answer counts once, and only to the newest question", "P7", "asking.py",
+        Variant(make=coordinator_with(ledger=ua.GullibleLedger)), 0, _COUNTS,
+    ),
+    Guard(
+        "a question that nobody answered is not counted", "P7", "asking.py",
+        Variant(make=coordinator_with(ledger=ua.ImpatientLedger)), 0, _COUNTS,
+    ),
+    Guard(
+        "the counts stand on doubt", "P7", "transaction.py",
+        Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)), 0, _COUNTS,
+    ),
+    Guard(
+        "who says too late is told", "P7", "asking.py",
+        Variant(make=coordinator_with(ledger=ua.MuteLedger)), 0, frozenset({_K.UNTOLD}),
+    ),
+    Guard(
+        "the first decision stands", "P4", "transitions.py",
+        Variant(make=coordinator_with(ledger=ua.FickleLedger)), 0, _LOSS,
+    ),
+    Guard(
+        "a policy's line acts when it is read back", "P4", "asking.py",
+        Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 0, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
     ),
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.plan import SMALL_TARGET, TARGETS, Garbage, Line
+from tests.simulation.plan import SMALL_TARGET, TARGETS, Act, Garbage, Line
 from tests.simulation.world import START_MS
 from tests.support.history import Sample
 from tests.support.logs import Seen
@@ -13,7 +13,9 @@ from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
     NO_OPTIONS,
+    ROLLBACK,
     UNKNOWN,
+    DoubtSummary,
     HalfHeader,
     Headers,
     OpMessage,
@@ -21,6 +23,7 @@ from txlayer.core.messages import (
     Source,
 )
 from txlayer.core.partitions import half_partition
+from txlayer.core.transitions import TxnState
 from txlayer.errors import TxLayerError
 
 if TYPE_CHECKING:
@@ -32,16 +35,25 @@ GROUP = "g"
 # --- people -----------------------------------------------------------------------------------------------------------
 
 
-def say_line(society: Society, key: str, partition: int, last_offset: int, line: Line) -> None:
+def say_line(
+    society: Society,
+    key: str,
+    partition: int,
+    last_offset: int,
+    line: Line,
+    *,
+    is_abandon: bool = False,
+) -> None:
     """Somebody writes an op line with a plain producer."""
     op = OpMessage(
-        line.resolution, key, GROUP, last_offset + line.wrong_offset, START_MS, Source.OPERATOR
-    )
+        line.resolution, key, GROUP, last_offset + line.wrong_offset, START_MS, Source.OPERATOR,
+        is_abandon=is_abandon,
+    )  # fmt: skip
     _write(society, society.config.topics.op, codec.encode_ops([codec.encode_op(op)]), partition)
     society.world.note("somebody", line.resolution.name, f"{key} names {op.last_offset}")
 
 
-def settle(society: Society, key: str, resolution: Resolution) -> None:
+def settle(society: Society, key: str, resolution: Resolution, *, is_abandon: bool = False) -> None:
     """A person looks for the transaction and decides it, as the user's database says."""
     index, offset, partition = -1, -1, 0
     for record in society.kafka.records(society.config.topics.half):
@@ -49,22 +61,53 @@ def settle(society: Society, key: str, resolution: Resolution) -> None:
         if isinstance(header, HalfHeader) and header.key == key and header.index > index:
             index, offset, partition = header.index, record.offset(), record.partition()
     if offset >= 0:
-        say_line(society, key, partition, offset, Line(resolution, 0.0))
+        line = Line(resolution, 0.0)
+        say_line(society, key, partition, offset, line, is_abandon=is_abandon)
 
 
-def settle_the_rest(society: Society) -> None:
-    """Of what nobody decided a share is decided now."""
-    decided = set()
+_WORDS = {"commit": COMMIT, "rollback": ROLLBACK, "ask": UNKNOWN, "abandon": ROLLBACK}
+
+
+def act(society: Society, planned: Act) -> None:
+    """An operator picks one of the producers' transactions and does something to it by hand."""
+    keys = list(society.owners)
+    if not keys or society.is_healing:
+        return
+    key = keys[planned.number % len(keys)]
+    if planned.word != "ask":  # nobody looks into the database
+        society.contradicted.add(key)
+    settle(society, key, _WORDS[planned.word], is_abandon=planned.word == "abandon")
+
+
+def decided(society: Society) -> set[str]:
+    """Keys of which somebody said commit or rollback."""
+    found = set()
     for record in society.kafka.records(society.config.topics.op):
         for text in (record.value() or b"").decode("ascii", "replace").split("\n"):
             op = codec.decode_op(text)
             if isinstance(op, OpMessage) and op.resolution is not UNKNOWN:
-                decided.add(op.key)
-    for key, local in sorted(society.databases.items()):
-        if (
-            key not in decided
-            and society.world.random.random() < society.plan.settings.settle_share
-        ):
+                found.add(op.key)
+    return found
+
+
+def unanswered(society: Society) -> set[str]:
+    """Keys that check-back must bring to an end and has not: neither decided nor parked."""
+    waiting = society.must_end() - decided(society)
+    if waiting:
+        for record in society.kafka.records(society.config.topics.doubt):
+            key = (record.key() or b"").decode("ascii", "replace")
+            if key in waiting and record.value():
+                summary = codec.decode_summary(key, record.value() or b"")
+                if isinstance(summary, DoubtSummary) and summary.state == TxnState.PARKED.value:
+                    waiting.discard(key)
+    return waiting
+
+
+def settle_the_rest(society: Society) -> None:
+    """Of what nobody decided, and of what is parked, a share is decided now."""
+    spared = decided(society) | unanswered(society)
+    for key, local in sorted(society.local(is_final=True).items()):
+        if key not in spared and society.world.random.random() < society.plan.settings.settle_share:
             settle(society, key, local)
 
 
@@ -135,6 +178,10 @@ class Onlooker:
         count = society.plan.settings.target_partitions
         self._positions = {(t, p): 0 for t in (*TARGETS, SMALL_TARGET) for p in range(count)}
         topics = society.config.topics
+        self._ends = [
+            *self._positions,
+            *((topics.check, p) for p in range(society.check_partitions)),
+        ]
         self._stored = [
             (topic, p)
             for topic in (topics.half, topics.op)
@@ -152,6 +199,7 @@ class Onlooker:
         reader.assign(self._positions)
         while True:
             world.pause(0.1 + world.random.random())
+            society.look_who_answers()
             is_well = True
             for record in reader.read(record_count_max=100, timeout_s=0.0):
                 place, error = (record.topic(), record.partition()), record.error()
@@ -172,7 +220,7 @@ class Onlooker:
         stored: dict[tuple[str, int], StoredOffset | None] = connections.stored_offsets(
             group, self._stored, is_stable=False
         )
-        ends = connections.end_offsets(list(self._positions), is_committed=False)
+        ends = connections.end_offsets(self._ends, is_committed=False)
         return Sample({p: offset for p, offset in stored.items() if offset is not None}, ends)
 
 

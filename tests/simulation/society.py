@@ -6,20 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.simulation.aside import Aside
+from tests.simulation.attendance import Attendance
+from tests.simulation.checked import policies_of
+from tests.simulation.databases import BarrierCheck, Database
 from tests.simulation.plan import (
     LATE_TARGET,
     NAMESPACE,
     SMALL_TARGET,
     TARGETS,
+    Answers,
     Fault,
+    GroupPlan,
     Harm,
     Plan,
 )
 from tests.simulation.processes import Process
 from tests.simulation.world import SimulatedWorld
-from tests.support.history import Sample
+from tests.support.history import Absence, Sample
 from tests.support.logs import Seen
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
 from txlayer.adapters.namespace import Namespace
@@ -27,12 +33,12 @@ from txlayer.adapters.ports import CoordinatorConnections, StoredOffset
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.surroundings import Running, Surroundings
-from txlayer.core.messages import Resolution
+from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.surroundings import Surroundings
+from txlayer.core import codec
+from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
-
-T = TypeVar("T")
 
 TOPICS = SystemTopics(NAMESPACE)
 REAL_TOPICS = (*TARGETS, LATE_TARGET, SMALL_TARGET)
@@ -43,15 +49,21 @@ SESSION_S = 1.5
 KAFKA_TRANSACTION_S = 2.0
 
 
+_CARELESS = frozenset({Answers.NAIVE, Answers.TORN})
+"""Their answers may contradict the database."""
+_LONG_S = 100.0
+
+
 def _same(connections: CoordinatorConnections) -> CoordinatorConnections:
     return connections
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The coordinators of a world: the real ones, or with one part replaced (guards.py)."""
+    """The coordinators and checks of a world: the real ones, or with one part replaced (guards.py)."""
 
     make: type[Coordinator] = Coordinator
+    barrier: type[BarrierCheck] = BarrierCheck
     wrap: Callable[[CoordinatorConnections], CoordinatorConnections] = _same
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -93,53 +105,6 @@ def _checked_config(  # one argument per setting that differs
     )
 
 
-class Aside:
-    """Runs calls beside a coordinator as greenlets of its process."""
-
-    def __init__(self, world: SimulatedWorld, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
-        """A greenlet of its own."""
-        del name
-        return _Started(self._world, self._process, call)
-
-    def run_all(self, calls: list[Callable[[], Any]]) -> None:
-        """All at once."""
-        for started in [_Started(self._world, self._process, call) for call in calls]:
-            started.result()
-
-
-class _Started(Running[T]):
-    def __init__(self, world: SimulatedWorld, process: Process, call: Callable[[], T]) -> None:
-        self._world = world
-        self._value: T
-        self._error: BaseException | None = None
-        self._is_over = False
-        world.begin_aside(process, partial(self._run, call))
-
-    def result(self) -> T:
-        """Wait for its end."""
-        error = self.exception()
-        if error is not None:
-            raise error
-        return self._value
-
-    def exception(self) -> BaseException | None:
-        """Wait for its end."""
-        self._world.wait(lambda: self._is_over, timeout_s=1e6)
-        return self._error
-
-    def _run(self, call: Callable[[], T]) -> None:
-        try:
-            self._value = call()
-        except TxLayerError as exc:
-            self._error = exc
-        self._is_over = True
-        self._world.after(0.0, self._world.look_around)
-
-
 class Society:
     """Everybody of one world."""
 
@@ -164,6 +129,10 @@ class Society:
         self.world.attach(self.kafka)
         self.config = self._config()
         self.databases: dict[str, Resolution] = {}
+        self.owners: dict[str, Process] = {}
+        self.groups: dict[str, GroupPlan] = {}
+        """Of the transactions that a group can be asked about."""
+        self._tables: dict[str, Database] = {}
         self.contradicted: set[str] = set()
         self.acknowledged: list[tuple[str, int, int]] = []
         self.witnessed: list[Seen] = []
@@ -174,14 +143,25 @@ class Society:
         self._incarnations: dict[str, int] = {}
         self._alive: dict[str, Process] = {}
         self._create_topics()
+        self.check_partitions = len(self.kafka.cluster.topic(TOPICS.check).partitions)
+        names = [group.name for group in plan.check_back.groups] if plan.check_back else []
+        self.policies = check_policies(self._planned_config())
+        self._attendance = Attendance(self.world, self.kafka, names, TOPICS)
 
     def _config(self) -> CoordinatorConfig:
+        config = self._planned_config()
+        return replace(config, **self.variant.settings) if self.variant.settings else config
+
+    def _planned_config(self) -> CoordinatorConfig:
         settings = self.plan.settings
         config = _checked_config(
             settings.doubt_after_s, settings.hold_after_s, settings.held_age_max_s, settings.batch_lines_max,
             settings.batch_moves_max, settings.ahead_lines_max, settings.content_bytes_max,
         )  # fmt: skip
-        return replace(config, **self.variant.settings) if self.variant.settings else config
+        check_back = self.plan.check_back
+        if check_back is not None:
+            config = replace(config, group_policies=policies_of(check_back.groups))
+        return config
 
     def _create_topics(self) -> None:
         kafka, settings = self.kafka, self.plan.settings
@@ -198,13 +178,22 @@ class Society:
     def begin(self) -> None:
         """Everybody starts, and what is planned by time is on its way."""
         from tests.simulation.actors import ProducerProcess
-        from tests.simulation.people import Onlooker, write_garbage
+        from tests.simulation.people import Onlooker, act, write_garbage
+        from tests.simulation.responders import ResponderProcess
 
         world, plan = self.world, self.plan
         for number, at_s in enumerate(plan.coordinators):
             self.start_coordinator(number, after_s=at_s)
         for number, transactions in enumerate(plan.producers):
             ProducerProcess(self, number, transactions).start()
+        if plan.check_back is not None:
+            number = 0
+            for group in plan.check_back.groups:
+                for at_s in group.responders:
+                    ResponderProcess(self, number, group).start(after_s=at_s)
+                    number += 1
+            for planned in plan.check_back.acts:
+                world.after(planned.at_s, partial(act, self, planned))
         Onlooker(self).start()
         for garbage in plan.garbage:
             world.after(garbage.at_s, partial(write_garbage, self, garbage))
@@ -224,6 +213,63 @@ class Society:
             self.kafka.lead(topic, is_led=True)
         self.world.heal_network()
         self.world.acted("Produce")
+
+    # --- check-back ---------------------------------------------------------------------------------------------------
+
+    def group_of_producer(self, number: int) -> GroupPlan | None:
+        """The group whose responders may be asked about its transactions."""
+        check_back = self.plan.check_back
+        return None if check_back is None else check_back.groups[check_back.membership[number]]
+
+    def database_of(self, group: GroupPlan) -> Database:
+        """The one that a group's producers and responders share."""
+        return self._tables.setdefault(group.name, Database(self.world))
+
+    def barrier_of(self, group: GroupPlan) -> BarrierCheck:
+        """How its responders use the barrier."""
+        database = self.database_of(group)
+        return self.variant.barrier(database, self.world, failing_share=group.failing_share)
+
+    def local(self, *, is_final: bool = False) -> dict[str, Resolution]:
+        """What became of the local transactions; with `is_final` whoever wrote nothing into a barrier never will."""
+        found = dict(self.databases)
+        for key, group in self.groups.items():
+            if group.answers is Answers.BARRIER:
+                said = self.database_of(group).said_of(key)
+                if said is not None or is_final:
+                    found[key] = said or ROLLBACK
+        return found
+
+    def judged_local(self) -> dict[str, Resolution]:
+        """The same of those with whom nobody disagreed who did not ask the database."""
+        return {
+            key: said
+            for key, said in self.local().items()
+            if key not in self.contradicted
+            and (key not in self.groups or self.groups[key].answers not in _CARELESS)
+        }
+
+    def must_end(self) -> set[str]:
+        """Keys that check-back brings to an end in a healed world: somebody answers, or the age ends it."""
+        return {
+            key
+            for key, group in self.groups.items()
+            if group.responders or group.age_max_s < _LONG_S
+        } & self._halves()
+
+    def _halves(self) -> set[str]:
+        headers = (codec.half_header_of(r.headers()) for r in self.kafka.records(TOPICS.half))
+        decoded = (codec.decode_half_header(header or b"") for header in headers)
+        return {h.key for h in decoded if isinstance(h, HalfHeader) and not h.index}
+
+    def look_who_answers(self) -> None:
+        """Note which groups have members."""
+        self._attendance.look()
+
+    @property
+    def absences(self) -> list[Absence]:
+        """When which group surely had none."""
+        return self._attendance.absences()
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

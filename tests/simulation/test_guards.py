@@ -11,6 +11,7 @@ from tests.simulation.plan import make_plan
 from tests.simulation.play import play
 from tests.simulation.seek import with_it, without
 from tests.support.checker import Kind
+from tests.unit.test_check_judge import PLANTED as PLANTED_CHECKS
 from tests.unit.test_run_checker import PLANTED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "guards.md"
@@ -38,7 +39,7 @@ def test_behind_some_guards_another_one_stands(line: SecondLine) -> None:
 
 def test_every_kind_of_finding_has_been_seen_red() -> None:
     by_guards = {kind for guard in GUARDS for kind in guard.kinds}
-    planted = {kind for kind, _ in PLANTED.values()}
+    planted = {kind for kind, _ in (PLANTED | PLANTED_CHECKS).values()}
 
     assert set(Kind) == by_guards | planted
 

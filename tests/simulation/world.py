@@ -70,6 +70,7 @@ class SimulatedWorld:
         self.happened: Counter[str] = Counter()
         self.failures: list[str] = []
         self.on_act: Callable[[], None] | None = None
+        self.on_join: Callable[[], None] | None = None
         self.processes: dict[str, Process] = {}
         self._nobody = Actor(Process("", "nobody"))
         self._current = self._nobody
@@ -187,6 +188,8 @@ class SimulatedWorld:
         """The cluster may have changed."""
         if self.on_act is not None:
             self.on_act()
+        if self.on_join is not None and request == "JoinGroup":
+            self.on_join()
         if request in CHANGING:
             self.look_around()
         self._watch_time()

@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     OpMessage,
     OrderMode,
     Resolution,
+    Source,
     Undecodable,
     txn_id_of,
 )
@@ -47,6 +48,10 @@ class Kind(Enum):
     HANGING = "hanging"  #: an open Kafka transaction holds readers back at the end
     RESTLESS = "restless"  #: something that must come to its end did not
     BROKEN = "broken"  #: a process ended by an error that it must not meet
+    ASKED = "asked"  #: a question too early, to nobody, or about what is over
+    MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
+    GIVEN_UP = "given-up"  #: parked or rolled back by a policy before its time
+    UNTOLD = "untold"  #: a resolution was refused, its group not told
 
 
 class Finding(NamedTuple):
@@ -70,6 +75,8 @@ class Expected:
     decision: Resolution | None = None
     decided_at: tuple[int, int] = (-1, -1)
     decided_ms: int = 0
+    decided_by: Source = Source.PRODUCER
+    is_abandoned: bool = False  # an operator gave up what was committed
     commit_count: int = 0
 
     @property
@@ -113,9 +120,17 @@ class Judge:
         self.asides: Counter[bytes] = Counter()
         """What is kept aside on doubt, by its key, and how often it was written."""
         self.were_on_doubt: set[str] = set()
+        self.were_parked: set[str] = set()
+        self.conflicts: list[tuple[Expected, OpMessage, tuple[int, int]]] = []
+        """Lines that were to be refused, and where they stand."""
         self._by_half: dict[tuple[int, int], tuple[Expected, int]] = {}
         self._doubt_contents: dict[str, dict[int, Seen]] = {}
         self._verdict = Verdict()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What there was to judge."""
+        return self._verdict.counts
 
     def verdict(self) -> Verdict:
         """Everything that is wrong."""
@@ -171,8 +186,11 @@ class Judge:
         if txn.decision is None:
             txn.decision = op.resolution
             txn.decided_at, txn.decided_ms = (record.offset, number), record.timestamp_ms
+            txn.decided_by = op.source
         elif op.resolution is not txn.decision:
             self._verdict.counts["conflicts"] += 1
+            self.conflicts.append((txn, op, (record.offset, number)))
+            txn.is_abandoned = txn.is_abandoned or op.is_abandon
         else:
             self._verdict.counts["repeats"] += 1
 
@@ -199,6 +217,8 @@ class Judge:
                 summary = codec.decode_summary(key, record.value)
                 assert isinstance(summary, DoubtSummary), summary
                 self.summaries[key] = summary
+                if summary.state == TxnState.PARKED.value:
+                    self.were_parked.add(key)  # nobody of its key waits for it any more
         for summary in self.summaries.values():
             self._verdict.doubt_states[summary.state] += 1
 
@@ -261,7 +281,12 @@ class Judge:
                 self._add(Kind.TORN, txn.key, f"{sorted(visible)} visible, {missing} not")
             if summary is not None and summary.seen:
                 self._look_at_doubt(txn, summary, is_visible=bool(visible))
-            elif txn.decision is Resolution.COMMIT and not visible and not self._waits(txn):
+            elif (
+                txn.decision is Resolution.COMMIT
+                and not visible
+                and not txn.is_abandoned
+                and not self._waits(txn)
+            ):
                 self._add(Kind.LOST, txn.key, f"committed at op {txn.decided_at}")
 
     def _waits(self, txn: Expected) -> bool:
@@ -305,7 +330,8 @@ class Judge:
         for key, messages in self.visible.items():
             txn = self.expected[key]
             # Released by a second commit: its place among the decisions is another one.
-            if txn.head.options.key_hash is None or txn.decision is not Resolution.COMMIT:
+            is_first = txn.decision is Resolution.COMMIT and key not in self.were_parked
+            if txn.head.options.key_hash is None or not is_first:
                 continue
             for index, record in messages.items():
                 queue = (txn.head.options.key_hash, record.topic, record.partition)

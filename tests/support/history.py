@@ -6,12 +6,13 @@ reader that looks on, the rest from the journals of those who sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.core.checks import CheckPolicies
 from txlayer.core.messages import Resolution
 
 
@@ -23,13 +24,22 @@ class Logs(NamedTuple):
     doubt: Sequence[Seen]
     real: Sequence[Seen]
     real_partition_counts: Mapping[str, int]
+    check: Sequence[Seen] = ()
 
 
 class Sample(NamedTuple):
-    """What the coordinators' group had stored at one moment, and where the real topics ended after that."""
+    """What the coordinators' group had stored at one moment, and where the real topics and check ended after that."""
 
     stored: Mapping[TopicPartition, StoredOffset]
     real_ends: Mapping[TopicPartition, int]
+
+
+class Absence(NamedTuple):
+    """When a producer group had no member for so long that nobody may ask it any more."""
+
+    group: str
+    from_ms: int
+    until_ms: int
 
 
 @dataclass(slots=True)
@@ -50,3 +60,11 @@ class History:
     """(topic, partition, offset) of half and op records that a producer was told are stored."""
     local: Mapping[str, Resolution] = field(default_factory=dict)
     """{"id/nonce": what the users' databases say} of transactions of which nobody says otherwise in the op log."""
+    must_end: Collection[str] = ()
+    """"id/nonce" of transactions that check-back must have brought to an end: decided, or parked."""
+    policies: CheckPolicies | None = None
+    """How the groups are asked; None: check-back is not judged."""
+    check_topic: str = ""
+    absences: Sequence[Absence] = ()
+    clock_drift: float = 0.0
+    """By how much a coordinator's clock may run faster than the broker's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tests.support.check_judge import check_back_findings
 from tests.support.checker import Expected, Finding, Judge, Kind, Verdict, home_of, missing_from
 from tests.support.history import History, Sample
 from tests.support.logs import header
@@ -18,6 +19,7 @@ from txlayer.core.messages import (
     OrderMode,
     Origin,
     Resolution,
+    Source,
     Undecodable,
 )
 from txlayer.core.transitions import TxnState
@@ -45,6 +47,7 @@ def judge_history(history: History) -> Verdict:
         *_not_aside(history, judge),
         *_doubt_of_another_mind(judge),
         *_passed_a_held_one(judge),
+        *check_back_findings(history, judge),
     ]
     return verdict
 
@@ -67,7 +70,9 @@ def _hanging(history: History) -> Iterable[Finding]:
 def _contrary_to_databases(history: History, judge: Judge) -> Iterable[Finding]:
     for key, local in history.local.items():
         txn = judge.expected.get(key)
-        if txn is not None and txn.decision is not None and txn.decision is not local:
+        if txn is None or txn.decision is None or txn.decided_by is Source.POLICY:
+            continue  # nobody asked the database
+        if txn.decision is not local:
             yield Finding(Kind.CONTRARY, key, f"the database says {local}, op {txn.decision}")
 
 

@@ -132,6 +132,27 @@ def test_its_own_immunity_holds_though_it_is_longer_or_shorter_than_the_groups()
     assert [1] == ask(driver, after_ms=1)
 
 
+def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_about_when_that_ends() -> (
+    None
+):
+    driver = open_driver(CheckPolicy(immunity_ms=HOUR_MS))
+    assert [] == ask(driver, after_ms=HOUR_MS - 1)
+    assert A in driver.log.on_doubt()
+
+    assert [1] == ask(driver, after_ms=1)
+
+
+def test_two_reasons_to_ask_in_one_batch_are_one_question() -> None:
+    driver = open_driver()
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+    driver.op_lines(*[op_line("U", A, 0, source=Source.OPERATOR)] * 2)
+    driver.advance()
+
+    assert [1] == [check.number for check in questions(driver)]
+    driver.publish()
+    assert 1 == driver.log.on_doubt()[A].summary().checked_count
+
+
 def test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too() -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
     driver.half(A, count=3)

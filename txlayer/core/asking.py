@@ -86,15 +86,21 @@ class Asking(HalfFold):
         young, old = self._young, self._old
         while young and young[0].appended_ms <= immune_after_ms:
             txn = young.popleft()
-            if txn.state in SETTLED or txn.is_in_doubt:
-                continue
-            old.append(txn)
-            if txn.options.immunity_ms is None and txn.state is TxnState.OPEN:
-                self.schedule.add(txn)
+            self._give_a_place(txn)
+            if txn.state not in SETTLED and not txn.is_in_doubt:
+                old.append(txn)
+
+    def _give_a_place(self, txn: Transaction) -> None:
+        """Whoever leaves the young ones, by age or because doubt holds it meanwhile, has a place in the schedule."""
+        was_asked = txn.more is not None and txn.more.checked_count > 0  # by hand: it has its place
+        if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
+            self.schedule.add(txn)
 
     def _ask(self, txn: Transaction, now_ms: int) -> None:
         """A question about `txn`; it stands on doubt from now on, where the count survives."""
         if self.is_replaying or not txn.seen:  # nobody could name a half record of it
+            return
+        if txn.key in self.batch.checks:  # one question at a time, or its number is skipped
             return
         more = txn.extra()
         more.checked_count += 1

@@ -348,13 +348,16 @@ class Ledger(Asking):
     def _young_ones(self) -> Iterator[Transaction]:
         """The unsettled ones in half, oldest first."""
         old, young = self._old, self._young
-        for queue in (old, young):
-            while queue and _is_elsewhere(queue[0]):
-                queue.popleft()
+        while old and _is_elsewhere(old[0]):
+            old.popleft()
+        while young and _is_elsewhere(young[0]):
+            self._give_a_place(young.popleft())
         in_half_count = len(self.transactions) - self.shelf.count
         if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all that settled behind it in memory.
             self._old = old = deque(t for t in old if not _is_elsewhere(t))
+            for txn in filter(_is_elsewhere, young):
+                self._give_a_place(txn)
             self._young = young = deque(t for t in young if not _is_elsewhere(t))
         return (t for t in chain(old, young) if not _is_elsewhere(t))
 

@@ -1,0 +1,155 @@
+"""Coordinators and checks with one guard of check-back taken out. Never a switch in txlayer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from tests.simulation.databases import BarrierCheck
+from tests.simulation.processes import Process
+from txlayer.coordinator.loop import Coordinator
+from txlayer.core.checks import Then
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import (
+    ROLLBACK,
+    OpMessage,
+    ParkReason,
+    Resolution,
+    Source,
+    Undecodable,
+    txn_id_of,
+)
+from txlayer.core.transaction import OpPosition, Transaction
+from txlayer.core.transitions import Kind, TxnState, transition
+
+# --- the barrier ------------------------------------------------------------------------------------------------------
+
+
+class ReadingCheck(BarrierCheck):
+    """Looks for the row and writes none."""
+
+    def insert(self, key: str, process: Process) -> None:
+        """Nothing."""
+
+    def judge(self, key: str) -> Resolution:
+        """No row: nobody committed."""
+        return self._database.said_of(key) or ROLLBACK
+
+
+class HopefulCheck(BarrierCheck):
+    """Takes its own insert for done, whatever the database said of it."""
+
+    def judge(self, key: str) -> Resolution:
+        """Whoever has no row has ours."""
+        return self._database.said_of(key) or ROLLBACK
+
+
+class NamelessCheck(BarrierCheck):
+    """Takes the row of another attempt for this one's."""
+
+    def judge(self, key: str) -> Resolution:
+        """The row, whoever wrote it."""
+        row = self._database.rows.get(txn_id_of(key))
+        return super().judge(key) if row is None else row.resolution
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+class ShoutingCoordinator(Coordinator):
+    """Asks groups that nobody answers for."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._presence = _Everybody()  # type: ignore[assignment]  # as far as it is used
+
+
+class _Everybody:
+    def of(self, schedules: Iterable[Any]) -> frozenset[str]:
+        return frozenset(group for schedule in schedules for group in schedule.groups_due())
+
+
+class HastyAskingLedger(Ledger):
+    """Asks about whoever is there, as young as they are."""
+
+    def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
+        for txn in list(self.transactions.values()):
+            is_first = txn.more is None or not txn.more.checked_count
+            if txn.state is TxnState.OPEN and txn.group in present and is_first:
+                self._ask(txn, now_ms)
+        super()._ask_those_due(now_ms=now_ms, present=present, count_max=count_max)
+
+
+class GullibleLedger(Ledger):
+    """Counts every answer, also to a question of yesterday, and also a second time."""
+
+    def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
+        if op.source is not Source.OPERATOR and txn.more is not None:
+            op = op._replace(source=Source.CHECK, check_number=txn.more.checked_count)
+            txn.more.answered_number = min(txn.more.answered_number, txn.more.checked_count - 1)
+        super()._answered_unknown(txn, op)
+
+
+class ImpatientLedger(Ledger):
+    """Counts questions, answered or not."""
+
+    def _ask(self, txn: Transaction, now_ms: int) -> None:
+        super()._ask(txn, now_ms)
+        if txn.more is not None:
+            txn.more.answered_count = max(0, txn.more.checked_count - 1)
+
+
+class ForgetfulLedger(Ledger):
+    """A successor knows nothing of the questions before it."""
+
+    def start_replay(self, positions: Any, kept: Iterable[Transaction], *, doubt_next: int) -> None:
+        found = list(kept)
+        for txn in found:
+            more = txn.extra()
+            more.checked_count = more.answered_count = more.answered_number = 0
+        super().start_replay(positions, found, doubt_next=doubt_next)
+
+
+class NosyLedger(Ledger):
+    """Asks although the decision stands in the same batch."""
+
+    def _settle(self, txn: Transaction) -> None:
+        question = self.batch.checks.get(txn.key)
+        super()._settle(txn)
+        if question is not None:
+            self.batch.checks[txn.key] = question
+
+
+class MuteLedger(Ledger):
+    """Tells nobody that a resolution came too late."""
+
+    def _tell_refused(self, op: OpMessage) -> None:
+        del op
+
+
+# --- deciding ---------------------------------------------------------------------------------------------------------
+
+
+class FickleLedger(Ledger):
+    """The last word counts, not the first."""
+
+    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
+        if isinstance(op, OpMessage) and op.resolution is ROLLBACK:
+            txn = self.transactions.get(op.key)
+            if txn is not None and txn.state in (TxnState.WAITING, TxnState.HELD):
+                op = op._replace(is_abandon=True)
+        super()._apply(op, line, position)
+
+
+class HighHandedLedger(Ledger):
+    """Rolls back by policy at once, without reading its own line first."""
+
+    def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
+        super()._give_up(txn, reason, now_ms)
+        is_rollback = self.schedule.policies.of(txn.group).then is Then.ROLLBACK
+        if is_rollback and not self.is_replaying and txn.state is TxnState.OPEN:
+            line = self.batch.policy_lines.get(txn.key, "")
+            txn.state, _ = transition(txn.state, Kind.ROLLBACK, txn_id=txn.key)
+            self._settle(txn)
+            txn.content = None
+            self.batch.policy_lines[txn.key] = line
