@@ -264,7 +264,8 @@ class ProducerProcess:
         # The connection broke in the commit, which happened or not; or the database had ended the transaction.
         if is_lost:
             database.roll_back(row)
-        return (yield Blocking(partial(self._read_back, database, key)))
+        resolution: Resolution = yield Blocking(partial(self._read_back, database, key))
+        return resolution
 
     def _read_back(self, database: Database, key: str) -> Resolution:
         check = BarrierCheck(database, self._world, failing_share=0.1)

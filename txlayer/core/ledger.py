@@ -351,7 +351,8 @@ class Ledger(Asking):
         while old and _is_elsewhere(old[0]):
             old.popleft()
         while young and _is_elsewhere(young[0]):
-            self._give_a_place(young.popleft())
+            if (txn := young.popleft()).state not in SETTLED:  # nearly all are: no call for them
+                self._give_a_place(txn)
         in_half_count = len(self.transactions) - self.shelf.count
         if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all that settled behind it in memory.
