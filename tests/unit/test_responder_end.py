@@ -8,15 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.answering_producer import PATIENCE_S, answers, commit, member, stats_of
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import FakeMember, question
+from tests.support.fake_member import question
 from tests.support.waiting import wait_until
-from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
-    Message,
-    OpMessage,
     Resolution,
 )
 from txlayer.errors import (
@@ -30,11 +28,6 @@ from txlayer.errors import (
 )
 from txlayer.producer import responder as module
 from txlayer.producer.check_handler import CheckRequest
-from txlayer.producer.questions import ResponderStats
-from txlayer.producer.sync import TransactionalProducer
-
-PATIENCE_S = 10.0
-ORDER = Message("orders", b"k", b"v")
 
 
 @pytest.fixture
@@ -45,33 +38,6 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
     made.writer.hold(False)
     for producer in made.producers:
         producer.close()
-
-
-def commit(_: CheckRequest) -> Resolution:
-    return COMMIT
-
-
-def member(log: ProducerLog, number: int = 0) -> FakeMember:
-    """The member of the producer's `number`-th reader."""
-    wait_until(lambda: len(log.connections.members) > number, within=PATIENCE_S, what="a member")
-    return log.connections.members[number]
-
-
-def answers(log: ProducerLog, *, count: int) -> list[OpMessage]:
-    """The first `count` op lines."""
-    wait_until(
-        lambda: len(log.writer.stored) and len(log.writer.op_lines()) >= count,
-        within=PATIENCE_S,
-        what=f"{count} answers",
-    )
-    found = [codec.decode_op(line) for line in log.writer.op_lines()]
-    return [op for op in found if isinstance(op, OpMessage)]
-
-
-def stats_of(producer: TransactionalProducer) -> ResponderStats:
-    stats = producer.responder_stats()
-    assert stats is not None
-    return stats
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
