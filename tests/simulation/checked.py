@@ -133,7 +133,7 @@ def _fault(dice: Random, slot: str, until_s: float) -> Fault:
 
 def policies_of(groups: Sequence[GroupPlan]) -> dict[str, str]:
     """How the groups are asked, as settings."""
-    found = {}
+    found: dict[str, str] = {}
     for group in groups:
         found |= {
             f"{group.name}.check_immunity": f"{group.immunity_s}s",
