@@ -171,22 +171,10 @@ class ProducerProcess:
 
     def _live(self, planned: PlannedTransaction) -> Generator[Any, Any, None]:
         engine, society, databases = self._engine, self._society, self._society.databases
-        self._attempt += 1
-        key = f"{planned.txn_id}/{self._attempt:08x}"
-        self._begun[key] = planned
-        society.owners[key] = self._process
-        if self._group is not None:
-            society.groups[key] = self._group
+        key = self._begin(planned)
         immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
         place = engine.identity.place(planned.ordering_key, planned.order, immunity)
-        messages = [
-            Message(
-                topic,
-                (planned.ordering_key or planned.txn_id) if has_key else None,
-                f"{key}#{index}".ljust(size, "x"),
-            )
-            for index, (topic, size, has_key) in enumerate(planned.messages)
-        ]
+        messages = _messages(planned, key)
         try:
             flight = yield from steps.launch(engine, self._make_flight, messages, place, key)
             if planned.end is End.SENT:
@@ -276,6 +264,17 @@ class ProducerProcess:
         after_s = world.random.random() * 4 * self._society.plan.settings.latency_s
         world.after(after_s, partial(world.kill, process, away_s=0.5))
 
+    def _begin(self, planned: PlannedTransaction) -> str:
+        """The key of another attempt."""
+        society = self._society
+        self._attempt += 1
+        key = f"{planned.txn_id}/{self._attempt:08x}"
+        self._begun[key] = planned
+        society.owners[key] = self._process
+        if self._group is not None:
+            society.groups[key] = self._group
+        return key
+
     def _make_flight(self, queue: OpQueue, key: str, _born_ms: int, count: int) -> Flight:
         return Flight(queue, key, int(self._world.wall_clock() * 1000), count)
 
@@ -303,3 +302,14 @@ class ProducerProcess:
             if planned.end is not None and dice.random() < 0.5:
                 self._world.after(0.05, partial(settle, self._society, key, local))
         self._begun.clear()
+
+
+def _messages(planned: PlannedTransaction, key: str) -> list[Message]:
+    return [
+        Message(
+            topic,
+            (planned.ordering_key or planned.txn_id) if has_key else None,
+            f"{key}#{index}".ljust(size, "x"),
+        )
+        for index, (topic, size, has_key) in enumerate(planned.messages)
+    ]

@@ -52,11 +52,11 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 GUARDS: tuple[Guard, ...] = (
     Guard(
         "a producer that may be haunted is replaced", "P2", "publish.py",
-        Variant(settings={"recycle_after": timedelta(hours=1)}), 19, _LOSS | _TWICE | {_K.TORN},
+        Variant(settings={"recycle_after": timedelta(hours=1)}), 475, _LOSS | _TWICE | {_K.TORN},
     ),
     Guard(
         "offsets carry the group's generation", "P2", "loop.py, group.py",
-        wrapped(un.Unfenced), 504, _TWICE | {_K.BACKWARDS},
+        wrapped(un.Unfenced), 1938, _TWICE | {_K.BACKWARDS},
     ),
     Guard(
         "a Kafka transaction begins only after the one before succeeded", "P1", "publish.py",
@@ -64,15 +64,15 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "offsets are stored in the Kafka transaction that forwards", "P2", "publish.py",
-        Variant(make=coordinator_with(publisher=un.TwoStepPublisher)), 6, _TWICE,
+        Variant(make=coordinator_with(publisher=un.TwoStepPublisher)), 125, _TWICE,
     ),
     Guard(
         "doubt is written in the Kafka transaction that stores the offsets", "P1", "publish.py",
-        Variant(make=coordinator_with(publisher=un.LateDoubtPublisher)), 38, _LOSS,
+        Variant(make=coordinator_with(publisher=un.LateDoubtPublisher)), 53, _LOSS,
     ),
     Guard(
         "after any error the ledgers are built again", "P2", "loop.py",
-        Variant(make=un.StubbornCoordinator), 108, _TWICE | _LOSS,
+        Variant(make=un.StubbornCoordinator), 38, _TWICE | _LOSS,
     ),
     Guard(
         "a successor fences the writers before it", "P11", "recovery.py",
@@ -80,7 +80,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a process fences what it left open itself", "P11", "recovery.py",
-        Variant(make=coordinator_with(recovery=un.ForgetfulRecovery)), 148, _STUCK, _SLOW_KAFKA,
+        Variant(make=coordinator_with(recovery=un.ForgetfulRecovery)), 537, _STUCK, _SLOW_KAFKA,
     ),
     Guard(
         "a writer's name is stored before it forwards", "P11", "loop.py",
@@ -88,11 +88,11 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a successor waits for stable offsets", "P2", "recovery.py",
-        wrapped(un.Unstable), 77, _TWICE,
+        wrapped(un.Unstable), 133, _TWICE,
     ),
     Guard(
         "doubt is read with read_committed", "P1", "recovery.py",
-        wrapped(un.Uncommitted), 15, _LOSS | _TWICE | {_K.PHANTOM, _K.LEFT_ON_DOUBT, _K.BROKEN, _K.TORN},
+        wrapped(un.Uncommitted), 6, _LOSS | _TWICE | {_K.PHANTOM, _K.LEFT_ON_DOUBT, _K.BROKEN, _K.TORN},
     ),
     Guard(
         "no op line is applied before its half record was read", "P1", "ledger.py",
@@ -100,11 +100,11 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "nothing follows from a replay", "P2", "ledger.py",
-        Variant(make=coordinator_with(ledger=un.EchoingLedger)), 7, _TWICE,
+        Variant(make=coordinator_with(ledger=un.EchoingLedger)), 14, _TWICE,
     ),
     Guard(
         "the low-water mark stays at the oldest open transaction", "P1", "ledger.py",
-        Variant(make=coordinator_with(ledger=un.CarelessLedger)), 5, _LOSS,
+        Variant(make=coordinator_with(ledger=un.CarelessLedger)), 3, _LOSS,
     ),
     Guard(
         "a half record that is there twice is known for twins", "P2", "half_fold.py",
@@ -128,7 +128,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "one ordering key goes in order", "P6", "forward_order.py",
-        Variant(make=coordinator_with(ledger=un.UnorderedLedger)), 6, frozenset({_K.OUT_OF_ORDER}),
+        Variant(make=coordinator_with(ledger=un.UnorderedLedger)), 7, frozenset({_K.OUT_OF_ORDER}),
     ),
     Guard(
         "a refused record is found and parked, a refusing topic held", "P11", "refusals.py",
@@ -148,31 +148,31 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "who cannot store what it folded last ends in peace", "P1", "loop.py",
-        Variant(make=un.BrusqueCoordinator), 143, frozenset({_K.BROKEN}),
+        Variant(make=un.BrusqueCoordinator), 515, frozenset({_K.BROKEN}),
     ),
     Guard(
         "a check writes its rollback before it says so", "P8", "adapters/sql/checks.py",
-        Variant(barrier=ua.ReadingCheck), 0, frozenset({_K.CONTRARY}),
+        Variant(barrier=ua.ReadingCheck), 189, frozenset({_K.CONTRARY}),
     ),
     Guard(
         "what the database did not confirm is unknown", "P8", "adapters/sql/checks.py",
-        Variant(barrier=ua.HopefulCheck), 0, frozenset({_K.CONTRARY}),
+        Variant(barrier=ua.HopefulCheck), 189, frozenset({_K.CONTRARY}),
     ),
     Guard(
         "the row of another attempt means rollback", "P8", "adapters/sql/checks.py",
-        Variant(barrier=ua.NamelessCheck), 0, frozenset({_K.CONTRARY}),
+        Variant(barrier=ua.NamelessCheck), 47, frozenset({_K.CONTRARY}),
     ),
     Guard(
         "a group without members is not asked", "P7", "presence.py",
-        Variant(make=ua.ShoutingCoordinator), 0, _ASKED,
+        Variant(make=ua.ShoutingCoordinator), 4, _ASKED,
     ),
     Guard(
         "nobody is asked about a transaction that is immune", "P7", "asking.py",
-        Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 0, _ASKED,
+        Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 7, _ASKED,
     ),
     Guard(
         "a question is withdrawn when the decision stands in its batch", "P7", "settling.py",
-        Variant(make=coordinator_with(ledger=ua.NosyLedger)), 0, _ASKED,
+        Variant(make=coordinator_with(ledger=ua.NosyLedger)), 48, _ASKED,
     ),
     Guard(
         "an answer counts once, and only to the newest question", "P7", "asking.py",
@@ -184,19 +184,19 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "the counts stand on doubt", "P7", "transaction.py",
-        Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)), 0, _COUNTS,
+        Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)), 14, _COUNTS,
     ),
     Guard(
         "who says too late is told", "P7", "asking.py",
-        Variant(make=coordinator_with(ledger=ua.MuteLedger)), 0, frozenset({_K.UNTOLD}),
+        Variant(make=coordinator_with(ledger=ua.MuteLedger)), 19, frozenset({_K.UNTOLD}),
     ),
     Guard(
         "the first decision stands", "P4", "transitions.py",
-        Variant(make=coordinator_with(ledger=ua.FickleLedger)), 0, _LOSS,
+        Variant(make=coordinator_with(ledger=ua.FickleLedger)), 216, _LOSS,
     ),
     Guard(
         "a policy's line acts when it is read back", "P4", "asking.py",
-        Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 0, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
+        Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 600, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
     ),
 )  # fmt: skip
 

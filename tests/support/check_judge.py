@@ -256,7 +256,7 @@ class _CheckBack:
     def _untold(self) -> Iterable[Finding]:
         spans = self._spans()
         for txn, op, position in self._judge.conflicts:
-            if op.source not in _TOLD or txn.is_twin or txn.is_abandoned:
+            if op.source not in _TOLD or txn.is_twin or txn.may_be_gone:
                 continue
             if (op.key, op.resolution.name) in self._told:
                 continue

@@ -76,7 +76,7 @@ class Expected:
     decided_at: tuple[int, int] = (-1, -1)
     decided_ms: int = 0
     decided_by: Source = Source.PRODUCER
-    is_abandoned: bool = False  # an operator gave up what was committed
+    may_be_gone: bool = False  # given up after its commit, or a twin on doubt
     commit_count: int = 0
 
     @property
@@ -121,8 +121,7 @@ class Judge:
         """What is kept aside on doubt, by its key, and how often it was written."""
         self.were_on_doubt: set[str] = set()
         self.were_parked: set[str] = set()
-        self.conflicts: list[tuple[Expected, OpMessage, tuple[int, int]]] = []
-        """Lines that were to be refused, and where they stand."""
+        self.conflicts: list[tuple[Expected, OpMessage, tuple[int, int]]] = []  # refused, and where
         self._by_half: dict[tuple[int, int], tuple[Expected, int]] = {}
         self._doubt_contents: dict[str, dict[int, Seen]] = {}
         self._verdict = Verdict()
@@ -190,7 +189,7 @@ class Judge:
         elif op.resolution is not txn.decision:
             self._verdict.counts["conflicts"] += 1
             self.conflicts.append((txn, op, (record.offset, number)))
-            txn.is_abandoned = txn.is_abandoned or op.is_abandon
+            txn.may_be_gone = txn.may_be_gone or op.is_abandon
         else:
             self._verdict.counts["repeats"] += 1
 
@@ -205,6 +204,8 @@ class Judge:
                 continue
             key, index = parsed
             self.were_on_doubt.add(key)
+            if key in self.expected and self.expected[key].is_twin:
+                self.expected[key].may_be_gone = True  # see `_look_at_doubt`
             if index is not None:
                 contents = self._doubt_contents.setdefault(key, {})
                 if record.value is None:
@@ -279,14 +280,10 @@ class Judge:
             if visible and len(visible) < txn.head.count:
                 missing = sorted(set(range(txn.head.count)) - set(visible))
                 self._add(Kind.TORN, txn.key, f"{sorted(visible)} visible, {missing} not")
+            is_owed = txn.decision is Resolution.COMMIT and not visible and not txn.may_be_gone
             if summary is not None and summary.seen:
                 self._look_at_doubt(txn, summary, is_visible=bool(visible))
-            elif (
-                txn.decision is Resolution.COMMIT
-                and not visible
-                and not txn.is_abandoned
-                and not self._waits(txn)
-            ):
+            elif is_owed and not self._waits(txn):
                 self._add(Kind.LOST, txn.key, f"committed at op {txn.decided_at}")
 
     def _waits(self, txn: Expected) -> bool:
@@ -304,7 +301,7 @@ class Judge:
         return summary is not None and summary.state in _GOES_FIRST
 
     def _look_at_doubt(self, txn: Expected, summary: DoubtSummary, *, is_visible: bool) -> None:
-        if txn.is_twin and summary.state == TxnState.OPEN.value and not is_visible:
+        if txn.is_twin and summary.state in UNDECIDED and not is_visible:
             # Doubt remembers the offset of one copy, and the line named the other: it waits for a line that does not.
             self._verdict.counts["twins on doubt"] += 1
             return
@@ -367,6 +364,7 @@ class Judge:
 
 
 _LATE = 1 << 62
+UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
 _GOES_FIRST = frozenset(s.value for s in (TxnState.OPEN, TxnState.WAITING, TxnState.HELD))
 
 

@@ -153,6 +153,18 @@ def test_two_reasons_to_ask_in_one_batch_are_one_question() -> None:
     assert 1 == driver.log.on_doubt()[A].summary().checked_count
 
 
+def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
+    driver = open_driver(replace(CheckPolicy(), age_max_ms=INTERVAL_MS))
+    ask(driver)
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+    driver.turn()
+
+    driver.tick(after_ms=HOUR_MS, is_present=True)
+    driver.publish()
+
+    assert TxnState.PARKED.value == driver.log.on_doubt()[A].summary().state
+
+
 def test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too() -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
     driver.half(A, count=3)

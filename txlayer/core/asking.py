@@ -117,8 +117,8 @@ class Asking(HalfFold):
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
         """Nobody is asked any more."""
-        if self.is_replaying:
-            return
+        if self.is_replaying or txn.state is not TxnState.OPEN:
+            return  # asked by hand it had two places in the schedule, and both were due
         policy = self.schedule.policies.of(txn.group)
         if policy.then is Then.ROLLBACK:
             born_ms = int(txn.born) if txn.born else txn.appended_ms - txn.extra().lag_ms
