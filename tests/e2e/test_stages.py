@@ -1,0 +1,174 @@
+"""The eight stages of a transaction, and who is killed at each: database and readers agree in the end (P7, P8)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.e2e.conftest import Start
+from tests.support.arena import Arena, make_arena
+from tests.support.processes import CoordinatorProcess
+from tests.support.seed import say
+from tests.support.shop import make_shop
+from tests.support.staged_producer import Stage
+from tests.support.waiting import wait_until
+from txlayer import TransactionalProducer
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.sql,
+    pytest.mark.slow,
+    pytest.mark.promise("P7"),
+    pytest.mark.promise("P8"),
+]
+
+QUICK = {"check_immunity": "2s", "check_interval": "1s", "check_interval_max": "2s"}
+PATIENCE_S = 60.0
+COMMITTED_BY_THEN = {
+    Stage.LOCAL_COMMITTED,
+    Stage.OP_WRITTEN,
+    Stage.OP_ACKNOWLEDGED,
+    Stage.FORWARDED,
+}
+
+
+class Staged:
+    """One producer process that stops at its stage."""
+
+    def __init__(self, arena: Arena, stage: Stage, folder: Path) -> None:
+        self.stage = stage
+        self.database = f"sqlite:///{folder / stage.value}.db"
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "tests.support.staged_producer", arena.servers, arena.namespace,
+                arena.targets[0], self.database, stage.value,
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def wait_until_there(self) -> None:
+        """Return when it is at its stage."""
+        assert self.process.stdout is not None
+        assert f"at {self.stage.value}\n" == self.process.stdout.readline()
+
+    def go_on(self) -> None:
+        """Let it do the rest."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL; nothing for one that is dead."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def has_row(self) -> bool:
+        """What the database says."""
+        shop = make_shop(create_engine(self.database))
+        try:
+            return shop.has_order(self.stage.value)
+        finally:
+            shop.engine.dispose()
+
+
+@contextmanager
+def eight(arena: Arena, folder: Path) -> Iterator[list[Staged]]:
+    """A process at each of the eight stages."""
+    with ExitStack() as stack:
+        staged = []
+        for stage in Stage:
+            one = Staged(arena, stage, folder)
+            stack.callback(one.kill)
+            staged.append(one)
+        for one in staged:
+            one.wait_until_there()
+        arena.wait_until_visible(Stage.FORWARDED.value, count=1)
+        yield staged
+
+
+def judge(arena: Arena, staged: list[Staged], who: str) -> dict[Stage, str]:
+    """Wait until nothing is open; each transaction is in both or in neither. What became of each."""
+
+    def is_settled() -> bool:
+        counts = arena.verdict().counts
+        return not counts["undecided"] and not counts["on doubt"]
+
+    wait_until(is_settled, within=PATIENCE_S, what="everything is settled")
+    arena.wait_until_applied(within=PATIENCE_S)
+    outcomes = {}
+    for one in staged:
+        visible, has_row = len(arena.visible(one.stage.value)), one.has_row()
+        outcomes[one.stage] = "forwarded" if visible else "not visible"
+        assert (1 if has_row else 0) == visible, f"{who} killed at {one.stage.value}"
+    for stage, outcome in outcomes.items():
+        say(f"{who} killed at {stage.value}: {outcome}")
+    assert [] == arena.verdict().findings
+    return outcomes
+
+
+@pytest.fixture
+def broker_of_its_own(local_config: LocalConfig, tmp_path: Path) -> Iterator[LocalBroker]:
+    with LocalBroker(config=local_config, data=tmp_path / "broker") as broker:
+        yield broker
+
+
+def test_producers_killed_at_every_stage_are_answered_for_by_others(
+    broker_of_its_own: LocalBroker, start_coordinator: Start, tmp_path: Path
+) -> None:
+    arena = make_arena(broker_of_its_own.bootstrap_servers)
+    start_coordinator(arena, settings=QUICK)
+    with eight(arena, tmp_path) as staged, ExitStack() as stack:
+        for one in staged:
+            one.kill()
+        for one in staged:
+            shop = make_shop(create_engine(one.database))
+            stack.callback(shop.engine.dispose)
+            stack.enter_context(
+                TransactionalProducer(
+                    bootstrap_servers=arena.servers, namespace=arena.namespace,
+                    group=one.stage.value, barrier=shop.barrier,
+                )
+            )  # fmt: skip
+        outcomes = judge(arena, staged, "producer")
+
+    forwarded = {stage for stage, outcome in outcomes.items() if outcome == "forwarded"}
+    assert forwarded == COMMITTED_BY_THEN
+
+
+@pytest.mark.parametrize("who", ["coordinator", "broker"])
+def test_whoever_else_is_killed_at_any_stage_database_and_readers_agree(
+    broker_of_its_own: LocalBroker, start_coordinator: Start, tmp_path: Path, who: str
+) -> None:
+    arena = make_arena(broker_of_its_own.bootstrap_servers)
+    coordinator = start_coordinator(arena, settings=QUICK)
+    with eight(arena, tmp_path) as staged:
+        kills: dict[str, Callable[[], None]] = {
+            "coordinator": lambda: replace(coordinator, start_coordinator, arena),
+            "broker": lambda: restart(broker_of_its_own),
+        }
+        kills[who]()
+        for one in staged:
+            one.go_on()
+        outcomes = judge(arena, staged, who)
+
+    assert COMMITTED_BY_THEN <= {s for s, outcome in outcomes.items() if outcome == "forwarded"}
+
+
+def replace(coordinator: CoordinatorProcess, start: Start, arena: Arena) -> None:
+    coordinator.kill()
+    start(arena, settings=QUICK)
+
+
+def restart(broker: LocalBroker) -> None:
+    broker.kill(1)
+    broker.start(1)
