@@ -49,10 +49,13 @@ def is_stranger(finding: Finding) -> bool:
     """What the judge says of strangers' own records, and what is as it should be.
 
     Held for a topic that does not exist; a second half message whose first was never written, which is passed over, or
-    whose count contradicts the first's, which is kept aside; a key on doubt that is nobody's.
+    whose count contradicts the first's, which is kept aside; a key on doubt that is nobody's; a line that says
+    a policy wrote it.
     """
     is_contrary = finding.kind is Kind.DROPPED and finding.detail.startswith("b'origin/sim.half")
     if is_contrary or (finding.kind is Kind.TORN and not finding.txn_key.startswith("p")):
+        return True
+    if finding.kind is Kind.GIVEN_UP and not finding.txn_key.startswith("p"):
         return True
     if finding.kind in (Kind.RESTLESS, Kind.FORGOTTEN):
         is_held = finding.detail == "held for topic-missing"

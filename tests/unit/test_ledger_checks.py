@@ -142,29 +142,6 @@ def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_ab
     assert [1] == ask(driver, after_ms=1)
 
 
-def test_two_reasons_to_ask_in_one_batch_are_one_question() -> None:
-    driver = open_driver()
-    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
-    driver.op_lines(*[op_line("U", A, 0, source=Source.OPERATOR)] * 2)
-    driver.advance()
-
-    assert [1] == [check.number for check in questions(driver)]
-    driver.publish()
-    assert 1 == driver.log.on_doubt()[A].summary().checked_count
-
-
-def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
-    driver = open_driver(replace(CheckPolicy(), age_max_ms=INTERVAL_MS))
-    ask(driver)
-    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
-    driver.turn()
-
-    driver.tick(after_ms=HOUR_MS, is_present=True)
-    driver.publish()
-
-    assert TxnState.PARKED.value == driver.log.on_doubt()[A].summary().state
-
-
 def test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too() -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
     driver.half(A, count=3)

@@ -75,6 +75,8 @@ class Asking(HalfFold):
         for txn in schedule.take(now_ms, present, count_max):
             if schedule.is_out_of_answers(txn):
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
+            elif txn.key in self.batch.checks:
+                schedule.add(txn)  # asked by hand in this very batch
             else:
                 self._ask(txn, now_ms)
         schedule.tidy(len(self.transactions))
