@@ -256,7 +256,7 @@ class Judge:
             self._add(Kind.ALTERED, txn.key, f"{where}: not its topic or partition")
         if txn.decision is None:
             self._add(Kind.PHANTOM, txn.key, f"{where} is not decided")
-        elif txn.decision is Resolution.ROLLBACK:
+        elif txn.decision is Resolution.ROLLBACK and not txn.may_be_gone:
             self._add(Kind.CONTRARY, txn.key, f"{where} was rolled back at op {txn.decided_at}")
         elif head.options.timestamp_ms is None and record.timestamp_ms < txn.decided_ms:
             self._add(Kind.EARLY, txn.key, f"{where} at {record.timestamp_ms}, {txn.decided_ms}")
@@ -328,7 +328,7 @@ class Judge:
             txn = self.expected[key]
             # Released by a second commit: its place among the decisions is another one.
             is_first = txn.decision is Resolution.COMMIT and key not in self.were_parked
-            if txn.head.options.key_hash is None or not is_first:
+            if txn.head.options.key_hash is None or not is_first or txn.may_be_gone:
                 continue
             for index, record in messages.items():
                 queue = (txn.head.options.key_hash, record.topic, record.partition)
