@@ -9,7 +9,14 @@ from pathlib import Path
 from tests.simulation.guards import GUARDS
 from tests.support.checker import Kind
 from tests.support.fault_matrix import MATRIX, Row
-from tests.unit.test_run_checker import PLANTED
+from tests.unit import test_check_judge, test_run_checker
+
+PLANTED = {
+    what: kind
+    for planted in (test_run_checker.PLANTED, test_check_judge.PLANTED)
+    for what, (kind, _) in planted.items()
+}
+"""What is planted into clean histories, and the finding that it must lead to."""
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "faults.md"
@@ -31,7 +38,7 @@ _INVARIANTS = """
 ## Invariants, and how each was seen red
 
 An invariant that was never seen red may be one that nobody looks at. Each is planted into a clean history, once for every place where the
-judge can find it (`tests/unit/test_run_checker.py`, which fails if a place finds nothing); beside that stand the guards of
+judge can find it (`tests/unit/test_run_checker.py` and `test_check_judge.py`, which fail if a place finds nothing); beside that stand the guards of
 [guards.md](guards.md) without which a simulated world shows it, or another finding of its guard's row.
 
 """
@@ -57,7 +64,7 @@ def _invariants() -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- |"
     for kind, text in _texts().items():
         promise = _PROMISE.search(text)
-        planted = "; ".join(what for what, (found, _) in PLANTED.items() if found is kind)
+        planted = "; ".join(what for what, found in PLANTED.items() if found is kind)
         guards = "; ".join(guard.name for guard in GUARDS if kind in guard.kinds)
         yield (
             f"| {kind.value} | {promise[1] if promise else ''} | {_PROMISE.sub('', text)} | "
