@@ -24,6 +24,9 @@ PLAIN_TAILS_MAX = 1_000
 
 _START = f"{VERSION}|"
 
+TWINS_MAX = 64
+"""Second copies of one transaction's half records that are remembered; the producer's line names one of the newest."""
+
 
 class HalfFold(Settling):
     """Folds half records into transactions."""
@@ -169,8 +172,10 @@ class HalfFold(Settling):
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
         elif header.index < txn.seen and header.count == txn.count:
-            if not txn.is_in_doubt:  # its summary does not tell of them
-                more.twins = [*(more.twins or ()), offset]
+            more.twins = [*(more.twins or ()), offset][-TWINS_MAX:]
+            if txn.is_in_doubt:
+                self._keep(txn)  # a line may name any copy: its summary tells of them
+            else:
                 self._twins.append((offset, txn.first_offset, txn.replay_from))
             return
         elif header.index != txn.seen or header.count != txn.count:
