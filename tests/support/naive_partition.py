@@ -70,6 +70,7 @@ class NaivePartition:
         self.fates: dict[str, Fate] = {}
         self.forwarded: list[str] = []
         self._now = Surroundings()
+        self._asked_now: set[str] = set()  # in the Kafka transaction that is looked at
         self._halves: dict[str, tuple[list[Half], list[int]]] = {}
         self._half_count = 0
 
@@ -98,6 +99,7 @@ class NaivePartition:
 
     def happened(self, facts: Sequence[Fact], *, half_next: int) -> None:
         """What one append made final."""
+        self._asked_now.clear()
         for fact in facts:
             if isinstance(fact, Applied):
                 self._now = Surroundings(fact.targets, fact.refusals)
@@ -171,7 +173,9 @@ class NaivePartition:
 
     def _unknown(self, op: OpMessage, fate: Fate) -> None:
         if op.source is Source.OPERATOR:
-            fate.asked += 1
+            if op.key not in self._asked_now:  # one question at a time
+                self._asked_now.add(op.key)
+                fate.asked += 1
         elif (
             op.source is Source.CHECK
             and op.check_number == fate.asked
@@ -195,6 +199,7 @@ class NaivePartition:
             assert "open" == fate.state
             assert fate.answered < self._log.settings.checks.default.answered_max
             fate.asked += 1
+            self._asked_now.add(key)
         expired = tick.expired
         self._mended(
             [
