@@ -272,6 +272,24 @@ def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(
     assert 2 == driver.log.stored.low_water
 
 
+@pytest.mark.parametrize("resolution", ["C", "R"])
+def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new(
+    resolution: str,
+) -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    driver.half(B)  # it keeps half readable from before the copy
+    copy = driver.half(A)
+    driver.turn()
+
+    driver.op(resolution, A, copy)
+    driver.turn()
+    driver.crash(is_new_process=True)
+
+    assert [B] == list(driver.ledger.transactions)
+    assert ([A] if resolution == "C" else []) == driver.log.forwarded
+
+
 # --- content ----------------------------------------------------------------------------------------------------------
 
 

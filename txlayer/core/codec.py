@@ -266,11 +266,11 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         text = raw.decode("ascii")
         if plain := _PLAIN_SUMMARY.fullmatch(text):
             (state, reason, group, first, last, seen, count, appended, born, moved, topics,
-             *numbers) = plain.groups()  # fmt: skip
+             checked, answered, asked, answered_number) = plain.groups()  # fmt: skip
             return DoubtSummary(
                 key, state, reason, group, int(first), int(last), int(seen), int(count), int(appended), int(born),
                 None, OrderMode.COMMIT, None, None, int(moved), tuple(topics.split(",")) if topics else (),
-                *map(int, numbers),
+                int(checked), int(answered), int(asked), int(answered_number),
             )  # fmt: skip
         fields = text.split("|")
         if len(fields) != _SUMMARY_FIELDS or fields[0] != VERSION:
@@ -281,13 +281,13 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         if decided:
             offset, _, number = decided.partition(":")
             position = (whole(offset), whole(number))
-        checked, answered, asked, answered_number = map(whole, checks.split("/"))
+        checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
         last_offset, *twins = map(whole, last.split("+"))
         return DoubtSummary(
             key, state, reason, group, whole(first), last_offset, whole(seen), whole(count), whole(appended),
             whole(born), key_hash_of(key_hash) if key_hash else None, _ORDERS[order],
             whole(immunity) if immunity else None, position,
-            whole(moved), tuple(topics.split(",")) if topics else (), checked, answered, asked, answered_number,
+            whole(moved), tuple(topics.split(",")) if topics else (), checks_asked, unknowns, asked_ms, newest,
             tuple(twins),
         )  # fmt: skip
     except (ValueError, KeyError) as exc:

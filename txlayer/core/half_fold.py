@@ -14,7 +14,7 @@ from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodabl
 from txlayer.core.partitions import partition_of_key_hash
 from txlayer.core.settling import PlainTail, Settling
 from txlayer.core.transaction import Content, More, Transaction
-from txlayer.core.transitions import Effect, Kind, transition
+from txlayer.core.transitions import SETTLED, Effect, Kind, transition
 
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
@@ -159,6 +159,15 @@ class HalfFold(Settling):
             self.schedule.add(txn)
         self.order.add(txn)
 
+    def _leave_half(self, *, before: int) -> None:
+        """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
+        for txn in (*self._old, *self._young):
+            if txn.first_offset >= before:
+                break
+            if txn.state not in SETTLED and not txn.is_in_doubt:
+                txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+                self._keep(txn)
+
     def _join(
         self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any
     ) -> None:
@@ -175,6 +184,7 @@ class HalfFold(Settling):
             more.twins = [*(more.twins or ()), offset][-TWINS_MAX:]
             if txn.is_in_doubt:
                 self._keep(txn)  # a line may name any copy: its summary tells of them
+                self._leave_half(before=offset)
             else:
                 self._twins.append((offset, txn.first_offset, txn.replay_from))
             return
