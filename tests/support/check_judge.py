@@ -141,7 +141,7 @@ class _CheckBack:
 
     def _too_late(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
         """What was in the Kafka transaction that applied the decision, or before it, may be asked; nothing later."""
-        if txn.decision is None or txn.is_twin:
+        if txn.decision is None:
             return
         over_ms = self._over_ms(txn)
         known_from = self._decision_known_from(txn)
@@ -256,7 +256,7 @@ class _CheckBack:
     def _untold(self) -> Iterable[Finding]:
         spans = self._spans()
         for txn, op, position in self._judge.conflicts:
-            if op.source not in _TOLD or txn.is_twin or txn.may_be_gone:
+            if op.source not in _TOLD or txn.may_be_gone:
                 continue
             if (op.key, op.resolution.name) in self._told:
                 continue

@@ -76,7 +76,7 @@ class Expected:
     decided_at: tuple[int, int] = (-1, -1)
     decided_ms: int = 0
     decided_by: Source = Source.PRODUCER
-    may_be_gone: bool = False  # given up after its commit, or a twin on doubt
+    may_be_gone: bool = False  # given up after its commit
     commit_count: int = 0
 
     @property
@@ -204,8 +204,6 @@ class Judge:
                 continue
             key, index = parsed
             self.were_on_doubt.add(key)
-            if key in self.expected and self.expected[key].is_twin:
-                self.expected[key].may_be_gone = True  # see `_look_at_doubt`
             if index is not None:
                 contents = self._doubt_contents.setdefault(key, {})
                 if record.value is None:
@@ -301,10 +299,6 @@ class Judge:
         return summary is not None and summary.state in _GOES_FIRST
 
     def _look_at_doubt(self, txn: Expected, summary: DoubtSummary, *, is_visible: bool) -> None:
-        if txn.is_twin and summary.state in UNDECIDED and not is_visible:
-            # Doubt remembers the offset of one copy, and the line named the other: it waits for a line that does not.
-            self._verdict.counts["twins on doubt"] += 1
-            return
         if is_visible or txn.decision is Resolution.ROLLBACK:
             self._add(Kind.LEFT_ON_DOUBT, txn.key, f"{summary.state} {summary.reason}")
             return
@@ -364,7 +358,6 @@ class Judge:
 
 
 _LATE = 1 << 62
-UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
 _GOES_FIRST = frozenset(s.value for s in (TxnState.OPEN, TxnState.WAITING, TxnState.HELD))
 
 

@@ -88,6 +88,7 @@ SUMMARIES = st.builds(
     answered_count=WHOLE,
     asked_ms=WHOLE,
     answered_number=WHOLE,
+    twin_offsets=st.lists(WHOLE, max_size=3).map(tuple),
 )
 
 

@@ -328,4 +328,4 @@ def _may_name(fate: Fate, mine: Sequence[Half], twins: Sequence[int], offset: in
         return offset in offsets or offset in twins
     early = [o for o in offsets if o < fate.kept_at]
     late = [o for o in offsets if o >= fate.kept_at]
-    return offset in {*early[:1], *early[-1:], *late}
+    return offset in {*early[:1], *early[-1:], *late, *twins}

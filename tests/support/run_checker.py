@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from tests.support.check_judge import check_back_findings
 from tests.support.checker import (
-    UNDECIDED,
     Expected,
     Finding,
     Judge,
@@ -233,8 +232,6 @@ def _doubt_of_another_mind(judge: Judge) -> Iterable[Finding]:
         txn = judge.expected.get(key)
         if txn is None or not summary.seen:
             continue  # kept on the word of a line that named nothing
-        if txn.is_twin and summary.state in UNDECIDED:
-            continue  # see `checker`: a line may name the copy that doubt does not remember
         is_decided = summary.state in _DECIDED_STATES
         if is_decided is not (txn.decision is Resolution.COMMIT):
             kind = Kind.LOST if txn.decision is Resolution.COMMIT else Kind.PHANTOM

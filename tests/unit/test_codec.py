@@ -86,6 +86,7 @@ def test_a_doubt_summary_is_the_one_on_the_protocol_page() -> None:
         if fields["decided_at"] is not None:
             fields["decided_at"] = tuple(fields["decided_at"])
         fields["topics"] = tuple(fields["topics"])
+        fields["twin_offsets"] = tuple(fields["twin_offsets"])
         summary = DoubtSummary(**fields)
 
         assert vector["bytes"].encode() == codec.encode_summary(summary)

@@ -247,16 +247,47 @@ def test_a_restart_finds_the_copies_of_what_is_on_doubt() -> None:
     assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
 
 
-def test_a_second_copy_of_what_is_on_doubt_is_forgotten_as_after_a_restart() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(
+    is_early: bool, is_restarted: bool
+) -> None:
     driver = PartitionDriver()
-    driver.half(A)
+    copy = driver.half(A)
+    if is_early:
+        copy = driver.half(A)
     driver.read()
     driver.tick(after_ms=60_000)
     driver.publish()
-    driver.op("C", A, driver.half(A))
+    if not is_early:
+        copy = driver.half(A)
+        driver.turn()
+    if is_restarted:
+        driver.crash(is_new_process=True)
+
+    driver.op("C", A, copy)
     driver.turn()
 
-    assert ([A], 2) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.stored.low_water)
+    assert ([], [A]) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.forwarded)
+    assert 2 == driver.log.stored.low_water
+
+
+@pytest.mark.parametrize("resolution", ["C", "R"])
+def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new(
+    resolution: str,
+) -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    driver.half(B)  # it keeps half readable from before the copy
+    copy = driver.half(A)
+    driver.turn()
+
+    driver.op(resolution, A, copy)
+    driver.turn()
+    driver.crash(is_new_process=True)
+
+    assert [B] == list(driver.ledger.transactions)
+    assert ([A] if resolution == "C" else []) == driver.log.forwarded
 
 
 # --- content ----------------------------------------------------------------------------------------------------------

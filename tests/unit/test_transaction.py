@@ -63,14 +63,16 @@ def test_a_line_speaks_of_a_transaction_by_any_of_its_offsets() -> None:
     assert [4, 7, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
 
 
-def test_what_doubt_holds_is_named_by_its_ends_before_and_after_a_restart() -> None:
+def test_what_doubt_holds_is_named_by_its_ends_and_second_copies_before_and_after_a_restart() -> (
+    None
+):
     txn = of_three(4, 7, 12)
     txn.extra().twins = [14]
     txn.forget_content()
     again = from_summary(txn.summary(), doubt_offset=5)
 
-    assert [4, 12] == [offset for offset in range(20) if txn.has_half_at(offset)]
-    assert [4, 12] == [offset for offset in range(20) if again.has_half_at(offset)]
+    assert [4, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
+    assert [4, 12, 14] == [offset for offset in range(20) if again.has_half_at(offset)]
 
 
 def test_what_stands_there_on_a_lines_word_alone_is_named_by_any_offset() -> None:
@@ -136,6 +138,7 @@ SUMMARIES = st.builds(
     answered_count=st.integers(0, 99),
     asked_ms=st.integers(0, 1 << 40),
     answered_number=st.integers(0, 99),
+    twin_offsets=st.lists(st.integers(21, 40), max_size=2).map(tuple),
 )
 
 

@@ -252,8 +252,9 @@ def encode_summary(summary: DoubtSummary) -> bytes:
     s = summary
     decided = "" if s.decided_at is None else f"{s.decided_at[0]}:{s.decided_at[1]}"
     immunity = "" if s.immunity_ms is None else str(s.immunity_ms)
+    last = "+".join(map(str, (s.last_offset, *s.twin_offsets)))
     return (
-        f"{VERSION}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{s.last_offset}|{s.seen}|{s.count}|"
+        f"{VERSION}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
         f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
         f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}/{s.asked_ms}/{s.answered_number}"
     ).encode("ascii")
@@ -265,11 +266,11 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         text = raw.decode("ascii")
         if plain := _PLAIN_SUMMARY.fullmatch(text):
             (state, reason, group, first, last, seen, count, appended, born, moved, topics,
-             *numbers) = plain.groups()  # fmt: skip
+             checked, answered, asked, answered_number) = plain.groups()  # fmt: skip
             return DoubtSummary(
                 key, state, reason, group, int(first), int(last), int(seen), int(count), int(appended), int(born),
                 None, OrderMode.COMMIT, None, None, int(moved), tuple(topics.split(",")) if topics else (),
-                *map(int, numbers),
+                int(checked), int(answered), int(asked), int(answered_number),
             )  # fmt: skip
         fields = text.split("|")
         if len(fields) != _SUMMARY_FIELDS or fields[0] != VERSION:
@@ -280,13 +281,14 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         if decided:
             offset, _, number = decided.partition(":")
             position = (whole(offset), whole(number))
-        checked, answered, asked, answered_number = map(whole, checks.split("/"))
+        checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
+        last_offset, *twins = map(whole, last.split("+"))
         return DoubtSummary(
-            key, state, reason, group, whole(first), whole(last), whole(seen), whole(count), whole(appended),
+            key, state, reason, group, whole(first), last_offset, whole(seen), whole(count), whole(appended),
             whole(born), key_hash_of(key_hash) if key_hash else None, _ORDERS[order],
             whole(immunity) if immunity else None, position,
-            whole(moved), tuple(topics.split(",")) if topics else (), checked, answered, asked,
-            answered_number,
+            whole(moved), tuple(topics.split(",")) if topics else (), checks_asked, unknowns, asked_ms, newest,
+            tuple(twins),
         )  # fmt: skip
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")

@@ -14,7 +14,7 @@ from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodabl
 from txlayer.core.partitions import partition_of_key_hash
 from txlayer.core.settling import PlainTail, Settling
 from txlayer.core.transaction import Content, More, Transaction
-from txlayer.core.transitions import Effect, Kind, transition
+from txlayer.core.transitions import SETTLED, Effect, Kind, transition
 
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
@@ -23,6 +23,9 @@ PLAIN_TAILS_MAX = 1_000
 """Tails that are remembered: under load many transactions are born in one millisecond."""
 
 _START = f"{VERSION}|"
+
+TWINS_MAX = 64
+"""Second copies of one transaction's half records that are remembered; the producer's line names one of the newest."""
 
 
 class HalfFold(Settling):
@@ -156,6 +159,15 @@ class HalfFold(Settling):
             self.schedule.add(txn)
         self.order.add(txn)
 
+    def _leave_half(self, *, before: int) -> None:
+        """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
+        for txn in (*self._old, *self._young):
+            if txn.first_offset >= before:
+                break
+            if txn.state not in SETTLED and not txn.is_in_doubt:
+                txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+                self._keep(txn)
+
     def _join(
         self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any
     ) -> None:
@@ -169,8 +181,11 @@ class HalfFold(Settling):
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
         elif header.index < txn.seen and header.count == txn.count:
-            if not txn.is_in_doubt:  # its summary does not tell of them
-                more.twins = [*(more.twins or ()), offset]
+            more.twins = [*(more.twins or ()), offset][-TWINS_MAX:]
+            if txn.is_in_doubt:
+                self._keep(txn)  # a line may name any copy: its summary tells of them
+                self._leave_half(before=offset)
+            else:
                 self._twins.append((offset, txn.first_offset, txn.replay_from))
             return
         elif header.index != txn.seen or header.count != txn.count:

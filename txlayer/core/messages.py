@@ -193,6 +193,7 @@ class DoubtSummary(NamedTuple):
     answered_count: int = 0  # of them answered with unknown
     asked_ms: int = 0  # when the last one was asked
     answered_number: int = 0  # the newest question that was answered
+    twin_offsets: tuple[int, ...] = ()  # second copies that the broker kept; a line may name one
 
 
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -138,7 +138,7 @@ class Transaction:
     def forget_content(self) -> None:
         """The doubt topic holds it, whole: keep what its summary keeps, no more and no less."""
         more = self.extra()
-        more.joined = more.twins = None
+        more.joined = None
         if more.offsets is not None:
             more.offsets = [self.first_offset, self.last_offset]
         if self.born:
@@ -170,6 +170,7 @@ class Transaction:
             answered_count=more.answered_count,
             asked_ms=more.asked_ms,
             answered_number=more.answered_number,
+            twin_offsets=tuple(more.twins or ()),
         )
 
 
@@ -201,6 +202,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
     more.answered_count = summary.answered_count
     more.asked_ms = summary.asked_ms
     more.answered_number = summary.answered_number
+    more.twins = list(summary.twin_offsets) or None
     return txn
 
 
