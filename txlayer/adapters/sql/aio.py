@@ -63,6 +63,10 @@ class AsyncSqlBarrier:
         """As `SqlBarrier.create_table`."""
         await greenlet_spawn(self._plain.create_table)
 
+    async def check_table(self) -> None:
+        """As `SqlBarrier.check_table`."""
+        await greenlet_spawn(self._plain.check_table)
+
     async def purge(
         self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
     ) -> Purged:
