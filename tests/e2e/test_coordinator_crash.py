@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 # Longer runs are asked for by the environment.
 KILL_COUNT = int(os.environ.get("E2E_KILLS", "20"))
+KILL_COUNT_MAX = 3 * KILL_COUNT
+"""Until one of them has hit a Kafka transaction: on a quick machine most of them fall between two."""
 RATE = int(os.environ.get("E2E_RATE", "300"))
 
 
@@ -34,7 +36,9 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
 
     with Witness(arena.servers, arena.targets) as witness:
         running = [start_coordinator(arena, "--doubt-after", "1s") for _ in range(2)]
-        while len(killed) < KILL_COUNT:
+        while len(killed) < KILL_COUNT or (
+            len(killed) < KILL_COUNT_MAX and not arena.aborted_count()
+        ):
             if rng.random() < 0.7:
                 witness.wait_for_more()
             Event().wait(rng.uniform(0.0, 1.0))
@@ -52,6 +56,6 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
     assert [] == load.failures
     assert all(process.is_running for process in running)
     # The faults happened, and hit where it hurts: inside Kafka transactions that were never finished.
-    assert [-9] * KILL_COUNT == [process.wait() for process in killed]
+    assert [-9] * len(killed) == [process.wait() for process in killed]
     assert arena.aborted_count() > 0
     assert any(process.events("recovery.fenced") for process in [*killed, *running])
