@@ -79,7 +79,7 @@ def test_who_stands_twice_among_those_due_is_asked_and_given_up_once() -> None:
     schedule = schedule_of(overdue, default=policy)
     schedule.try_again(overdue, 0)
     schedule.ripen(IMMUNITY_MS + 1_000)
-    assert [overdue] == [txn for txn, _ in schedule.take_overdue(IMMUNITY_MS + 1_000, 10)]
+    assert [overdue] == schedule.take_overdue(IMMUNITY_MS + 1_000, 10)
 
 
 def test_the_settled_are_dropped_when_they_are_the_most() -> None:

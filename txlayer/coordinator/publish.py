@@ -330,8 +330,8 @@ class Publisher:
         self._produce(writer, (self._topics.doubt, value, key, partition, note, None, 0, headers))
 
     def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
-        is_line = aside.line is not None
-        key = codec.kept_aside_key(aside.origin, aside.number if is_line else None)
+        number = None if aside.line is None else aside.number
+        key = codec.kept_aside_key(aside.origin, number)
         if aside.line is not None:
             value: bytes | None = aside.line.encode()
             headers: list[tuple[str, bytes | None]] = []

@@ -20,7 +20,7 @@ from txlayer.core.messages import (
     Source,
 )
 from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import SETTLED, Kind, TxnState, transition
+from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 
 LIMIT_LOOK_MS = 10_000
 """How often open transactions are counted where there are very many, and a limit is said again."""
@@ -30,9 +30,6 @@ _ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 
 class Asking(HalfFold):
     """What follows from a transaction's age."""
-
-    _limited: dict[str, int]
-    _limits_looked_at_ms: int
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
         """A line says that nobody can say yet."""
@@ -47,14 +44,22 @@ class Asking(HalfFold):
             or op.check_number <= more.answered_number
         ):
             # Its producer's own, an answer to an older question, or one that was given already: never counted.
-            detail = f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
-            self._report(ReportKind.REPEAT, op.key, detail)
+            self._carry_out_repeat(op, Effect.REPEAT)
             return
         more.answered_count += 1
         more.answered_number = op.check_number
         if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
             self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.newest_ms)
         self._keep(txn)
+
+    def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
+        kind = ReportKind.REPEAT
+        if effect is Effect.CONFLICT:
+            kind = ReportKind.CONFLICT
+            self._tell_refused(op)
+        self._report(
+            kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
+        )
 
     def _tell_refused(self, op: OpMessage) -> None:
         """The group learns that its word came too late."""
@@ -70,8 +75,8 @@ class Asking(HalfFold):
         self._grow_old(now_ms)
         schedule = self.schedule
         schedule.ripen(now_ms)
-        for txn, reason in schedule.take_overdue(now_ms, count_max):
-            self._give_up(txn, reason, now_ms)
+        for txn in schedule.take_overdue(now_ms, count_max):
+            self._give_up(txn, ParkReason.TOO_OLD, now_ms)
         for txn in schedule.take(now_ms, present, count_max):
             if schedule.is_out_of_answers(txn):
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
@@ -107,9 +112,8 @@ class Asking(HalfFold):
         more = txn.extra()
         more.checked_count += 1
         more.asked_ms = now_ms
-        born_ms = int(txn.born) if txn.born else txn.appended_ms - more.lag_ms
         self.batch.checks[txn.key] = CheckRecord(
-            CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, born_ms,
+            CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, txn.born_ms,
             more.checked_count, ",".join(topic for topic in txn.topics if topic),
         )  # fmt: skip
         self._keep(txn)
@@ -123,10 +127,9 @@ class Asking(HalfFold):
             return  # asked by hand it had two places in the schedule, and both were due
         policy = self.schedule.policies.of(txn.group)
         if policy.then is Then.ROLLBACK:
-            born_ms = int(txn.born) if txn.born else txn.appended_ms - txn.extra().lag_ms
             self.batch.policy_lines[txn.key] = codec.encode_op(
                 OpMessage(
-                    Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, born_ms, Source.POLICY,
+                    Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY,
                     reason=reason.value,
                 )
             )  # fmt: skip

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
@@ -133,8 +132,8 @@ class CheckSchedule:
         """Groups that there is something to ask."""
         return [group for group, ready in self._ready.items() if ready.entries]
 
-    def take_overdue(self, now_ms: int, count_max: int) -> list[tuple[Transaction, ParkReason]]:
-        """Those that are not asked any more, whether or not their group is there."""
+    def take_overdue(self, now_ms: int, count_max: int) -> list[Transaction]:
+        """Those that are too old to be asked about, whether or not their group is there."""
         found: dict[str, Transaction] = {}  # who was asked out of turn may stand here twice
         for ready in self._ready.values():
             entries = ready.entries
@@ -142,7 +141,7 @@ class CheckSchedule:
                 txn = heappop(entries)[2]
                 if txn.state is _OPEN:
                     found[txn.key] = txn
-        return [(txn, ParkReason.TOO_OLD) for txn in found.values()]
+        return list(found.values())
 
     def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
         """Whom to ask about now: of each group that is there its share, at most `rate_max` a second."""

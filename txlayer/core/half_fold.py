@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import chain
 from sys import intern
 from typing import Any
 
@@ -161,7 +162,7 @@ class HalfFold(Settling):
 
     def _leave_half(self, *, before: int) -> None:
         """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
-        for txn in (*self._old, *self._young):
+        for txn in chain(self._old, self._young):
             if txn.first_offset >= before:
                 break
             if txn.state not in SETTLED and not txn.is_in_doubt:

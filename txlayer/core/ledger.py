@@ -173,15 +173,6 @@ class Ledger(Asking):
                 self._carry_out_repeat(op, effect)
         self._try_those_behind()
 
-    def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
-        kind = ReportKind.REPEAT
-        if effect is Effect.CONFLICT:
-            kind = ReportKind.CONFLICT
-            self._tell_refused(op)
-        self._report(
-            kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
-        )
-
     @property
     def has_more(self) -> bool:
         """True when something is left that need not wait: op lines, or what was too much for one batch."""

@@ -112,6 +112,13 @@ class Transaction:
         """True when the doubt topic holds it."""
         return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
 
+    @property
+    def born_ms(self) -> int:
+        """The producer's clock at its birth."""
+        if self.born:
+            return int(self.born)
+        return self.appended_ms - (0 if self.more is None else self.more.lag_ms)
+
     def extra(self) -> More:
         """`more`, made when it is not there."""
         if self.more is None:
@@ -159,7 +166,7 @@ class Transaction:
             seen=self.seen,
             count=self.count,
             appended_ms=self.appended_ms,
-            born_ms=int(self.born) if self.born else self.appended_ms - more.lag_ms,
+            born_ms=self.born_ms,
             key_hash=more.options.key_hash,
             order=more.options.order,
             immunity_ms=more.options.immunity_ms,
