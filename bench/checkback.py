@@ -22,15 +22,14 @@ from harness import (
     Child,
     Figure,
     broker,
-    coordinator,
     drop_namespace,
-    has_taken_over,
     make_namespace,
     scratch_folder,
     settings_line,
     show_figures,
     wait_for,
     warm,
+    working_coordinator,
 )
 from recovery import write_open
 from sqlalchemy import create_engine
@@ -84,22 +83,12 @@ def responder(stack: ExitStack, servers: str, namespace: str, folder: Path) -> C
     return child
 
 
-def start_coordinator(stack: ExitStack, servers: str, namespace: str) -> Child:
-    """Ready to forward."""
-    child = coordinator(stack, servers, namespace)
-    wait_for(
-        lambda: has_taken_over(servers, namespace), within_s=60,
-        what="the coordinator does not take over",
-    )  # fmt: skip
-    return child
-
-
 def settle(kafka: Any, namespace: str, left_count: int) -> float:
     """Seconds from when all are due until the last is settled, with nothing beside it."""
     servers = kafka.bootstrap_servers
     topics = make_namespace(servers, namespace)
     with scratch_folder() as folder, ExitStack() as stack:
-        middle = start_coordinator(stack, servers, namespace)
+        middle = working_coordinator(stack, servers, namespace)
         answering = responder(stack, servers, namespace, Path(folder))
         settled = Settled(servers, topics)
         stack.callback(settled.close)
@@ -124,7 +113,7 @@ def throughput(kafka: Any, namespace: str, count: int, *, left_count: int) -> fl
     servers = kafka.bootstrap_servers
     topics = make_namespace(servers, namespace)
     with scratch_folder() as folder, ExitStack() as stack:
-        start_coordinator(stack, servers, namespace)
+        working_coordinator(stack, servers, namespace)
         responder(stack, servers, namespace, Path(folder))
         settled = Settled(servers, topics)
         stack.callback(settled.close)

@@ -172,6 +172,16 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
     return child
 
 
+def working_coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str) -> Child:
+    """The same, once it has taken its partitions over."""
+    child = coordinator(stack, servers, namespace, *arguments)
+    wait_for(
+        lambda: has_taken_over(servers, namespace), within_s=60,
+        what="the coordinator does not take over",
+    )  # fmt: skip
+    return child
+
+
 def warm(kafka: LocalBroker, *, transaction_count: int = 600_000) -> None:
     """Load the broker with bare loops until its compiler has done its work: CPU per record falls for about a minute."""
     servers, namespace, count = kafka.bootstrap_servers, "warm", str(transaction_count)

@@ -13,14 +13,12 @@ from harness import (
     Child,
     Figure,
     broker,
-    coordinator,
     drop_namespace,
-    has_taken_over,
     make_namespace,
     settings_line,
     show_figures,
-    wait_for,
     warm,
+    working_coordinator,
 )
 
 IN_FLIGHT = 5_000
@@ -40,12 +38,7 @@ def measure(kind: str, kafka: Any, namespace: str, *, rate: int, seconds: int) -
             stack.callback(middle.end)
             middle.line()
         else:
-            coordinator(stack, servers, namespace)
-            wait_for(
-                lambda: has_taken_over(servers, namespace),
-                within_s=30,
-                what="the coordinator does not take over",
-            )
+            working_coordinator(stack, servers, namespace)
         script = [CODE, "producer"] if kind == "bare" else ["bench/clients.py", "submit"]
         producer = Child(
             "producer", [*script, servers, namespace, str(count), str(IN_FLIGHT), str(rate)]

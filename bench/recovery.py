@@ -23,12 +23,12 @@ from harness import (
     Figure,
     broker,
     coordinator,
-    has_taken_over,
     make_namespace,
     settings_line,
     show_figures,
     wait_for,
     warm,
+    working_coordinator,
 )
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -109,12 +109,7 @@ def restart(kafka: Any, namespace: str, open_count: int, *, where: str) -> tuple
     key, partition, offset = write_open(servers, namespace, open_count)
     doubt_after = "1s" if where == "doubt" else "7d"
     with ExitStack() as stack:
-        first = coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
-        wait_for(
-            lambda: has_taken_over(servers, namespace),
-            within_s=60,
-            what="the coordinator does not take over",
-        )
+        first = working_coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
         if where == "doubt":
             wait_for(
                 lambda: sum(doubt_low_waters(servers, namespace)) >= open_count,
@@ -143,12 +138,7 @@ def idle_memory(kafka: Any) -> int:
     servers, namespace = kafka.bootstrap_servers, f"idle{time.monotonic_ns()}"
     make_namespace(servers, namespace)
     with ExitStack() as stack:
-        child = coordinator(stack, servers, namespace)
-        wait_for(
-            lambda: has_taken_over(servers, namespace),
-            within_s=60,
-            what="the coordinator does not take over",
-        )
+        child = working_coordinator(stack, servers, namespace)
         return child.memory_bytes()
 
 
@@ -159,12 +149,7 @@ def throughput(kafka: Any, namespace: str, count: int, *, open_count: int) -> fl
     if open_count:
         write_open(servers, namespace, open_count)
     with ExitStack() as stack:
-        coordinator(stack, servers, namespace, "--doubt-after", "7d")
-        wait_for(
-            lambda: has_taken_over(servers, namespace),
-            within_s=60,
-            what="the coordinator does not take over",
-        )
+        working_coordinator(stack, servers, namespace, "--doubt-after", "7d")
         time.sleep(open_count / 50_000)  # the open ones are read first
         consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)

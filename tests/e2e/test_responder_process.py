@@ -62,13 +62,13 @@ def started(asker: Asker, folder: Path, name: str, *arguments: str) -> Responder
 
 def test_killed_and_started_again_it_goes_on_answering(asker: Asker, folder: Path) -> None:
     with started(asker, folder, "first", "--handler", "shop:check") as first:
-        first.wait_for("responder.assigned")
+        first.wait_for("responder.assigned", within=60)
         asker.ask(asker.question("paid-1"), asker.question("gone-1"))
         asker.wait_for(2)
         first.kill()
 
     with started(asker, folder, "second", "--handler", "shop:check") as second:
-        second.wait_for("responder.assigned")
+        second.wait_for("responder.assigned", within=60)
         asker.ask(asker.question("paid-2", number=2), asker.question("gone-2", number=2))
         found = {op.key.split("/")[0]: op for op in asker.wait_for(4)}
         second.terminate()
@@ -88,7 +88,7 @@ def test_sigterm_finishes_the_answer_in_flight_and_leaves_the_group(
     asker: Asker, folder: Path
 ) -> None:
     with started(asker, folder, "only", "--handler", "shop:check") as responder:
-        responder.wait_for("responder.assigned")
+        responder.wait_for("responder.assigned", within=60)
         asker.ask(asker.question("slow-paid"))
         wait_until((folder / "begun").exists, within=30, what="the handler was called")
 
@@ -119,7 +119,7 @@ def test_a_database_answers_for_a_service_that_is_gone(asker: Asker, folder: Pat
 
     arguments = ("--barrier-url", f"{url}?check_same_thread=false")
     with started(asker, folder, "database", *arguments) as responder:
-        responder.wait_for("responder.assigned")
+        responder.wait_for("responder.assigned", within=60)
         shown = Path(f"/proc/{responder.pid}/cmdline")
         if shown.exists():
             assert "shop.db" not in shown.read_text()
@@ -146,7 +146,7 @@ def test_a_broker_that_is_away_for_longer_than_a_session_is_waited_for(
     with LocalBroker(config=local_config, data=folder / "broker") as own:
         asker = Asker(make_arena(own.bootstrap_servers))
         with started(asker, folder, "patient", "--handler", "shop:check") as responder:
-            responder.wait_for("responder.assigned")
+            responder.wait_for("responder.assigned", within=60)
             asker.ask(asker.question("paid-1"))
             asker.wait_for(1)
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import FakeMember
 from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, Message, OpMessage, Resolution
+from txlayer.producer import responder
 from txlayer.producer.check_handler import CheckRequest
 from txlayer.producer.questions import ResponderStats
 from txlayer.producer.sync import TransactionalProducer
 
 PATIENCE_S = 10.0
 ORDER = Message("orders", b"k", b"v")
+
+
+def quick_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
+    """A log whose responders try again soon; its producers are closed in the end."""
+    monkeypatch.setattr(responder, "RETRY_S", 0.01)
+    made = ProducerLog()
+    yield made
+    made.writer.hold(False)
+    for producer in made.producers:
+        producer.close()
 
 
 def commit(_: CheckRequest) -> Resolution:

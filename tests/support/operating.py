@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.support.arena import Arena
+from tests.support.broker import unique_name
 from tests.support.commands import run_command
 from tests.support.crafted import Crafted, Placed
+from tests.support.logs import ends
+from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.cli import tx
@@ -23,6 +27,33 @@ NOWHERE = 1_000_000
 """A half offset that no test reaches."""
 
 Row = dict[str, Any]
+
+
+WHY = ("--reason", "ticket 12: asked the shop", "--operator", "zoe@desk")
+"""What an operator says with an act."""
+
+
+def new_id() -> str:
+    """An id that no other test has."""
+    return unique_name("order")
+
+
+def op_ends(arena: Arena) -> dict[tuple[str, int], int]:
+    """Where op ends, markers and all."""
+    return ends(arena.servers, [arena.topics.op], isolation="read_uncommitted")
+
+
+def quick_coordinator(arena: Arena) -> RunningCoordinator:
+    """One that moves and parks soon, to be run as long as somebody operates."""
+    return RunningCoordinator(
+        CoordinatorConfig(
+            bootstrap_servers=arena.servers,
+            namespace=arena.namespace,
+            session_timeout=timedelta(seconds=3),
+            doubt_after=timedelta(seconds=1),
+            misplaced_after=timedelta(milliseconds=100),
+        )
+    )
 
 
 class Tx:

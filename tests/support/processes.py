@@ -1,4 +1,4 @@
-"""Real coordinator processes: started, killed, frozen, stopped; each by its own pid, and what they logged."""
+"""Real txlayer processes: started, killed, frozen, stopped; each by its own pid, and what they logged."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from typing import Any, Self
 from tests.support.waiting import wait_until
 
 END_PATIENCE_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
-class CoordinatorProcess:
-    """One `txlayer coordinator run`; its log lines go to a file of its own."""
+class TxlayerProcess:
+    """One `txlayer …` that runs until it is told to stop; its log lines go to a file of its own."""
 
     def __init__(
         self,
-        servers: str,
-        namespace: str,
+        command: Sequence[str],
         *,
         log_file: Path,
-        arguments: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`."""
+        """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`; it runs in `folder`, else here."""
         environ = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
         environ["PYTHONFAULTHANDLER"] = "1"
+        paths = [str(ROOT), environ.get("PYTHONPATH", "")]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environ.update({f"TXLAYER_{n.upper()}": v for n, v in (settings or {}).items()})
         self._log_file = log_file
-        command = [
-            sys.executable, "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace,
-            "--log-format", "json", *arguments,
-        ]  # fmt: skip
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
-            )
+                [sys.executable, "-m", "txlayer", *command, "--log-format", "json"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, cwd=folder,
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
@@ -111,10 +110,6 @@ class CoordinatorProcess:
                     found.append(event)
         return found
 
-    def wait_until_listening(self) -> None:
-        """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""
-        wait_until(lambda: "--target-topic" in self.output(), within=30, what="it has begun")
-
     def wait_for_any(self, names: Sequence[str], *, after: int, within: float = 30) -> None:
         """Wait until it logged one of `names` behind its first `after` lines."""
 
@@ -134,3 +129,24 @@ class CoordinatorProcess:
             return found if len(found) >= count else []
 
         return wait_until(logged, within=within, what=f"{count} times {name}")
+
+
+class CoordinatorProcess(TxlayerProcess):
+    """One `txlayer coordinator run`."""
+
+    def __init__(
+        self,
+        servers: str,
+        namespace: str,
+        *,
+        log_file: Path,
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` as in `TxlayerProcess`."""
+        command = ["coordinator", "run", "-b", servers, "-n", namespace, *arguments]
+        super().__init__(command, log_file=log_file, settings=settings)
+
+    def wait_until_listening(self) -> None:
+        """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""
+        wait_until(lambda: "--target-topic" in self.output(), within=30, what="it has begun")

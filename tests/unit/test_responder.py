@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.answering_producer import ORDER, PATIENCE_S, answers, commit, member, stats_of
+from tests.support.answering_producer import (
+    ORDER,
+    PATIENCE_S,
+    answers,
+    commit,
+    member,
+    quick_log,
+    stats_of,
+)
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import limit, question, refusal
@@ -26,7 +34,6 @@ from txlayer.errors import (
     OpenTransactionLimitError,
     OutcomeUnknownError,
 )
-from txlayer.producer import responder as module
 from txlayer.producer.check_handler import CheckRequest
 from txlayer.producer.questions import RefusedResolution
 from txlayer.producer.sync import TransactionalProducer
@@ -34,12 +41,7 @@ from txlayer.producer.sync import TransactionalProducer
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
-    made = ProducerLog()
-    yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
+    yield from quick_log(monkeypatch)
 
 
 # --- answering --------------------------------------------------------------------------------------------------------

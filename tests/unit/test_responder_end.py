@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.answering_producer import PATIENCE_S, answers, commit, member, stats_of
+from tests.support.answering_producer import (
+    PATIENCE_S,
+    answers,
+    commit,
+    member,
+    quick_log,
+    stats_of,
+)
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import question
@@ -32,12 +39,7 @@ from txlayer.producer.check_handler import CheckRequest
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
-    made = ProducerLog()
-    yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
+    yield from quick_log(monkeypatch)
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

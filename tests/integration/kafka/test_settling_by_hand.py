@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -12,10 +11,8 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.crafted import Crafted, Placed
-from tests.support.logs import ends
-from tests.support.operating import Tx, by_hand, park
+from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park, quick_coordinator
 from tests.support.running import RunningCoordinator
-from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.acts import Act, Outcome, Result, line_of
 from txlayer.coordinator.by_hand import ByHand, Line, Picture
 from txlayer.core.messages import Resolution
@@ -24,7 +21,6 @@ pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 NOISE = random.Random(7).randbytes(20_000)
-WHY = ("--reason", "ticket 12: asked the shop", "--operator", "zoe@desk")
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +32,7 @@ def arena(broker: Broker) -> Arena:
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     """It runs while all tests of the file do."""
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        session_timeout=timedelta(seconds=3),
-        doubt_after=timedelta(seconds=1),
-        misplaced_after=timedelta(milliseconds=100),
-    )
-    with RunningCoordinator(config) as running:
+    with quick_coordinator(arena) as running:
         yield running
 
 
@@ -56,16 +45,6 @@ def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
 @pytest.fixture
 def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
     return Tx(arena, capsys)
-
-
-def new_id() -> str:
-    """An id that no other test has."""
-    return unique_name("order")
-
-
-def op_ends(arena: Arena) -> dict[tuple[str, int], int]:
-    """Where op ends, markers and all."""
-    return ends(arena.servers, [arena.topics.op], isolation="read_uncommitted")
 
 
 def look(hands: ByHand, placed: Placed) -> Picture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -12,17 +11,14 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
 from tests.support.crafted import Crafted
-from tests.support.logs import ends
-from tests.support.operating import Tx, park
+from tests.support.operating import WHY, Tx, new_id, op_ends, park, quick_coordinator
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
-from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
 
 pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
-WHY = ("--reason", "ticket 12: asked the shop", "--operator", "zoe@desk")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +30,7 @@ def arena(broker: Broker) -> Arena:
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     """It runs while all tests of the file do."""
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        session_timeout=timedelta(seconds=3),
-        doubt_after=timedelta(seconds=1),
-        misplaced_after=timedelta(milliseconds=100),
-    )
-    with RunningCoordinator(config) as running:
+    with quick_coordinator(arena) as running:
         yield running
 
 
@@ -54,16 +43,6 @@ def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
 @pytest.fixture
 def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
     return Tx(arena, capsys)
-
-
-def new_id() -> str:
-    """An id that no other test has."""
-    return unique_name("order")
-
-
-def op_ends(arena: Arena) -> dict[tuple[str, int], int]:
-    """Where op ends, markers and all."""
-    return ends(arena.servers, [arena.topics.op], isolation="read_uncommitted")
 
 
 def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_left_alone(
