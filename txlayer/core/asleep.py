@@ -15,7 +15,7 @@ from itertools import compress
 from typing import NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, pause_after
+from txlayer.core.checks import CheckPolicies, pause_after
 from txlayer.core.messages import DoubtSummary
 from txlayer.core.transaction import Transaction, from_summary
 
@@ -82,21 +82,30 @@ class Asleep:
     def fill(self, sleepers: dict[str, bytes], policies: CheckPolicies) -> None:
         """Take over what a restart found."""
         self.sleepers = sleepers
+        match, newest_ms = _SLEEPER.match, 0
         topics: set[bytes] = set()
-        members: dict[bytes, list[tuple[int, int, int, str]]] = {}
-        for key, sleeper in sleepers.items():
-            found = _SLEEPER.match(sleeper)
-            assert found is not None  # `may_sleep` was asked
-            group, appended, moved, names, checked, asked = found.groups()
+        timed: dict[bytes, list[tuple[int, int, str]]] = {}
+        policy = policies.default
+        of_group: list[tuple[int, int, str]] = []
+        current: bytes | None = None
+        for key, sleeper in sleepers.items():  # hot path: a million of them
+            group, appended, moved, names, checked, asked = match(sleeper).groups()  # type: ignore[union-attr]  # `may_sleep` was asked
+            if group != current:
+                current, policy = group, policies.of(group.decode("ascii"))
+                of_group = timed.setdefault(group, [])
             topics.add(names)
-            self.newest_ms = max(self.newest_ms, int(moved))
-            of_group = members.setdefault(group, [])
-            of_group.append((int(appended), int(checked), int(asked), key))
+            moved_ms = int(moved)
+            if moved_ms > newest_ms:
+                newest_ms = moved_ms
+            due_ms = int(appended) + policy.immunity_ms
+            end_ms = due_ms + policy.age_max_ms
+            if checked != b"0":
+                due_ms = min(int(asked) + pause_after(int(checked), policy), end_ms)
+            of_group.append((due_ms, end_ms, key))
+        self.newest_ms = newest_ms
         self.topics = frozenset(name for t in topics for name in t.decode("ascii").split(","))
-        for group, of_group in members.items():
-            name = group.decode("ascii")
-            self.counts[name] = len(of_group)
-            self._wait(name, of_group, policies.of(name))
+        for group, of_group in timed.items():
+            self._wait(group.decode("ascii"), of_group)
 
     def wake(self, key: str) -> Transaction | None:
         """The sleeper as a transaction, and a sleeper no longer; None: nobody of this key sleeps."""
@@ -144,18 +153,9 @@ class Asleep:
             self._next_end_ms[group] = min(later, default=_NEVER_MS)
         return found[:count_max]
 
-    def _wait(
-        self, group: str, members: list[tuple[int, int, int, str]], policy: CheckPolicy
-    ) -> None:
-        timed = []
-        for appended_ms, checked_count, asked_ms, key in members:
-            immune_until_ms = appended_ms + policy.immunity_ms
-            end_ms = immune_until_ms + policy.age_max_ms
-            due_ms = immune_until_ms
-            if checked_count:
-                due_ms = min(asked_ms + pause_after(checked_count, policy), end_ms)
-            timed.append((due_ms, end_ms, key))
+    def _wait(self, group: str, timed: list[tuple[int, int, str]]) -> None:
         timed.sort(reverse=True)
+        self.counts[group] = len(timed)
         self._waiting[group] = _Waiting(
             [key for _, _, key in timed],
             array("q", [due_ms for due_ms, _, _ in timed]),
