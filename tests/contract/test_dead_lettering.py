@@ -106,7 +106,7 @@ def test_many_kafka_transactions_follow_each_other(stage: Stage, writer: DeadLet
 
     stage.wait_for(*(f"message {offset}".encode() for offset in range(5)))
     assert StoredOffset(5, "") == stage.stored()
-    assert (5, 5) == (writer.stats.kafka_transaction_count, writer.stats.dead_letter_count)
+    assert (5, 5) == (writer.kafka_transaction_count, writer.dead_letter_count)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_a_late_end_of_one_kafka_transaction_does_nothing_to_the_next(
 
     _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
 
-    assert 1 == writer.stats.replaced_count
+    assert 1 == writer.replaced_count
     distant_stage.wait_for(b"message 0")
     assert StoredOffset(1, "") == distant_stage.stored()
 
@@ -375,7 +375,7 @@ def test_without_the_replacement_it_publishes_a_dead_letter_whose_offset_is_not_
 
     _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
 
-    assert 0 == writer.stats.replaced_count
+    assert 0 == writer.replaced_count
     distant_stage.wait_for(b"message 0", b"message 1")
     assert StoredOffset(1, "") == distant_stage.stored()
 
@@ -420,7 +420,7 @@ def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     assert ["n", "n"] == made
-    assert 1 == writer.stats.replaced_count
+    assert 1 == writer.replaced_count
 
 
 def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it() -> None:

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.dead_lettering import BATCH_BYTES, TIMEOUT_S, WriterConnections, close_quietly
+from txlayer.consumer.kafka_transaction import (
+    BATCH_BYTES,
+    TIMEOUT_S,
+    WriterConnections,
+    close_quietly,
+)
 from txlayer.errors import BrokerUnavailableError
 
 logger = logging.getLogger("txlayer.consumer")
