@@ -12,17 +12,18 @@ from txlayer.consumer.context import Context, Lease
 from txlayer.consumer.handlers import Deserializer, Handler, Interceptor, Route
 from txlayer.consumer.received import DecodedMessage, ReceivedMessage
 from txlayer.core.handling import Ack, Reject, Retry
+from txlayer.core.items import Item
 
 logger = logging.getLogger("txlayer.consumer")
 
 
-class Job(NamedTuple):
-    """What one call of a handler is given: one message, or for a batch handler several of one key."""
+Job = Item[Any] | list[Item[Any]]
+"""What one call of a handler is given: one message, or for a batch handler several of one key."""
 
-    item: Any  # opaque to whoever calls handlers
-    records: Sequence[Any]
-    attempt: int
-    is_replay: bool = False
+
+def items_of(job: Job) -> list[Item[Any]]:
+    """The items of a call."""
+    return job if isinstance(job, list) else [job]
 
 
 class Chunk:
@@ -30,7 +31,7 @@ class Chunk:
 
     __slots__ = ("begun_at", "jobs", "lease", "owner")
 
-    def __init__(self, owner: Any, lease: Lease, jobs: list[Job]) -> None:
+    def __init__(self, owner: Any, lease: Lease, jobs: Sequence[Job]) -> None:
         self.owner = owner
         """Whose it is; opaque here."""
         self.lease = lease
@@ -47,6 +48,7 @@ class Failed(NamedTuple):
     error_type: str
     error_text: str
     started_ms: int  # by this machine's clock
+    place: int = 0  # in a batch, of the message that nobody can read; those before it are done
     is_undecodable: bool = False
 
 
@@ -100,8 +102,10 @@ class Caller:
                 deadline = valid_until
             try:
                 if function is not None:
-                    message = ReceivedMessage(job.records[0])
-                    result = function(message, Context(message, job.attempt, deadline, lease))
+                    message = ReceivedMessage(job.record)  # type: ignore[union-attr]  # no batches here
+                    more = job.more  # type: ignore[union-attr]
+                    attempt = 1 if more is None else more.attempt_count + 1
+                    result = function(message, Context(message, attempt, deadline, lease))
                 else:
                     result = self._call(route, job, deadline, lease)
             except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
@@ -122,9 +126,10 @@ class Caller:
             if self._interceptors or self._deserializer is not None or route.batch_count_max:
                 result = await self._call_async(route, job, deadline, chunk.lease)
             else:
-                message = ReceivedMessage(job.records[0])
-                context = Context(message, job.attempt, deadline, chunk.lease)
-                handler = route.only or route.handler_of(job.records[0])
+                (item,) = items_of(job)
+                message = ReceivedMessage(item.record)
+                context = Context(message, item.attempt_count + 1, deadline, chunk.lease)
+                handler = route.only or route.handler_of(item.record)
                 assert handler is not None
                 result = await handler.function(message, context)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
@@ -136,9 +141,9 @@ class Caller:
     # --- with everything around it ------------------------------------------------------------------------------------
 
     def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        handler, messages = self._opened(route, job)
+        handler, messages, unreadable = self._opened(route, job)
         message = messages[0]
-        context = Context(message, job.attempt, deadline, lease)
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
         entered: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
@@ -151,12 +156,12 @@ class Caller:
             for interceptor in reversed(entered):
                 _tell(interceptor, message, context, exc)
             raise
-        return result
+        return _with_rest(result, unreadable)
 
     async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        handler, messages = self._opened(route, job)
+        handler, messages, unreadable = self._opened(route, job)
         message = messages[0]
-        context = Context(message, job.attempt, deadline, lease)
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
         entered: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
@@ -175,33 +180,46 @@ class Caller:
                 except Exception:
                     logger.exception("interceptor.raised")
             raise
-        return result
+        return _with_rest(result, unreadable)
 
-    def _opened(self, route: Route, job: Job) -> tuple[Handler, list[ReceivedMessage]]:
-        handler = route.handler_of(job.records[0])
+    def _opened(
+        self, route: Route, job: Job
+    ) -> tuple[Handler, list[ReceivedMessage], _UndecodableError | None]:
+        """The handler, the messages that it gets, and why it does not get the rest of a batch.
+
+        Raises:
+            _UndecodableError: nobody can read the first one.
+        """
+        items = items_of(job)
+        handler = route.handler_of(items[0].record)
         assert handler is not None  # who wants it was asked before it was queued
+        if self._deserializer is None:
+            return handler, [ReceivedMessage(item.record) for item in items], None
         messages: list[ReceivedMessage] = []
-        for record in job.records:
-            message = ReceivedMessage(record)
-            if self._deserializer is not None:
-                try:
-                    value = self._deserializer(message.raw_value, message)
-                except Exception as exc:
-                    raise _UndecodableError from exc
-                message = DecodedMessage(record, value)
-            messages.append(message)
-        return handler, messages
+        for item in items:
+            message = ReceivedMessage(item.record)
+            try:
+                value = self._deserializer(message.raw_value, message)
+            except Exception as exc:
+                unreadable = _UndecodableError(len(messages), exc)
+                if not messages:
+                    raise unreadable from exc
+                return handler, messages, unreadable  # what stands before it is handled first
+            messages.append(DecodedMessage(item.record, value))
+        return handler, messages, None
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
     def _failure(self, job: Job, error: BaseException, began: float) -> Failed:
-        is_undecodable = isinstance(error, _UndecodableError)
-        if is_undecodable and error.__cause__ is not None:
-            error = error.__cause__
-        result: Retry | Reject = Reject("undecodable") if is_undecodable else Retry()
+        result: Retry | Reject = Retry()
+        index, is_undecodable = 0, False
+        if isinstance(error, _UndecodableError):
+            result, is_undecodable = Reject("nobody can read it"), True
+            index, error = error.index, error.reason
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
-        return Failed(job, result, name, _text_of(error), self._started_ms(began), is_undecodable)
+        started_ms = self._started_ms(began)
+        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable)
 
     def _refusal(self, job: Job, result: Any, began: float) -> Failed:
         started_ms = self._started_ms(began)
@@ -215,7 +233,18 @@ class Caller:
 
 
 class _UndecodableError(Exception):
-    """The deserializer raised; `__cause__` says what."""
+    """The deserializer raised `reason` for the message at this place of a batch."""
+
+    def __init__(self, index: int, reason: Exception) -> None:
+        super().__init__(str(index))
+        self.index = index
+        self.reason = reason
+
+
+def _with_rest(result: Any, unreadable: _UndecodableError | None) -> Any:
+    if unreadable is not None and (result is None or type(result) is Ack):
+        raise unreadable from unreadable.reason
+    return result
 
 
 def _text_of(error: BaseException) -> str:

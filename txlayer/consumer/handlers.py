@@ -76,6 +76,7 @@ class Route:
         if len(handlers) == 1 and handlers[0].tags.wanted is None:
             self.only = handlers[0]
         self.batch_count_max = handlers[0].batch_count_max
+        self.retry = handlers[0].retry
 
     def handler_of(self, record: Any) -> Handler | None:
         """The first handler whose tags accept the record; None: nobody wants it."""
@@ -149,5 +150,8 @@ class HandlerSet:
                 raise UsageError(f"nobody handles {topic}: register a function with @consumer.handler")  # fmt: skip
             if len(found) > 1 and any(h.batch_count_max for h in found):
                 raise UsageError(f"a batch handler must be the only one of its topic ({topic})")
+            if any(h.retry != found[0].retry for h in found):
+                # One key's messages may meet several of them, and its attempts are counted together.
+                raise UsageError(f"the handlers of {topic} have different retry policies")
             routes[topic] = Route(found)
         return routes

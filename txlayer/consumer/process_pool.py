@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome
+from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of
 from txlayer.consumer.context import Lease
 from txlayer.consumer.pools import ThreadPool
 from txlayer.core.handling import Reject, Retry
+from txlayer.core.items import Item, More
 from txlayer.core.messages import Headers
 from txlayer.errors import ConfigError
 
@@ -82,6 +83,7 @@ class SentFailure(NamedTuple):
     error_type: str
     error_text: str
     started_ms: int
+    place_in_batch: int
     is_undecodable: bool
 
 
@@ -213,7 +215,7 @@ def serve(pipe: Connection, lost: Any, caller: bytes) -> None:
         lease = Lease(group, topic, partition, token=token)
         lease.valid_until = valid_until
         lease.lost = lost
-        jobs = [Job(None, records, attempt, is_replay) for records, attempt, is_replay in sent]
+        jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         outcome = calls.run(Chunk(None, lease, jobs))
         places = {id(job): place for place, job in enumerate(jobs)}
         failed = tuple(SentFailure(places[id(f.job)], *f[1:]) for f in outcome.failed)
@@ -227,12 +229,24 @@ def _lease_fields(lease: Lease) -> tuple[str, str, int, int | None, float]:
     return lease.group, lease.topic, lease.partition, lease.token, lease.valid_until
 
 
-def _sent_job(job: Job) -> tuple[list[SentRecord], int, bool]:
+SentJob = tuple[list[SentRecord], int]
+"""The records of a call, and how many attempts have ended."""
+
+
+def _sent_job(job: Job) -> SentJob:
+    items = items_of(job)
     records = [
         SentRecord((r.topic(), r.partition(), r.offset()), r.key(), r.value(), r.headers(), r.timestamp())
-        for r in job.records
+        for r in (item.record for item in items)
     ]  # fmt: skip
-    return records, job.attempt, job.is_replay
+    return records, items[0].attempt_count
+
+
+def _job(records: list[SentRecord], attempt_count: int) -> Job:
+    items: list[Item[Any]] = [Item(record, record.offset(), None, 0) for record in records]
+    if attempt_count:
+        items[0].more = More(attempt_count=attempt_count)
+    return items if len(items) > 1 else items[0]
 
 
 def _died(chunk: Chunk, exit_code: int | None) -> Outcome:

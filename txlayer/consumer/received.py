@@ -98,7 +98,9 @@ class ReceivedMessage:
         """Where its half message stands; None: it was not forwarded by txlayer."""
         raw = header_of(self._record, ORIGIN_HEADER)
         found = None if raw is None else decode_origin(raw)
-        return None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
+        return (
+            None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
+        )
 
 
 class DecodedMessage(ReceivedMessage):
