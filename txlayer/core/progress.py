@@ -83,6 +83,7 @@ class Progress:
         self._highest = offset - 1  # of the finished ones; nothing above it needs a run
         self._ahead = list(stored.finished)  # finished before a restart and not read again yet
         self._attempts = dict(stored.attempts)  # of what is unfinished, or not read again yet
+        self._failed_until = max(stored.attempts, default=offset - 1) + 1
         self._admitted = dict.fromkeys(stored.attempts)  # have their place in every snapshot
         self._uncounted: dict[int, None] = {}  # counts that stand in no snapshot yet
         self._on_the_way: deque[tuple[int, int]] = deque()  # (version, offset) of counts
@@ -108,9 +109,9 @@ class Progress:
         return self._past_ahead()
 
     @property
-    def has_attempts(self) -> bool:
-        """True when something that was read, or will be read again, has failed."""
-        return bool(self._attempts)
+    def failed_until(self) -> int:
+        """Records from this offset on have not failed before a restart."""
+        return self._failed_until
 
     def read(self, offsets: Sequence[int]) -> Sequence[int]:
         """Records at these offsets, ascending, were read; returns those that are to be handled.
