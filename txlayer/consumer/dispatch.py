@@ -105,9 +105,11 @@ class Dispatcher:
         return len(jobs)
 
     def _taken(self, owned: Owned, count_max: int, now_ms: int) -> list[Job]:
-        if not owned.route.batch_count_max:
+        batch_max = owned.route.batch_count_max
+        if not batch_max:
             return list(owned.queues.take(count_max, now_ms=now_ms))
-        return list(owned.queues.take_batches(count_max, now_ms=now_ms))
+        batch_count = max(count_max // batch_max, 1)
+        return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
 
     def _submit(self, owned: Owned, jobs: list[Job]) -> None:
         chunk = Chunk(owned, owned.lease, jobs)

@@ -54,7 +54,7 @@ class Engine:
         plan: what is consumed, and how.
         connections: the cluster.
         pool: where handlers run.
-        leases: who says that a queue may be worked off.
+        make_leases: who says that a queue may be worked off; asked for a new one after that one failed.
     """
 
     def __init__(
@@ -64,14 +64,13 @@ class Engine:
         *,
         connections: ConsumerConnections,
         pool: Pool,
-        leases: Leases,
+        make_leases: Callable[[], Leases],
         surroundings: Surroundings = REAL,
     ) -> None:
         self._config = config
         self._plan = plan
         self._connections = connections
         self._pool = pool
-        self._leases = leases
         self._surroundings = surroundings
         self._clock = surroundings.clock
         self._wall_base = surroundings.wall_clock() - surroundings.clock()
@@ -87,7 +86,7 @@ class Engine:
             draw=surroundings.draw, key_group=plan.key_group,
         )  # fmt: skip
         self._holdings = Holdings(
-            config, plan, connections=connections, reader=self._reader, leases=leases, storer=self._storer,
+            config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
             dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings,
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
@@ -133,7 +132,7 @@ class Engine:
         timeout_s = self._config.start_timeout.total_seconds()
         self._connections.wait_until_reachable(topic=self._plan.topics[0], timeout_s=timeout_s)
         check_topics(self._connections, self._plan)
-        self._leases.start()
+        self._holdings.start()
         self._pool.start()
         self._reader.start(self._plan.sources, on_revoke=self._on_revoke)
 
@@ -170,8 +169,7 @@ class Engine:
         try:
             self._reader.close()  # calls `_on_revoke`, which stores
         finally:
-            self._holdings.revoke()
-            self._leases.close()
+            self._holdings.close()
             self._letters.close()
             self._pool.close(POOL_END_S)
             self._connections.close()
@@ -208,7 +206,7 @@ class Engine:
         has_workers = self._pool.free_count() > 0
         for owned in self._holdings.owned.values():
             queues = owned.queues
-            if queues.due_count:
+            if queues.has_due:
                 return 0.0
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
@@ -220,7 +218,7 @@ class Engine:
         return max(at - now, 0.0)
 
     def _has_due(self) -> bool:
-        return any(owned.queues.due_count for owned in self._holdings.owned.values())
+        return any(owned.queues.has_due for owned in self._holdings.owned.values())
 
     def _now_ms(self) -> int:
         # The wall clock of the start and the monotonic time since: back-offs do not jump with the machine's clock.
@@ -247,9 +245,11 @@ class Engine:
             self._intake.add(records, self._holdings.places)
 
     def _serve_group(self) -> None:
-        """The group is served while handlers end; nothing new is read."""
+        """The group is served, and what ends is stored, while the last handlers end; nothing new is begun."""
         self._reader.read(record_count_max=1, timeout_s=0.0)
         self._holdings.look_at_group()
+        self._storer.look()
+        self._storer.begin(self._holdings.owned.values())
 
     def _on_revoke(self, is_lost: bool) -> None:  # noqa: FBT001 - the port's
         """Called from within a read: what has ended is stored before the group goes on without these partitions."""
@@ -307,8 +307,9 @@ class Engine:
 
 
 def _topic_stats(tally: Tally, owned: list[Owned], now_ms: int) -> TopicStats:
-    added = [at for o in owned if (at := o.queues.oldest_added_ms) is not None]
-    in_flight = sum(o.queues.in_flight_count for o in owned)
+    figures = [o.queues.figures() for o in owned]
+    added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
+    in_flight = sum(f.in_flight_count for f in figures)
     return TopicStats(
         handled=tally.handled,
         failed=tally.failed,
@@ -317,12 +318,13 @@ def _topic_stats(tally: Tally, owned: list[Owned], now_ms: int) -> TopicStats:
         rate=tally.rate,
         attempt_ms=tally.mean_ms,
         in_flight=in_flight,
-        waiting=sum(o.queues.count for o in owned) - in_flight,
-        retrying=sum(o.queues.retry_count for o in owned),
-        parked_keys=sum(o.queues.parked_count for o in owned),
+        waiting=sum(f.unfinished_count for f in figures) - in_flight,
+        retrying=sum(f.retry_count for f in figures),
+        parked_keys=sum(f.parked_count for f in figures),
         oldest_ms=max(now_ms - min(added), 0) if added else 0,
         paused_partitions=sum(
-            o.is_reading_paused or o.queues.is_paused or o.queues.is_full for o in owned
+            o.is_reading_paused or f.is_paused or f.is_full
+            for o, f in zip(owned, figures, strict=True)
         ),
         handled_by_key_group=dict(tally.by_key_group),
     )

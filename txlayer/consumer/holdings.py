@@ -27,7 +27,7 @@ from txlayer.consumer.taking_over import stable_offsets
 from txlayer.core.dead_letters import replay_topic
 from txlayer.core.items import Start
 from txlayer.core.key_queues import KeyQueues
-from txlayer.errors import MemberFencedError, TopicMismatchError
+from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -42,7 +42,7 @@ class Holdings:
         *,
         connections: ConsumerConnections,
         reader: StoringGroupReader,
-        leases: Leases,
+        make_leases: Callable[[], Leases],
         storer: Storer,
         dispatcher: Dispatcher,
         chunk_s: float,
@@ -52,7 +52,9 @@ class Holdings:
         self._plan = plan
         self._connections = connections
         self._reader = reader
-        self._leases = leases
+        self._make_leases = make_leases
+        self._leases = make_leases()
+        self._has_leases_failed = False
         self._storer = storer
         self._dispatcher = dispatcher
         self._chunk_s = chunk_s
@@ -69,6 +71,19 @@ class Holdings:
         self.places: dict[TopicPartition, Owned] = {}
         """The same, by both sources of each."""
         self.tallies = {topic: Tally() for topic in plan.topics}
+
+    def start(self) -> None:
+        """Get to know who holds what.
+
+        Raises:
+            TxLayerError: the lock topic is missing, or cannot be read.
+        """
+        self._leases.start()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.revoke()
+        self._leases.close()
 
     # --- the group ----------------------------------------------------------------------------------------------------
 
@@ -127,11 +142,20 @@ class Holdings:
         Raises:
             TxLayerError: a take-over failed; give up everything and begin anew.
         """
-        changes = self._leases.turn()
+        try:
+            changes = self._leases.turn()
+        except TxLayerError:
+            self._has_leases_failed = True
+            raise
         for queue in changes.lost:
             self._tokens.pop(queue, None)
-        self._drop([self.owned[queue] for queue in changes.lost if queue in self.owned], why="lost")
+        self._drop(
+            [self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True
+        )
         self._tokens.update(changes.gained)
+        for queue, token in changes.gained.items():
+            if queue in self.owned:
+                self.owned[queue].renew(token)
         for queue, owned in self.owned.items():
             owned.lease.valid_until = self._leases.valid_until(queue) or 0.0
         if len(self.owned) < len(self._tokens):
@@ -214,17 +238,27 @@ class Holdings:
             self.writer.close()
             self.writer = None
         self._storer.forget()
-        self._drop(list(self.owned.values()), why="")
+        self._drop(list(self.owned.values()))
+        if self._has_leases_failed:
+            # Nobody knows what it holds: a new one, under a new name, asks for everything again.
+            self._has_leases_failed = False
+            self._tokens.clear()
+            self._leases.close()
+            self._leases = self._make_leases()
+            self._leases.start()
+            if self.assignment is not None:
+                self._leases.assigned(self._assigned, generation=self.assignment.generation)
 
-    def _drop(self, queues: Iterable[Owned], *, why: str) -> None:
+    def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
         found = list(queues)
         for owned in found:
             owned.end()
             self._dispatcher.forget(owned)
             del self.owned[owned.place], self.places[owned.place], self.places[owned.replay_place]
-            if why:
+            if is_told:
                 logger.warning(
-                    f"lease.{why}", extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token}
+                    "lease.lost",
+                    extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token},
                 )  # fmt: skip
         if found:
             self._read_on()

@@ -70,6 +70,12 @@ class Owned:
         self.is_over = False
         """True: what its handlers still say counts for nothing."""
 
+    def renew(self, token: int | None) -> None:
+        """What starts from now on has this token."""
+        old = self.lease
+        self.lease = Lease(old.group, old.topic, old.partition, token=token)
+        self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
+
     def end(self) -> None:
         """It is somebody else's, or is taken over anew: nothing of it starts, and running handlers are told."""
         self.is_over = True

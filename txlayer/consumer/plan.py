@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.config import ConsumerConfig
@@ -25,7 +25,7 @@ class ConsumerPlan:
     order: Order = Order.KEY
     null_keys: NullKeys = NullKeys.ORDERED
     start_at: StartAt | None = None
-    policy: RetryPolicy = RetryPolicy()
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
     key_group: Callable[[bytes | None], str] | None = None
 
     @property
@@ -44,7 +44,6 @@ class ConsumerPlan:
             policy=route.retry or self.policy,
             order=self.order,
             null_keys=self.null_keys,
-            batch_count_max=max(route.batch_count_max, 1),
             metadata_bytes_max=config.metadata_bytes_max,
             parked_keys_max=config.parked_keys_max,
         )

@@ -44,6 +44,11 @@ class Chains(Generic[R]):
         self._stuck_at: dict[Chain, int] = {}  # dead letter of a parked key whose replay failed
 
     @property
+    def has_due(self) -> bool:
+        """True when something is due that was not looked at for want of room."""
+        return len(self._due) > 0
+
+    @property
     def due_count(self) -> int:
         """Chains whose first item is due and was not taken."""
         return len(self._due) + len(self._no_room)

@@ -357,6 +357,16 @@ class KeyQueues(Generic[R]):
         return self._topic.unfinished_count + self._sources.replays.unfinished_count
 
     @property
+    def ready_count(self) -> int:
+        """Chains whose first item could be taken, but for a pause or full metadata."""
+        return len(self._lanes)
+
+    @property
+    def has_due(self) -> bool:
+        """True when `take_due` would take something, or find no room for it."""
+        return self._chains.has_due
+
+    @property
     def due_count(self) -> int:
         """Chains whose first item's end is to be written and was not taken."""
         return self._chains.due_count
