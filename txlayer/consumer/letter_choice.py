@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
@@ -101,20 +101,29 @@ def choose(
     limit: int | None = None,
     is_again: bool = False,
     is_whole: bool = False,
+    is_copying: bool = False,
 ) -> Choice:
     """What `names` name, or without any what the filter lets through, of these topics.
 
-    Those that `request_id` was asked for already are `asked_before`. With `is_again` named ones are asked for whatever
-    became of them. With `is_whole` a parked key's other dead letters are chosen too.
+    What `request_id` stands for already is `asked_before`: it was asked for, or with `is_copying` republished. With
+    `is_again` named ones are asked for whatever became of them. With `is_whole` a parked key's other dead letters are
+    chosen too.
     """
+    able = ABLE | {LetterState.REQUESTED} if is_copying else ABLE
+
+    def was_asked(history: LetterHistory) -> bool:
+        return request_id in (history.copies if is_copying else history.asked)
+
     choice = Choice()
     if names:
         for place in dict.fromkeys(names):
             found = logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None  # fmt: skip
-            _add_named(choice, place, found, request_id=request_id, is_again=is_again)
+            _add_named(
+                choice, place, found, frozenset(LetterState) if is_again else able, was_asked
+            )
     else:
         for log in logs.values():
-            _add_filtered(choice, log, wanted, request_id=request_id)
+            _add_filtered(choice, log, wanted, able, was_asked)
         if limit is not None:
             choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.place))
     is_all_there_is = not names and wanted.is_empty and limit is None
@@ -125,25 +134,53 @@ def choose(
 
 
 def newcomers(
-    logs: Mapping[str, DeadLetterLog], known: Iterable[Chosen], *, request_id: str
+    logs: Mapping[str, DeadLetterLog],
+    handled: Iterable[Chosen],
+    others: Iterable[Chosen],
+    *,
+    request_id: str,
 ) -> Choice:
-    """What joined the parked keys of `known` since: dead letters of theirs that nobody has asked for."""
-    choice = Choice(asked_before=list(known))
+    """What followed the parked keys of `handled` into the dead letters since, and nobody has asked for.
+
+    Not of a key that is among `others`: an earlier one of it was not handled.
+    """
+    stuck = {(c.place.topic, c.place.partition, c.key) for c in others}
+    known = [c for c in handled if (c.place.topic, c.place.partition, c.key) not in stuck]
+    choice = Choice(asked_before=known)
     for log in logs.values():
         _add_parked(choice, log, request_id=request_id, is_whole=True)
+    choice.chosen = [c for c in choice.chosen if c.letter.reason is DeadLetterReason.KEY_PARKED]
     return choice
 
 
+def still_able(
+    logs: Mapping[str, DeadLetterLog], chosen: Iterable[Chosen], *, is_again: bool
+) -> tuple[list[Chosen], list[Chosen]]:
+    """(those that nobody asked for meanwhile, the others); both as they stand now."""
+    for log in logs.values():
+        log.follow()
+    able, taken = [], []
+    for each in chosen:
+        topic, partition, offset = each.place
+        now = each._replace(history=logs[topic].states(partition).of(offset))
+        (able if is_again or now.history.state in ABLE else taken).append(now)
+    return able, taken
+
+
 def _add_named(
-    choice: Choice, place: Place, found: FoundLetter | None, *, request_id: str, is_again: bool
+    choice: Choice,
+    place: Place,
+    found: FoundLetter | None,
+    able: Collection[LetterState],
+    was_asked: Callable[[LetterHistory], bool],
 ) -> None:
     if found is None:
         choice.unable.append((place, Unable.NOT_FOUND, None))
     elif isinstance(found.letter, Undecodable):
         choice.unable.append((place, Unable.UNDECODABLE, found.history))
-    elif request_id in found.history.asked:
+    elif was_asked(found.history):
         choice.asked_before.append(_chosen(found, found.letter))
-    elif found.history.state in ABLE or is_again:
+    elif found.history.state in able:
         choice.chosen.append(_chosen(found, found.letter))
     else:
         why = Unable.ENDED if found.history.state in ENDED else Unable.REQUESTED
@@ -151,16 +188,20 @@ def _add_named(
 
 
 def _add_filtered(
-    choice: Choice, log: DeadLetterLog, wanted: LetterFilter, *, request_id: str
+    choice: Choice,
+    log: DeadLetterLog,
+    wanted: LetterFilter,
+    able: Collection[LetterState],
+    was_asked: Callable[[LetterHistory], bool],
 ) -> None:
     def take(found: FoundLetter) -> None:
         if not wanted.lets_through(found):
             return
         if isinstance(found.letter, Undecodable):
             choice.undecodable_count += 1
-        elif request_id in found.history.asked:
+        elif was_asked(found.history):
             choice.asked_before.append(_chosen(found, found.letter))
-        elif found.history.state in ABLE:
+        elif found.history.state in able:
             choice.chosen.append(_chosen(found, found.letter))
 
     log.each(take, since_ms=wanted.since_ms)

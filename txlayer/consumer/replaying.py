@@ -9,7 +9,7 @@ from txlayer.consumer.dead_letter_log import DeadLetterLog
 from txlayer.consumer.letter_choice import Chosen
 from txlayer.consumer.requests import Request, RequestWriter
 from txlayer.core.handling import ReplayKind, ReplayRecord
-from txlayer.core.letter_states import Said
+from txlayer.core.letter_states import LetterState, Said
 
 LOOK_AGAIN_S = 0.2
 """Between two looks at the replay topic."""
@@ -32,7 +32,7 @@ class Replaying:
         self._logs = logs
         self._writer = writer
         self._kind = kind
-        self._request_id = request_id
+        self.request_id = request_id
         self._text = text
         self._clock = clock
         self._pause = pause
@@ -51,7 +51,7 @@ class Replaying:
         requests = (
             Request(
                 each.place.topic, each.place.partition, each.key,
-                ReplayRecord(self._kind, self._request_id, each.place.offset, text=self._text),
+                ReplayRecord(self._kind, self.request_id, each.place.offset, text=self._text),
             )
             for each in chosen
         )  # fmt: skip
@@ -80,4 +80,9 @@ class Replaying:
     def result(self, chosen: Chosen) -> Said | None:
         """What the owner of its partition answered, as far as it was read."""
         topic, partition, offset = chosen.place
-        return self._logs[topic].states(partition).of(offset).results.get(self._request_id)
+        return self._logs[topic].states(partition).of(offset).results.get(self.request_id)
+
+    def state(self, chosen: Chosen) -> LetterState:
+        """What became of it, as far as it was read."""
+        topic, partition, offset = chosen.place
+        return self._logs[topic].states(partition).of(offset).state
