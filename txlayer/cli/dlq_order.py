@@ -136,9 +136,14 @@ def carry_out(
         finally:
             if copying is not None:
                 copying.close()
-    _tell(order, outcomes, as_json=as_json)
     is_waiting = order.patience_s > 0
-    if not all(is_good(o, order.kind, is_waiting=is_waiting) for o in outcomes):
+    good = [o for o in outcomes if is_good(o, order.kind, is_waiting=is_waiting)]
+    bad = [o for o in outcomes if not is_good(o, order.kind, is_waiting=is_waiting)]
+    if as_json:
+        typer.echo(json.dumps([outcome_json(o, order.kind) for o in outcomes]))
+    else:
+        _tell(order.kind, good, bad)
+    if bad:
         raise typer.Exit(ExitCode.FINDING)
 
 
@@ -236,17 +241,12 @@ def _confirm(order: Order, choice: Choice) -> None:
     typer.confirm(f"{what} these {count:,} dead letters?", abort=True, err=True)
 
 
-def _tell(order: Order, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([outcome_json(o, order.kind) for o in outcomes]))
-        return
-    good = [o for o in outcomes if is_good(o, order.kind, is_waiting=False)]
-    bad = [o for o in outcomes if not is_good(o, order.kind, is_waiting=False)]
+def _tell(kind: ReplayKind, good: Sequence[Outcome], bad: Sequence[Outcome]) -> None:
     for outcome in good[:SENTENCE_COUNT_MAX]:
-        typer.echo(sentence(outcome))
+        typer.echo(sentence(outcome, kind))
     if len(good) > SENTENCE_COUNT_MAX:
         typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
     for outcome in bad:
-        typer.echo(sentence(outcome), err=True)
-    if not outcomes:
+        typer.echo(sentence(outcome, kind), err=True)
+    if not good and not bad:
         typer.echo("no dead letter is as the filters say; nothing was asked for")

@@ -109,10 +109,11 @@ _SENTENCES: Mapping[Result, str] = {
 }
 
 
-def sentence(outcome: Outcome) -> str:
+def sentence(outcome: Outcome, kind: ReplayKind) -> str:
     """What became of one dead letter, in one line without control characters."""
     if outcome.result is Result.ALREADY:
         state = "" if outcome.state is None else outcome.state.value
-        return f"{outcome.place} was {state} already; --again asks all the same"
+        more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
+        return f"{outcome.place} was {state} already{more}"
     text = f": {outcome.text}" if outcome.text else ""
     return plain(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")

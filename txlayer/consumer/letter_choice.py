@@ -159,7 +159,8 @@ def still_able(
     """(those that nobody asked for meanwhile, the others); both as they stand now."""
     for log in logs.values():
         log.follow()
-    able, taken = [], []
+    able: list[Chosen] = []
+    taken: list[Chosen] = []
     for each in chosen:
         topic, partition, offset = each.place
         now = each._replace(history=logs[topic].states(partition).of(offset))
