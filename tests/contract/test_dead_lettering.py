@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,12 +115,13 @@ def test_many_kafka_transactions_follow_each_other(stage: Stage, writer: DeadLet
 
 def test_a_dead_letter_that_is_refused_advances_no_offset(lab: Lab) -> None:
     stage = make_stage(lab, settings={"max.message.bytes": "20000"})
+    incompressible = random.Random(1).randbytes(40_000)
     writer = stage.writer()
     writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     with pytest.raises(RefusedRecordError) as raised:
         writer.write(
-            [stage.given_up(1), stage.given_up(2, value=b"x" * 40_000)],
+            [stage.given_up(1), stage.given_up(2, value=incompressible)],
             offsets=stage.behind(2),
             member=stage.member,
         )
