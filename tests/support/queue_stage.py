@@ -41,18 +41,21 @@ class QueueStage:
         self.now_ms = 1_000
         self.restart()
 
-    def restart(self) -> None:
+    def known(self, source: ItemSource) -> StoredProgress:
+        """What the stored metadata of `source` say."""
+        found = decode(*self.stored[source])
+        assert isinstance(found, StoredProgress)
+        return found
+
+    def restart(self, *, is_reading: bool = True) -> None:
         """The process died: a fresh queue from what is stored, which reads everything again."""
-        starts = {}
-        for source, (offset, metadata) in self.stored.items():
-            found = decode(offset, metadata)
-            assert isinstance(found, StoredProgress)
-            starts[source] = Start(offset, found)
+        starts = {s: Start(self.stored[s][0], self.known(s)) for s in ItemSource}
         self.queue: KeyQueues[str] = KeyQueues(
             topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings
         )
         self._read = {source: start.offset for source, start in starts.items()}
-        self.read()
+        if is_reading:
+            self.read()
 
     def append(self, *keys: bytes | None) -> None:
         """More records of the topic, read at once."""
@@ -65,7 +68,7 @@ class QueueStage:
         self.read()
 
     def read(self, count_max: int = 1_000_000) -> None:
-        """At most so many records of both sources that were not read yet."""
+        """At most so many records of the topic that were not read yet, and all requests."""
         offsets = range(self._read[TOPIC], min(len(self.log), self._read[TOPIC] + count_max))
         if offsets:
             self.queue.add(
@@ -76,6 +79,9 @@ class QueueStage:
                 now_ms=self.now_ms,
             )
             self._read[TOPIC] = offsets[-1] + 1
+        self._read_requests()
+
+    def _read_requests(self) -> None:
         for offset in range(self._read[REPLAY], len(self.requests)):
             request = self.requests[offset]
             at = request.dead_letter_offset
@@ -103,16 +109,22 @@ class QueueStage:
         """An attempt failed."""
         self.queue.failed([item], failure, now_ms=self.now_ms, draw=0.5)
 
-    def store(self) -> None:
-        """Both offsets are stored."""
+    def store(self) -> bool:
+        """Both offsets are stored; True when one was full."""
+        is_full = False
         for source in ItemSource:
             snapshot = self.queue.snapshot(source)
+            is_full = is_full or snapshot.is_full
             self.stored[source] = (snapshot.offset, snapshot.metadata)
             self.queue.stored(source, snapshot.version)
+        return is_full
 
     def write_due(self, count_max: int = 1_000) -> list[str]:
         """What is due is written in one Kafka transaction; returns its records."""
-        items = self.queue.take_due(count_max)
+        return records(self.write(self.queue.take_due(count_max)))
+
+    def write(self, items: Sequence[Item[str]]) -> Sequence[Item[str]]:
+        """These items' ends are written in one Kafka transaction."""
         offsets = []
         dead_letters, answers = list(self.dead_letters), list(self.answers)
         for item in items:
@@ -130,7 +142,7 @@ class QueueStage:
         self.stored[TOPIC] = (snapshots.topic.offset, snapshots.topic.metadata)
         self.stored[REPLAY] = (snapshots.replays.offset, snapshots.replays.metadata)
         self.queue.written(items, offsets, snapshots)
-        return records(items)
+        return items
 
     def advance(self, ms: int) -> None:
         """Time passes."""
