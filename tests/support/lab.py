@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tests.support.logs import Seen
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
 
 
@@ -48,6 +49,10 @@ class Lab(Protocol):
         """A producer's connections."""
         ...
 
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        """A consumer's connections."""
+        ...
+
     def nobody(self, group: str) -> Any:
         """The group metadata of one who never joined."""
         ...
@@ -70,6 +75,10 @@ class FaultyLab(Lab, Protocol):
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         """A coordinator's connections over the way that can be harmed."""
+        ...
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        """A consumer's connections over the way that can be harmed."""
         ...
 
     def lose_answer(self, request: str) -> None:

@@ -23,11 +23,13 @@ from tests.support.faultproxy import (
 from tests.support.logs import Seen, read_log
 from tests.support.waiting import wait_until
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.consumer_clients import KafkaConsumerConnections
 from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
 from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
-from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30
 ECHO_S = 1.5
@@ -50,7 +52,13 @@ class Closing(Protocol):
         ...
 
 
-Opened = TypeVar("Opened", KafkaAdmin, KafkaCoordinatorConnections, KafkaProducerConnections)
+Opened = TypeVar(
+    "Opened",
+    KafkaAdmin,
+    KafkaConsumerConnections,
+    KafkaCoordinatorConnections,
+    KafkaProducerConnections,
+)
 
 
 class KafkaLab:
@@ -113,6 +121,10 @@ class KafkaLab:
         config = ProducerConfig(bootstrap_servers=self._servers, **settings)
         return self._kept(KafkaProducerConnections(config))
 
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self._servers, **settings)
+        return self._kept(KafkaConsumerConnections(config))
+
     def nobody(self, group: str) -> Any:
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
         try:
@@ -144,6 +156,10 @@ class KafkaLab:
             bootstrap_servers=self._distant_servers, namespace=namespace, **settings
         )
         return self._kept(KafkaCoordinatorConnections(config))
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self._distant_servers, **settings)
+        return self._kept(KafkaConsumerConnections(config))
 
     def lose_answer(self, request: str) -> None:
         self._way.acted.clear()

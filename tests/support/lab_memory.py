@@ -9,11 +9,12 @@ from typing import Any
 from tests.support.broker import unique_name
 from tests.support.logs import Seen
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
-from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 DISTANT = "distant"
 
@@ -61,6 +62,10 @@ class MemoryLab:
         config = ProducerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
         return self.kafka.connect_producer(config)
 
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
+        return self.kafka.connect_consumer(config)
+
     def nobody(self, group: str) -> Any:
         return MemberMetadata(group)
 
@@ -77,6 +82,10 @@ class MemoryLab:
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         return self.kafka.connect_coordinator(self._config(namespace, settings), client=DISTANT)
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
+        return self.kafka.connect_consumer(config, client=DISTANT)
 
     def lose_answer(self, request: str) -> None:
         self.faults.plan(Fault.LOSE_ANSWER, request, client=DISTANT)

@@ -50,7 +50,7 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
 def half_producer(
     config: ClientConfig,
     *,
-    prepare_timeout_ms: int,
+    message_timeout_ms: int,
     batch_bytes_max: int,
     on_error: Callable[[KafkaError], None],
 ) -> Producer:
@@ -66,7 +66,7 @@ def half_producer(
             **base_settings(config),
             "enable.idempotence": True,
             "acks": "all",
-            "message.timeout.ms": prepare_timeout_ms,
+            "message.timeout.ms": message_timeout_ms,
             # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
             "message.max.bytes": MESSAGE_BYTES_MAX,
             # The broker refuses a whole batch that is larger than the topic's largest message.
@@ -110,6 +110,7 @@ def group_consumer(
     session_timeout_ms: int,
     isolation: str,
     fetch_wait_ms: int = 10,
+    instance_id: str = "",
 ) -> Consumer:
     """A member of a classic group with the range assignor; it never stores offsets by itself."""
     return Consumer(
@@ -119,6 +120,7 @@ def group_consumer(
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             **base_settings(config),
             "group.id": group,
+            **({"group.instance.id": instance_id} if instance_id else {}),
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
             "enable.auto.commit": False,

@@ -47,7 +47,13 @@ class KafkaGroupReader:
     """The `GroupReader` of real Kafka."""
 
     def __init__(
-        self, config: ClientConfig, *, group: str, session_timeout_ms: int, fetch_wait_ms: int = 10
+        self,
+        config: ClientConfig,
+        *,
+        group: str,
+        session_timeout_ms: int,
+        fetch_wait_ms: int = 10,
+        instance_id: str = "",
     ) -> None:
         self._config = config
         self._consumer: Consumer = group_consumer(
@@ -56,6 +62,7 @@ class KafkaGroupReader:
             session_timeout_ms=session_timeout_ms,
             isolation="read_committed",
             fetch_wait_ms=fetch_wait_ms,
+            instance_id=instance_id,
         )
         self._assignment: Assignment | None = None
         self._is_revoked = False
