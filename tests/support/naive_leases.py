@@ -40,8 +40,12 @@ def newest(log: Sequence[Entry], queue: str, *, expiry_ms: int) -> Held | None:
         0 if record.kind is LockKind.RELEASE else at_ms + expiry_ms,
     )  # fmt: skip
     if record.kind is LockKind.CLAIM:
-        is_free = last is None or at_ms >= last.until_ms
-        return taken if is_free or (last is not None and beats(record, last)) else last
+        if record.token is None:
+            is_free = last is None or at_ms >= last.until_ms
+            return taken if is_free or (last is not None and beats(record, last)) else last
+        is_newest = last is None or record.token > last.token
+        is_same = last is not None and record.token == last.token and last.until_ms != 0
+        return taken if record.token < offset and (is_newest or is_same) else last
     if token >= offset or (last is not None and token < last.token):
         return last
     if last is None or token > last.token:
@@ -57,4 +61,4 @@ def beats(claim: LockRecord, held: Held) -> bool:
         return True
     if claim.generation < held.generation:
         return False
-    return claim.instance_id != "" and claim.instance_id == held.instance_id and claim.token is None
+    return claim.instance_id != "" and claim.instance_id == held.instance_id

@@ -5,8 +5,8 @@ Every reader folds the same records in the same order, so all agree. The rules, 
 * A **claim** wins where nobody holds the queue: no lease, a released one, or one whose last record was appended an
   expiry ago. Against a live lease the higher generation of the consumer group wins; within one generation the first
   claim, but of one static member (the processes of one instance id) the last. A claim that does not win is *void*.
-* The **fencing token** is the offset of the winning claim. A holder may claim again what it holds, and names the token
-  that it had; the lease then has a new one.
+* The **fencing token** is the offset of the winning claim. A holder may write its lease again by a claim that names its
+  token: it counts as a renewal does, and the lease has a new token.
 * A **renewal** counts for the lease whose token it names, also when nobody renewed it in time, as long as no other claim
   has won. It names everything about the lease: whoever begins to read in the middle of the log learns it from there.
 * A **release** ends the lease whose token it names.
@@ -113,17 +113,20 @@ class LeaseTable:
             return True  # also when the group was made anew and counts from 1 again
         if claim.generation != lease.generation:
             return claim.generation > lease.generation
-        # Of one static member the last process counts; the one before may still write its lost lease again.
-        is_same_member = bool(claim.instance_id) and claim.instance_id == lease.instance_id
-        return is_same_member and claim.token is None
+        return bool(claim.instance_id) and claim.instance_id == lease.instance_id
+
+    def _is_free(self, claim: LockRecord, offset: int, appended_ms: int) -> bool:
+        lease = self._leases.get(claim.queue)
+        if claim.token is None:
+            is_held = lease is not None and self.is_live_at(lease, appended_ms)
+            return lease is None or not is_held or self.outranks(claim, lease)
+        # Written again: it must be the newest lease, or one whose claim this reader did not see win.
+        if claim.token >= offset or lease is None:
+            return claim.token < offset
+        return claim.token > lease.token or (claim.token == lease.token and not lease.is_released)
 
     def _claim(self, record: LockRecord, offset: int, appended_ms: int) -> LeaseEffect:
-        lease = self._leases.get(record.queue)
-        if (
-            lease is not None
-            and self.is_live_at(lease, appended_ms)
-            and not self.outranks(record, lease)
-        ):
+        if not self._is_free(record, offset, appended_ms):
             return LeaseEffect.VOID
         self._leases[record.queue] = self._lease(record, offset, offset, appended_ms)
         return LeaseEffect.WON
