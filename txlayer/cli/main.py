@@ -18,6 +18,7 @@ GROUPS = (
     ("responder", "txlayer.cli.responder"),
     ("tx", "txlayer.cli.tx"),
     ("barrier", "txlayer.cli.barrier"),
+    ("locks", "txlayer.cli.locks"),
 )
 
 
