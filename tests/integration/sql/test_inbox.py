@@ -264,9 +264,9 @@ def aged(inbox: Inbox, count: int, *, days: float) -> list[HandledMessage]:
 
 
 @each_database
-def test_old_rows_of_this_group_go(engine: Engine, inbox: Inbox) -> None:
-    inbox.purge(timedelta(microseconds=1))
-    other = Inbox(engine, group="billing")
+def test_old_rows_of_this_group_go(engine: Engine) -> None:
+    inbox, other = Inbox(engine, group=new_id()), Inbox(engine, group=new_id())
+    inbox.create_table()
     old, young, others = aged(inbox, 4, days=15), aged(inbox, 3, days=13), aged(other, 2, days=15)
 
     seen = inbox.purge(timedelta(days=14), is_dry_run=True)

@@ -129,7 +129,8 @@ class Inbox:
         self._engine = engine
         self._group = check_group(group)
         self._key = key
-        self._insert = rules.insert_absent(self.table)
+        # SQLAlchemy forgets the count of an insert unless it is told not to.
+        self._insert = rules.insert_absent(self.table).execution_options(preserve_rowcount=True)
 
     def create_table(self) -> None:
         """Create the table unless it is there.
