@@ -17,6 +17,7 @@ import typer
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.coordinator import parse_position
+from txlayer.cli.dlq_options import parse_letter, parse_time
 from txlayer.cli.main import build_app
 from txlayer.cli.tx import parse_place, parse_since
 from txlayer.config import (
@@ -32,9 +33,16 @@ from txlayer.config import (
 )
 from txlayer.coordinator.stored import decode_stored, encode_stored
 from txlayer.core import codec
+from txlayer.core.dead_letters import (
+    decode_dead_letter,
+    decode_replay_mark,
+    encode_dead_letter,
+    encode_replay_mark,
+)
 from txlayer.core.ids import check_group, check_txn_id
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable
 from txlayer.core.partitions import half_partition, partition_of_key_hash
+from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.core.topicspec import TopicSpec, plan
 from txlayer.core.transaction import from_summary
 from txlayer.errors import ConfigError, UsageError
@@ -177,6 +185,36 @@ def check_stored(raw: bytes) -> bool:
     return True
 
 
+def check_dead_letter(raw: bytes) -> bool:
+    """The header `txl-dlq`."""
+    found = decode_dead_letter(raw)
+    if isinstance(found, Undecodable):
+        assert found.why
+        return False
+    assert found == decode_dead_letter(encode_dead_letter(found))
+    return True
+
+
+def check_replay(raw: bytes) -> bool:
+    """The value of a record of a replay topic."""
+    found = decode_replay(raw)
+    if isinstance(found, Undecodable):
+        assert found.why
+        return False
+    assert found == decode_replay(encode_replay(found))
+    return True
+
+
+def check_replay_mark(raw: bytes) -> bool:
+    """The header `txl-replay`."""
+    found = decode_replay_mark(raw)
+    if isinstance(found, Undecodable):
+        assert found.why
+        return False
+    assert found == decode_replay_mark(encode_replay_mark(found))
+    return True
+
+
 # --- command lines and settings ---------------------------------------------------------------------------------------
 
 
@@ -208,6 +246,28 @@ def check_position(raw: bytes) -> bool:
     except typer.BadParameter:
         return False
     assert found in ("earliest", "latest") or (isinstance(found, int) and found >= 0)
+    return True
+
+
+def check_letter(raw: bytes) -> bool:
+    """The name of a dead letter on a command line."""
+    try:
+        found = parse_letter(text_of(raw), topics=["orders"])
+    except UsageError as exc:
+        str(exc)
+        return False
+    assert found == parse_letter(str(found), topics=[])
+    return True
+
+
+def check_time(raw: bytes) -> bool:
+    """So long ago, or a time."""
+    try:
+        found = parse_time("--since", text_of(raw), now_ms=NOW_MS)
+    except ConfigError as exc:
+        str(exc)
+        return False
+    assert found >= 0
     return True
 
 
@@ -326,9 +386,14 @@ TARGETS: tuple[Target, ...] = (
     Target("why", check_why, 3),
     Target("doubt-content", check_content, 5),
     Target("stored", check_stored),
+    Target("dead-letter", check_dead_letter),
+    Target("replay", check_replay),
+    Target("replay-mark", check_replay_mark, 5),
     Target("duration", check_duration),
     Target("place", check_place, 5),
     Target("position", check_position, 5),
+    Target("letter", check_letter, 5),
+    Target("time", check_time, 5),
     Target("settings", check_settings, 5),
     Target("bootstrap", check_bootstrap, 5),
     Target("environment", check_environment, 3),

@@ -20,6 +20,8 @@ GROUPS = (
     ("barrier", "txlayer.cli.barrier"),
     ("inbox", "txlayer.cli.inbox"),
     ("locks", "txlayer.cli.locks"),
+    ("consumer", "txlayer.cli.consumer"),
+    ("dlq", "txlayer.cli.dlq"),
 )
 
 

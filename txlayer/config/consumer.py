@@ -31,8 +31,8 @@ class ConsumerConfig(ClientConfig):
     """A store of offsets that is not answered for so long is given up, and everything begins anew from what is stored."""
     metadata_bytes_max: int = 4096
     """The brokers' `offset.metadata.max.bytes`; when progress does not fit, its partition pauses until it does."""
-    parked_keys_max: int = 200
-    """Parked keys of one partition (they stand in its offset's metadata); with more it pauses for a person."""
+    parked_keys_max: int = 64
+    """Parked keys of one partition, each 19 bytes of its metadata; with more it waits for replays."""
     revoke_timeout: timedelta = timedelta(seconds=5)
     """How long handlers may finish when the group takes partitions back; the other members wait meanwhile."""
     close_timeout: timedelta = timedelta(seconds=30)

@@ -86,6 +86,9 @@ class ReplayOutcome(Enum):
     DROPPED = "dropped"  #: as asked for
     MISSING = "missing"  #: there is no dead letter at that offset (any more)
     UNKNOWN = "unknown"  #: the request has a form that this version does not know
+    REPUBLISHED = (
+        "republished"  #: a copy went to another topic, and the dead letter stays as it was
+    )
 
 
 class ReplayRecord(NamedTuple):
