@@ -106,6 +106,15 @@ def test_a_lease_that_nobody_took_goes_on_when_it_is_renewed_late(log: Log) -> N
     assert ("a", 100) == log.holder()
 
 
+def test_a_lease_tells_the_last_record_that_counted_for_it(log: Log) -> None:
+    log.claim("a", 5)
+    log.wait(20_000)
+    log.renew("a", 5, 100)
+    log.claim("b", 4)
+
+    assert [Lease(QUEUE, "a", "", 5, 100, 20_000, 101)] == list(log.table)
+
+
 def test_a_renewal_that_names_an_older_lease_counts_for_nothing(log: Log) -> None:
     log.claim("a", 5)
     log.claim("b", 6)
