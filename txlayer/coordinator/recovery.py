@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import close_all
-from txlayer.coordinator.ranges import Range, read_ranges
 from txlayer.coordinator.stored import StoredPositions, decode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.core import codec

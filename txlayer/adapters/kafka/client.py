@@ -50,7 +50,7 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
 def half_producer(
     config: ClientConfig,
     *,
-    prepare_timeout_ms: int,
+    message_timeout_ms: int,
     batch_bytes_max: int,
     on_error: Callable[[KafkaError], None],
 ) -> Producer:
@@ -66,7 +66,7 @@ def half_producer(
             **base_settings(config),
             "enable.idempotence": True,
             "acks": "all",
-            "message.timeout.ms": prepare_timeout_ms,
+            "message.timeout.ms": message_timeout_ms,
             # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
             "message.max.bytes": MESSAGE_BYTES_MAX,
             # The broker refuses a whole batch that is larger than the topic's largest message.
@@ -110,6 +110,8 @@ def group_consumer(
     session_timeout_ms: int,
     isolation: str,
     fetch_wait_ms: int = 10,
+    instance_id: str = "",
+    on_commit: Callable[..., None] | None = None,
 ) -> Consumer:
     """A member of a classic group with the range assignor; it never stores offsets by itself."""
     return Consumer(
@@ -119,6 +121,8 @@ def group_consumer(
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             **base_settings(config),
             "group.id": group,
+            **({"group.instance.id": instance_id} if instance_id else {}),
+            **({"on_commit": on_commit} if on_commit is not None else {}),
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
             "enable.auto.commit": False,
