@@ -104,7 +104,7 @@ class ReplayRecord(NamedTuple):
 class LockKind(Enum):
     """What a record of the lock log says."""
 
-    CLAIM = "C"  #: a member just assigned wants the queue
+    CLAIM = "C"  #: a member just assigned wants the queue, or its holder writes the lease again
     RENEWAL = "N"  #: the holder is still there
     RELEASE = "R"  #: the holder, or an operator, ends the lease
 
@@ -117,5 +117,5 @@ class LockRecord(NamedTuple):
     generation: int  # of the consumer group, when the holder was assigned
     holder: str  # unique per process
     instance_id: str = ""  # of a static member
-    token: int | None = None  # of the lease that is renewed or released
+    token: int | None = None  # of the lease that is renewed, released, or written again by a claim
     reason: str = ""  # of an operator's release
