@@ -10,6 +10,7 @@ from tests.support.logs import Seen
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.config import ConsumerConfig
 
 
 class Lab(Protocol):
@@ -17,6 +18,21 @@ class Lab(Protocol):
 
     def topic(self, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         """Create a topic."""
+        ...
+
+    @property
+    def servers(self) -> str:
+        """What settings name as its address."""
+        ...
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic of this name."""
+        ...
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        """What consumers take as `connect`."""
         ...
 
     def delete_topic(self, name: str) -> None:
@@ -31,6 +47,10 @@ class Lab(Protocol):
         self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
     ) -> list[int]:
         """Write with a plain producer; the offsets."""
+        ...
+
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        """Write one record whose value is its tag, too, with the tag's name as its key."""
         ...
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:

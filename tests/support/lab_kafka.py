@@ -79,6 +79,18 @@ class KafkaLab:
             self._servers, unique_name("topic"), partitions=partitions, config=settings
         )
 
+    @property
+    def servers(self) -> str:
+        return self._servers
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        create_topic(self._servers, name, partitions=partitions, config=settings)
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        return KafkaConsumerConnections(config)
+
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
 
@@ -106,6 +118,11 @@ class KafkaLab:
             producer.produce(topic, value, key, partition, on_delivery)
         assert not producer.flush(PATIENCE_S)
         return offsets
+
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        producer = Producer({"bootstrap.servers": self._servers, "acks": "all", "log_level": 0})
+        producer.produce(topic, tag, tag, 0, headers=[("tags", tag)])
+        assert not producer.flush(PATIENCE_S)
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         return read_log(self._servers, [topic], isolation=isolation)[topic]

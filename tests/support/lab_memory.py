@@ -32,6 +32,18 @@ class MemoryLab:
         self.kafka.create_topic(name, partitions=partitions, settings=settings)
         return name
 
+    @property
+    def servers(self) -> str:
+        return self.kafka.bootstrap_servers
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.kafka.create_topic(name, partitions=partitions, settings=settings)
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        return self.kafka.connect_consumer(config)
+
     def delete_topic(self, name: str) -> None:
         self.kafka.delete_topic(name)
 
@@ -42,6 +54,9 @@ class MemoryLab:
         self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
     ) -> list[int]:
         return [self.kafka.append(topic, value, partition=partition, key=key) for value in values]
+
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        self.kafka.append(topic, tag, key=tag, headers=[("tags", tag)])
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         is_committed = isolation == "read_committed"

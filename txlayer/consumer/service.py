@@ -227,8 +227,9 @@ class ConsumerService(ABC):
         """Wake who waits for the end on an event loop."""
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure  # once: whoever closes what has failed in `run` knows it already
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:
