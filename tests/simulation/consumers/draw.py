@@ -11,6 +11,7 @@ from tests.simulation.consumers.plan import (
     ConsumerSettings,
     PlannedMessage,
     Request,
+    world_topics,
 )
 from tests.simulation.plan import Fault, Harm
 from txlayer.core.handling import AfterExhausted
@@ -40,6 +41,8 @@ _CODES = {
 _AT_REQUEST = (
     Harm.LOSE_REQUEST, Harm.LOSE_ANSWER, Harm.LATE, Harm.ECHO, Harm.DOUBLE, Harm.SLOW, Harm.SLOW, Harm.REFUSE,
 )  # fmt: skip
+_UNFENCED = ("OffsetCommit", "")
+"""One that arrives behind a later one of the same member puts the progress back, and nothing fences it (simulation.md, Limits)."""
 
 
 class ConsumerPlanner:
@@ -169,8 +172,8 @@ class ConsumerPlanner:
             return self._at_request(slot)
         if (
             kind == "haunt"
-        ):  # what is sent again arrives in a later Kafka transaction, or behind a later store
-            request = dice.choice(("EndTxn", "TxnOffsetCommit", "OffsetCommit"))
+        ):  # what is sent again arrives in a later Kafka transaction
+            request = dice.choice(("EndTxn", "TxnOffsetCommit"))
             harm = dice.choice((Harm.LATE, Harm.ECHO))
             return Fault(harm, slot, request, self._number(request), behind=dice.randint(2, 14))
         if kind == "die":
@@ -191,13 +194,15 @@ class ConsumerPlanner:
         if kind == "down":
             return Fault(Harm.DOWN, "", at_s=at_s, seconds=dice.choice((0.1, 1.0, 3.0)))
         return Fault(
-            Harm.LEADERLESS, dice.choice(TOPICS[: settings.topic_count]), at_s=at_s,
+            Harm.LEADERLESS, dice.choice(world_topics(settings.topic_count)), at_s=at_s,
             seconds=dice.choice((0.3, 2.0)),
         )  # fmt: skip
 
     def _at_request(self, slot: str) -> Fault:
         dice = self._dice
         request, harm = dice.choice(_REQUESTS), dice.choice(_AT_REQUEST)
+        if request in _UNFENCED and harm in (Harm.LATE, Harm.ECHO):
+            harm = Harm.LOSE_ANSWER
         if harm is Harm.REFUSE:
             request = request if request in _CODES else "OffsetCommit"
             code = dice.choice(_CODES[request])

@@ -56,14 +56,12 @@ class Feeder:
         value = str(number).encode()
         while True:
             try:
-                if society.kafka._cluster.is_up:
-                    society.kafka.append(
-                        message.topic, value, partition=message.partition, key=message.key
-                    )
-                    break
-            except TxLayerError:  # without a leader
-                pass
-            world.pause(0.2)
+                society.kafka.append(
+                    message.topic, value, partition=message.partition, key=message.key
+                )
+                break
+            except TxLayerError:  # no broker, or no leader
+                world.pause(0.2)
         world.after(0.0, partial(world.acted, "Produce"))
 
     def _send_bundle(self, bundle: Sequence[tuple[int, PlannedMessage]]) -> None:
@@ -94,9 +92,13 @@ class Feeder:
 
 def ask(society: ConsumerSociety, request: Request) -> None:
     """An operator asks for something by hand."""
-    if not society.kafka._cluster.is_up:
+    try:
+        _ask(society, request)
+    except TxLayerError:  # no broker, or no leader
         society.world.after(0.3, partial(ask, society, request))
-        return
+
+
+def _ask(society: ConsumerSociety, request: Request) -> None:
     topics, count = society.plan.topics, society.plan.settings.partition_count
     topic = topics[request.number % len(topics)]
     partition = request.number // 7 % count

@@ -16,6 +16,12 @@ ALWAYS = 1_000
 """A message that fails so often fails for ever."""
 
 
+def world_topics(count: int) -> tuple[str, ...]:
+    """Every topic of a world in which `count` topics are consumed."""
+    own = [f"{GROUP}.{topic}.{kind}" for topic in TOPICS[:count] for kind in ("dlq", "replay")]
+    return (*TOPICS[:count], *own, f"{NAMESPACE}.locks")
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
     """One message, and what its handler does with it."""

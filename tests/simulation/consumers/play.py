@@ -77,33 +77,26 @@ _PASSING = frozenset({Kind.RESTLESS, Kind.HANGING})
 
 
 def unrest(society: ConsumerSociety) -> bool:
-    """True when something is still to be done, as far as one can see without reading everything."""
-    cluster, stored = society.kafka._cluster, society.stored_now()
+    """True when something is still to be done, as far as one can see without judging."""
     if society.kafka.marker_count:
         return True
+    stored = society.stored_now()
     for topic in society.plan.topics:
-        for place in [(topic, p) for p in range(society.plan.settings.partition_count)]:
-            records = cluster.partitions[place]._records
-            replays = (replay_topic(GROUP, topic), place[1])
-            for each in (place, replays):
-                end = max((r.place + 1 for r in cluster.partitions[each]._records), default=0)
-                if end and (each not in stored or stored[each].offset < end):
-                    # The last one may be an answer, which nobody has to pass over at once.
-                    if each is place or _last_request(society, each) >= stored[each].offset:
-                        return True
-            if records:
-                found = decode(stored[place].offset, stored[place].metadata)
-                if isinstance(found, Foreign) or found.parked or found.is_paused:
-                    return True
+        needed: dict[tuple[str, int], int] = {}
+        for record in society.kafka.records(topic):
+            needed[topic, record.partition()] = record.offset() + 1
+        replays = replay_topic(GROUP, topic)
+        for record in society.kafka.records(replays):
+            if b"|E|" not in (record.value() or b""):  # answers are passed over at leisure
+                needed[replays, record.partition()] = record.offset() + 1
+        for place, end in needed.items():
+            if place not in stored or stored[place].offset < end:
+                return True
+        for place, held in stored.items():
+            found = decode(held.offset, held.metadata)
+            if place[0] == topic and (isinstance(found, Foreign) or found.parked or found.is_paused):
+                return True
     return False
-
-
-def _last_request(society: ConsumerSociety, place: tuple[str, int]) -> int:
-    newest = -1
-    for record in society.kafka._cluster.partitions[place]._records:
-        if b"|E|" not in (record.value() or b""):
-            newest = record.place
-    return newest
 
 
 def history_of(society: ConsumerSociety) -> ConsumerHistory:

@@ -16,6 +16,7 @@ from tests.simulation.consumers.plan import (
     ConsumerPlan,
     ConsumerSettings,
     PlannedMessage,
+    world_topics,
 )
 from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
@@ -134,7 +135,7 @@ class ConsumerSociety(Stage):
         """No more faults, everybody alive, and operators who end what waits for one."""
         from tests.simulation.consumers.people import Closer
 
-        self.heal_cluster(self.plan.topics)
+        self.heal_cluster(world_topics(len(self.plan.topics)))
         Closer(self).begin()
 
     # --- what is known ------------------------------------------------------------------------------------------------
