@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.clients import join
 from tests.support.broker import unique_name
-from tests.support.dead_letter_stage import Stage, make_distant_stage, make_stage
-from tests.support.lab import FaultyLab, Lab
+from tests.support.dead_letter_stage import Stage, make_stage, metadata_of
+from tests.support.lab import Lab
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter
 from txlayer.consumer.taking_over import end_what_was_left, stable_offsets
@@ -19,7 +19,6 @@ from txlayer.core.dead_letters import DLQ_HEADER, decode_dead_letter
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.replays import decode_replay
 from txlayer.errors import (
-    BrokerUnavailableError,
     FencedError,
     InvariantError,
     LifecycleError,
@@ -192,7 +191,7 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
     stored = stable_offsets(
-        stage.connections, stage.group, [(stage.topic, 0), (stage.topic, 1)], writer_of=_metadata_of
+        stage.connections, stage.group, [(stage.topic, 0), (stage.topic, 1)], writer_of=metadata_of
     )
 
     expected = {(stage.topic, 0): StoredOffset(2, writer.name), (stage.topic, 1): None}
@@ -210,7 +209,7 @@ def test_what_a_successor_finds_and_writes_again_stands_there_once(
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
     place = (stage.topic, 0)
-    stored = stable_offsets(stage.connections, stage.group, [place], writer_of=_metadata_of)[place]
+    stored = stable_offsets(stage.connections, stage.group, [place], writer_of=metadata_of)[place]
     successor = stage.writer()
     assert stored is not None
     successor.write(
@@ -289,7 +288,7 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(
 
     place = (stage.topic, 0)
     stored = stable_offsets(
-        stage.connections, stage.group, [place], writer_of=_metadata_of, former_writers=[writer.name]
+        stage.connections, stage.group, [place], writer_of=metadata_of, former_writers=[writer.name]
     )[place]  # fmt: skip
     successor = stage.writer()
     if stored is None:
@@ -300,198 +299,3 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(
     assert StoredOffset(1, "") == stage.stored()
     successor.close()
     writer.close()
-
-
-def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> None:
-    class Deaf(_Unanswered):
-        asked = 0
-
-        def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            Deaf.asked += 1
-            raise BrokerUnavailableError("not answered yet")
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            return Deaf(_Quiet(), is_done=False)  # type: ignore[arg-type]  # it has what is called
-
-    now = iter(range(0, 10_000, 5))
-    writer = DeadLetterWriter(
-        Connections(), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now))
-    )
-
-    with pytest.raises(BrokerUnavailableError):
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
-
-    assert 3 <= Deaf.asked <= 5
-
-
-class _Quiet:
-    """A writer that does nothing."""
-
-    def initialise(self, *, timeout_s: float) -> None:
-        pass
-
-    def begin(self) -> None:
-        pass
-
-    def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002 - the port's
-        return 0
-
-    def send_offsets(self, offsets: Any, member: Any, *, timeout_s: float) -> None:
-        pass
-
-    def commit(self, *, timeout_s: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-# --- the guard --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def distant_stage(faulty_lab: FaultyLab) -> Iterator[Stage]:
-    made = make_distant_stage(faulty_lab)
-    yield made
-    made.reader.close()
-
-
-def test_a_late_end_of_one_kafka_transaction_does_nothing_to_the_next(
-    faulty_lab: FaultyLab, distant_stage: Stage
-) -> None:
-    writer = distant_stage.writer()
-
-    _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
-
-    assert 1 == writer.replaced_count
-    distant_stage.wait_for(b"message 0")
-    assert StoredOffset(1, "") == distant_stage.stored()
-
-
-def test_without_the_replacement_it_publishes_a_dead_letter_whose_offset_is_not_stored(
-    faulty_lab: FaultyLab, distant_stage: Stage
-) -> None:
-    # What the guard is for: without it this is what happens.
-    writer = distant_stage.writer(recycle_after_s=600.0)
-
-    _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
-
-    assert 0 == writer.replaced_count
-    distant_stage.wait_for(b"message 0", b"message 1")
-    assert StoredOffset(1, "") == distant_stage.stored()
-
-
-def _be_killed_after_a_late_end(
-    faulty_lab: FaultyLab, stage: Stage, writer: DeadLetterWriter
-) -> None:
-    faulty_lab.echo("EndTxn")
-    writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
-
-    def offsets(places: list[int]) -> dict[TopicPartition, StoredOffset]:
-        faulty_lab.wait_for_echo()
-        return killed(places)
-
-    with pytest.raises(KilledError):
-        writer.write([stage.given_up(1)], offsets=offsets, member=stage.member)
-    end_what_was_left(stage.connections, [writer.name])
-    writer.close()
-
-
-@pytest.mark.parametrize("slow_call", ["send_offsets", "commit"])
-def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was_slow(
-    slow_call: str,
-) -> None:
-    now = [0.0]
-    made: list[Any] = []
-
-    class Slow(_Quiet):
-        def send_offsets(self, offsets: Any, member: Any, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            now[0] += 0.08 if slow_call == "send_offsets" and len(made) == 1 else 0.01
-
-        def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            now[0] += 0.08 if slow_call == "commit" and len(made) == 1 else 0.01
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            made.append(transactional_id)
-            return Slow()
-
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
-    for _ in range(3):
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
-
-    assert ["n", "n"] == made
-    assert 1 == writer.replaced_count
-
-
-def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it() -> None:
-    now = [0.0]
-    made: list[str] = []
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            made.append(transactional_id)
-            return _Quiet()
-
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
-    for idle_s in (0.0, 3_599.0, 3_601.0):
-        now[0] += idle_s
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
-
-    assert ["n", "n"] == made
-
-
-# --- taking over ------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
-    ended: list[str] = []
-    answers = [
-        {("t", 0): StoredOffset(1, "first")},
-        {("t", 0): StoredOffset(2, "second")},
-        {("t", 0): StoredOffset(2, "second")},
-        {("t", 0): StoredOffset(2, "second")},
-    ]
-
-    class Writer(_Quiet):
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def initialise(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            ended.append(self._name)
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            return Writer(transactional_id)
-
-        def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
-            return answers.pop(0)
-
-    found = stable_offsets(Connections(), "g", [("t", 0)], writer_of=_metadata_of)
-
-    assert {("t", 0): StoredOffset(2, "second")} == found
-    assert ["first", "second"] == ended
-
-
-def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -> None:
-    now, asked = iter(range(1_000)), []
-
-    class Connections:
-        def stored_offsets(self, *_: Any, is_stable: bool) -> Any:
-            if is_stable:
-                raise BrokerUnavailableError("pending")
-            return {("t", 0): None}
-
-    with pytest.raises(BrokerUnavailableError, match="pending"):
-        stable_offsets(
-            Connections(),  # type: ignore[arg-type]  # no writer is made
-            "g", [("t", 0)], writer_of=_metadata_of, is_still_ours=lambda: asked.append(1),
-            patience_s=10.0, clock=lambda: float(next(now)),
-        )  # fmt: skip
-
-    assert len(asked) > 10
-
-
-def _metadata_of(stored: StoredOffset) -> str:
-    return stored.metadata

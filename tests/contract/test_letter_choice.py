@@ -7,8 +7,10 @@ from hashlib import blake2b
 
 import pytest
 
+from tests.contract.clients import PATIENCE_S
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
+from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.dead_letter_log import DeadLetterLog, Place, topics_of
 from txlayer.consumer.dead_lettering import Answered
@@ -45,13 +47,24 @@ class Field:
         offsets = self._writer.write(
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member
         )
+        self._wait_for(self.stage.dead_letters, count=self._count)
         return [Place(self.stage.topic, 0, offset) for offset in offsets]
 
     def say(self, *records: ReplayRecord) -> None:
         """Records on the replay topic."""
         answers = [Answered(self.stage.topic, 0, b"k", record) for record in records]
-        self._writer.write([], answers, offsets=lambda _: {(self.stage.replays, 0): StoredOffset(1, "")},
-                           member=self.stage.member)  # fmt: skip
+        before = len(self.stage.lab.read(self.stage.replays))
+        stored = {(self.stage.replays, 0): StoredOffset(1, "")}
+        self._writer.write([], answers, offsets=lambda _: stored, member=self.stage.member)
+        self._wait_for(self.stage.replays, count=before + len(records))
+
+    def _wait_for(self, topic: str, *, count: int) -> None:
+        """Markers are written behind the answer."""
+        wait_until(
+            lambda: len(self.stage.lab.read(topic)) == count,
+            within=PATIENCE_S,
+            what=f"{count} records in {topic}",
+        )
 
     def log(self) -> DeadLetterLog:
         """Fresh eyes."""

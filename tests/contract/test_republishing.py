@@ -93,7 +93,8 @@ def stage(lab: Lab) -> Stage:
 
 
 def test_a_copy_and_the_record_of_it_are_one(lab: Lab, stage: Stage) -> None:
-    to, told = lab.topic(), []
+    to = lab.topic()
+    told: list[int] = []
 
     republisher(stage, to, "r1").publish(copies(stage, 3, 4), on_progress=told.append)
 
@@ -124,7 +125,8 @@ def test_a_run_that_was_killed_is_taken_up_by_the_same_request(lab: Lab, stage: 
 
 
 def test_a_rate_is_kept_in_small_kafka_transactions(lab: Lab, stage: Stage) -> None:
-    now, pauses, to = [0.0], [], lab.topic()
+    now, to = [0.0], lab.topic()
+    pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)

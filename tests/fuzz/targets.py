@@ -14,10 +14,16 @@ from typing import Any
 
 import typer
 
+from tests.fuzz.dead_letters import (
+    check_dead_letter,
+    check_letter,
+    check_replay,
+    check_replay_mark,
+    check_time,
+)
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.coordinator import parse_position
-from txlayer.cli.dlq_options import parse_letter, parse_time
 from txlayer.cli.main import build_app
 from txlayer.cli.tx import parse_place, parse_since
 from txlayer.config import (
@@ -33,16 +39,9 @@ from txlayer.config import (
 )
 from txlayer.coordinator.stored import decode_stored, encode_stored
 from txlayer.core import codec
-from txlayer.core.dead_letters import (
-    decode_dead_letter,
-    decode_replay_mark,
-    encode_dead_letter,
-    encode_replay_mark,
-)
 from txlayer.core.ids import check_group, check_txn_id
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable
 from txlayer.core.partitions import half_partition, partition_of_key_hash
-from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.core.topicspec import TopicSpec, plan
 from txlayer.core.transaction import from_summary
 from txlayer.errors import ConfigError, UsageError
@@ -185,36 +184,6 @@ def check_stored(raw: bytes) -> bool:
     return True
 
 
-def check_dead_letter(raw: bytes) -> bool:
-    """The header `txl-dlq`."""
-    found = decode_dead_letter(raw)
-    if isinstance(found, Undecodable):
-        assert found.why
-        return False
-    assert found == decode_dead_letter(encode_dead_letter(found))
-    return True
-
-
-def check_replay(raw: bytes) -> bool:
-    """The value of a record of a replay topic."""
-    found = decode_replay(raw)
-    if isinstance(found, Undecodable):
-        assert found.why
-        return False
-    assert found == decode_replay(encode_replay(found))
-    return True
-
-
-def check_replay_mark(raw: bytes) -> bool:
-    """The header `txl-replay`."""
-    found = decode_replay_mark(raw)
-    if isinstance(found, Undecodable):
-        assert found.why
-        return False
-    assert found == decode_replay_mark(encode_replay_mark(found))
-    return True
-
-
 # --- command lines and settings ---------------------------------------------------------------------------------------
 
 
@@ -246,28 +215,6 @@ def check_position(raw: bytes) -> bool:
     except typer.BadParameter:
         return False
     assert found in ("earliest", "latest") or (isinstance(found, int) and found >= 0)
-    return True
-
-
-def check_letter(raw: bytes) -> bool:
-    """The name of a dead letter on a command line."""
-    try:
-        found = parse_letter(text_of(raw), topics=["orders"])
-    except UsageError as exc:
-        str(exc)
-        return False
-    assert found == parse_letter(str(found), topics=[])
-    return True
-
-
-def check_time(raw: bytes) -> bool:
-    """So long ago, or a time."""
-    try:
-        found = parse_time("--since", text_of(raw), now_ms=NOW_MS)
-    except ConfigError as exc:
-        str(exc)
-        return False
-    assert found >= 0
     return True
 
 

@@ -14,9 +14,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.ports import (
     CoordinatorConnections,
     GroupReader,
-    Record,
     StoredOffset,
-    TopicPartition,
 )
 from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp, OffsetsOf
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
@@ -153,11 +151,6 @@ def make_distant_stage(lab: FaultyLab) -> Stage:
     return make_stage(lab, connections=lab.distant(namespace), namespace=namespace)
 
 
-def places(stored: Mapping[TopicPartition, StoredOffset | None]) -> dict[TopicPartition, int]:
-    """Offsets alone."""
-    return {place: found.offset for place, found in stored.items() if found is not None}
-
-
-def as_record(given_up: GivenUp) -> Record:
-    """The record of a message given up."""
-    return given_up.record
+def metadata_of(stored: StoredOffset) -> str:
+    """The writer's name, where a test stores nothing else."""
+    return stored.metadata

@@ -109,6 +109,15 @@ class LockStage:
             for process in list(self.running):
                 process.turn()
 
+    def run_until_it_may_start(self, process: Process, *, instead_of: Process) -> None:
+        """Until a process may start handlers; never may both."""
+        for _ in range(2 * EXPIRY_MS // STEP_MS):
+            self.run(STEP_MS)
+            assert not (instead_of.may_start() and process.may_start())
+            if process.may_start():
+                return
+        raise AssertionError(self.kinds())
+
     def assign(self, process: Process, generation: int, *queues: TopicPartition) -> None:
         """The group gives queues to a process, and its claims are read back."""
         process.registry.assigned(queues or (QUEUE,), generation=generation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -71,14 +72,16 @@ def test_no_number_of_attempts_makes_a_back_off_longer_than_its_maximum(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "make"),
     [
-        ("attempt_count_max", 0),
-        ("backoff_first_ms", -1),
-        ("backoff_max_ms", 99),
-        ("backoff_factor", 0.9),
+        ("attempt_count_max", lambda: RetryPolicy(attempt_count_max=0)),
+        ("backoff_first_ms", lambda: RetryPolicy(backoff_first_ms=-1)),
+        ("backoff_max_ms", lambda: RetryPolicy(backoff_first_ms=100, backoff_max_ms=99)),
+        ("backoff_factor", lambda: RetryPolicy(backoff_factor=0.9)),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(name: str, value: float) -> None:
+def test_a_policy_that_makes_no_sense_is_refused(
+    name: str, make: Callable[[], RetryPolicy]
+) -> None:
     with pytest.raises(ConfigError, match=name):
-        replace(POLICY, **{name: value})
+        make()

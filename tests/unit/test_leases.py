@@ -106,6 +106,15 @@ def test_a_lease_that_nobody_took_goes_on_when_it_is_renewed_late(log: Log) -> N
     assert ("a", 100) == log.holder()
 
 
+def test_a_lease_tells_the_last_record_that_counted_for_it(log: Log) -> None:
+    log.claim("a", 5)
+    log.wait(20_000)
+    log.renew("a", 5, 100)
+    log.claim("b", 4)
+
+    assert [Lease(QUEUE, "a", "", 5, 100, 20_000, 101)] == list(log.table)
+
+
 def test_a_renewal_that_names_an_older_lease_counts_for_nothing(log: Log) -> None:
     log.claim("a", 5)
     log.claim("b", 6)
@@ -172,6 +181,49 @@ def test_a_holder_that_claims_again_has_a_new_token(log: Log) -> None:
 
     assert LeaseEffect.WON is log.claim("a", 5, token=100)
     assert ("a", 102) == log.holder()
+
+
+def test_a_lease_is_written_again_also_when_it_was_renewed_too_late(log: Log) -> None:
+    log.claim("a", 5)
+    log.wait(2 * EXPIRY_MS)
+
+    assert LeaseEffect.WON is log.claim("a", 5, token=100)
+    assert ("a", 101) == log.holder()
+
+
+def test_who_lost_a_lease_cannot_write_it_again(log: Log) -> None:
+    log.claim("a", 5)
+    log.wait(EXPIRY_MS)
+    log.claim("b", 4)
+
+    assert LeaseEffect.VOID is log.claim("a", 5, token=100)
+    assert ("b", 101) == log.holder()
+
+
+def test_a_lease_that_was_released_cannot_be_written_again(log: Log) -> None:
+    log.claim("a", 5)
+    log.release("a", 5, 100)
+
+    assert LeaseEffect.VOID is log.claim("a", 5, token=100)
+    assert log.holder() is None
+
+
+def test_a_lease_written_again_tells_a_reader_who_began_after_its_claim(log: Log) -> None:
+    assert LeaseEffect.WON is log.claim("a", 5, token=40)
+    assert ("a", 100) == log.holder()
+
+
+def test_a_lease_written_again_is_believed_before_an_older_one(log: Log) -> None:
+    log.renew("b", 6, 40)
+
+    assert LeaseEffect.WON is log.claim("a", 5, token=41)
+    assert ("a", 101) == log.holder()
+
+
+@pytest.mark.parametrize("token", [100, 101])
+def test_no_lease_is_written_again_that_does_not_stand_before(log: Log, token: int) -> None:
+    assert LeaseEffect.VOID is log.claim("a", 5, token=token)
+    assert log.holder() is None
 
 
 def test_of_one_static_member_the_last_process_wins(log: Log) -> None:

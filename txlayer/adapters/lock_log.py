@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txlayer.adapters.error_codes import PASSING_CODES, Code
 from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition
@@ -16,6 +16,8 @@ from txlayer.core.leases import HISTORY_EXPIRY_COUNT
 from txlayer.core.lock_codec import decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
 from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, UsageError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("txlayer.locks")
 
@@ -119,12 +121,13 @@ class LockLog:
         self._reader = self._connections.make_reader("read_uncommitted")
         self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
         places = [(self._topic, partition) for partition in range(self._partition_count)]
-        ends = self._connections.end_offsets(places, is_committed=False)
-        starts = self._connections.start_offsets(places)
+        ends = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
+        starts = self._asked(lambda: self._connections.start_offsets(places))
         # The log's own clock, not this machine's: one that is wrong would make a reader begin too late.
         newest = self._newest({p: end for p, end in ends.items() if end > starts[p]})
         for place, at_ms in newest.items():
-            found = self._connections.offsets_at([place], at_ms=max(at_ms - self._history_ms, 0))
+            since_ms = max(at_ms - self._history_ms, 0)
+            found = self._asked(partial(self._connections.offsets_at, [place], at_ms=since_ms))
             starts[place] = max(starts[place], min(found[place], ends[place]))
         self._positions = {partition: offset for (_, partition), offset in starts.items()}
         self._behind = {p: end for (_, p), end in ends.items() if end > self._positions[p]}
@@ -142,7 +145,7 @@ class LockLog:
     def end_offsets(self) -> dict[int, int]:
         """Where the partitions end now; asks the broker."""
         places = [(self._topic, partition) for partition in range(self._partition_count)]
-        found = self._connections.end_offsets(places, is_committed=False)
+        found = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
         return {partition: end for (_, partition), end in found.items()}
 
     def wait_for(self, ends: dict[int, int]) -> None:
@@ -193,6 +196,18 @@ class LockLog:
             self._writer.close(timeout_s)
         if self._reader is not None:
             self._reader.close()
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        assert self._writer is not None
+        give_up_at = self._clock() + PATIENCE_S
+        while True:
+            try:
+                return question()
+            except RetriableError:
+                # A leader that moves, or is just made, answers so for a moment.
+                if self._clock() > give_up_at:
+                    raise
+                self._writer.poll(0.1)
 
     def _newest(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Append times of the last records."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from txlayer.cli import consumer_requests
+from txlayer.cli import consumer_requests, consumer_run
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
+consumer_run.add_to(app)
 consumer_requests.add_to(app)

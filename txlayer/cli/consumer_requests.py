@@ -87,7 +87,8 @@ def _add(app: typer.Typer, kind: ReplayKind) -> None:
         with open_logs(config, group, [topic]) as logs:
             log = logs[topic]
             requests = [Request(topic, p, None, record) for p in _chosen(log, partition)]
-            written = request_writer(config, group).write(requests)
+            with request_writer(config, group) as writer:
+                written = writer.write(requests)
             taken = _wait(log, written, patience_s=patience_s)
         _tell(kind, group, written, taken, as_json=as_json)
         if patience_s and len(taken) < len(written):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from txlayer.adapters.connect import connect_producer
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.adapters.kafka.half_writer import KafkaHalfWriter
 from txlayer.adapters.kafka.writer import KafkaTransactionalWriter
 from txlayer.config import ClientConfig, ProducerConfig
 from txlayer.consumer.dead_letter_log import DeadLetterLog, topics_of
@@ -46,11 +46,16 @@ def open_logs(
         yield logs
 
 
-def request_writer(config: ProducerConfig, group: str) -> RequestWriter:
+@contextmanager
+def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
     """What writes requests to a group's replay topics."""
-    return RequestWriter(
-        lambda batch_bytes: KafkaHalfWriter(config, batch_bytes_max=batch_bytes), group=group
-    )
+    connections = connect_producer(config)
+    try:
+        yield RequestWriter(
+            lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group
+        )  # fmt: skip
+    finally:
+        connections.close()
 
 
 class Writers:

@@ -38,6 +38,7 @@ from txlayer.consumer.letter_choice import (
     still_able,
 )
 from txlayer.consumer.replaying import Replaying
+from txlayer.consumer.requests import RequestWriter
 from txlayer.core.handling import ReplayKind
 from txlayer.core.letter_states import LetterState
 from txlayer.errors import UsageError
@@ -132,7 +133,8 @@ def carry_out(
                 if copying is not None:
                     outcomes = copying.publish(choice, logs, rate_max=order.rate)
                 else:
-                    outcomes = _ask(order, config, logs, choice)
+                    with request_writer(config, order.group) as writer:
+                        outcomes = _ask(order, writer, logs, choice)
         finally:
             if copying is not None:
                 copying.close()
@@ -148,11 +150,11 @@ def carry_out(
 
 
 def _ask(
-    order: Order, config: ProducerConfig, logs: Mapping[str, DeadLetterLog], choice: Choice
+    order: Order, writer: RequestWriter, logs: Mapping[str, DeadLetterLog], choice: Choice
 ) -> list[Outcome]:
     author = order.author
     asking = Replaying(
-        logs, request_writer(config, order.group), kind=order.kind, request_id=author.request_id, text=author.text
+        logs, writer, kind=order.kind, request_id=author.request_id, text=author.text
     )  # fmt: skip
     # A person may have thought for long: somebody else may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)

@@ -101,7 +101,11 @@ To = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """The two commands; `replay` has some options more."""
+    _add_replay(app)
+    _add_drop(app)
 
+
+def _add_replay(app: typer.Typer) -> None:  # every option that it has
     @app.command("replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
     def replay(  # every option is a parameter
         letters: Letters = None,
@@ -146,6 +150,8 @@ def add_to(app: typer.Typer) -> None:
         )  # fmt: skip
         carry_out(order, config, dry_run=dry_run, yes=yes, as_json=as_json)
 
+
+def _add_drop(app: typer.Typer) -> None:  # every option that it has
     @app.command("drop", help=HELP[ReplayKind.DROP] + _EXITS)
     def drop(  # every option is a parameter
         letters: Letters = None,

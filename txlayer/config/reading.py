@@ -26,6 +26,7 @@ OTHER_NAMES = frozenset(
         "MAVEN_URL",
         "TEST_BOOTSTRAP_SERVERS",
         "BARRIER_URL",
+        "INBOX_URL",
         "LOG_FORMAT",
         "LOG_LEVEL",
     )

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import SystemTopics
+from txlayer.consumer.leases import LeaseChanges
 from txlayer.core.handling import LockKind, LockRecord
 from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
 from txlayer.core.lock_codec import queue_name
@@ -41,14 +41,6 @@ LOOK_S = 0.1
 
 CLOSE_S = 2.0
 """How long the releases of the end may take: without them the next owner wins by its generation all the same."""
-
-
-class LeaseChanges(NamedTuple):
-    """What one turn changed."""
-
-    gained: Mapping[TopicPartition, int]
-    """{queue: fencing token}; of a queue that is held already it is a new token for what starts from now on."""
-    lost: frozenset[TopicPartition]
 
 
 NO_CHANGES = LeaseChanges({}, frozenset())
@@ -161,6 +153,8 @@ class LockRegistry:
 
     def turn(self) -> LeaseChanges:
         """Read on, renew what is due; a few microseconds when there is nothing to do.
+
+        A queue that is gained though it is held already has a new token, for what starts from now on.
 
         Raises:
             RetriableError: the log was deleted behind this reader. Begin anew.

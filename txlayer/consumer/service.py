@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -11,15 +13,17 @@ from typing import Any, ClassVar
 
 from txlayer.adapters.connect import ConnectConsumer
 from txlayer.adapters.consumer_ports import ConsumerConnections
-from txlayer.config import ConsumerConfig
+from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.calls import Caller
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import BATCH_COUNT_MAX, Deserializer, HandlerSet, Interceptor
 from txlayer.consumer.leases import Leases, NoLeases
+from txlayer.consumer.lock_registry import LockRegistry
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Pool
 from txlayer.consumer.starts import StartAt, check_start
 from txlayer.consumer.stats import ConsumerStats
+from txlayer.consumer.surroundings import draw_name
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.items import NullKeys, Order
@@ -233,9 +237,16 @@ class ConsumerService(ABC):
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:
-    """The lock registry of one process."""
-    del config, connections, group
-    return NoLeases()
+    """A lock registry under a name that nobody had before; `txlayer locks` shows it, so it says where the holder is."""
+    return LockRegistry(
+        connections,
+        group=group,
+        holder=f"{socket.gethostname()}/{os.getpid()}/{draw_name()[:12]}",
+        instance_id=config.instance_id,
+        topics=config.topics,
+        lease_renewal_ms=milliseconds(config.lease_renewal),
+        lease_expiry_ms=milliseconds(config.lease_expiry),
+    )
 
 
 def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:

@@ -151,8 +151,9 @@ class Chains(Generic[R]):
                 more = item.more
                 if more is not None and more.end is not ReplayOutcome.FAILED:
                     del self._stuck_at[item.chain]
-        self._due.extend(self._no_room)
-        self._no_room.clear()
+        if self._parked.has_room:
+            self._due.extend(self._no_room)
+            self._no_room.clear()
         self.go_on(items)
 
     def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:

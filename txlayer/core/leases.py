@@ -115,21 +115,22 @@ class LeaseTable:
             return claim.generation > lease.generation
         return bool(claim.instance_id) and claim.instance_id == lease.instance_id
 
-    def _is_free(self, claim: LockRecord, offset: int, appended_ms: int) -> bool:
-        lease = self._leases.get(claim.queue)
-        if claim.token is None:
-            is_held = lease is not None and self.is_live_at(lease, appended_ms)
-            return lease is None or not is_held or self.outranks(claim, lease)
-        # Written again: it must be the newest lease, or one whose claim this reader did not see win.
-        if claim.token >= offset or lease is None:
-            return claim.token < offset
-        return claim.token > lease.token or (claim.token == lease.token and not lease.is_released)
-
     def _claim(self, record: LockRecord, offset: int, appended_ms: int) -> LeaseEffect:
-        if not self._is_free(record, offset, appended_ms):
+        if not self._wins(record, offset, appended_ms):
             return LeaseEffect.VOID
         self._leases[record.queue] = self._lease(record, offset, offset, appended_ms)
         return LeaseEffect.WON
+
+    def _wins(self, claim: LockRecord, offset: int, appended_ms: int) -> bool:
+        lease, token = self._leases.get(claim.queue), claim.token
+        if token is not None:
+            # Written again: of the newest lease, or of one whose claim this reader did not see win.
+            is_newest = lease is None or token > lease.token
+            is_same = lease is not None and token == lease.token and not lease.is_released
+            return token < offset and (is_newest or is_same)
+        if lease is None or not self.is_live_at(lease, appended_ms):
+            return True
+        return self.outranks(claim, lease)
 
     def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> Lease:
         is_released = record.kind is LockKind.RELEASE

@@ -33,6 +33,11 @@ class ParkedKeys:
         """By hash of the key: offset of its last dead letter."""
         return self._parked
 
+    @property
+    def has_room(self) -> bool:
+        """True when one more key can be parked."""
+        return len(self._parked) + len(self._coming) < self._count_max
+
     def holds(self, chain: Chain) -> bool:
         """True when the key of `chain` is parked."""
         if not self._parked or isinstance(chain, int):
@@ -45,7 +50,7 @@ class ParkedKeys:
             return True  # in no order with others: nothing to park
         key_hash = self.key_hash(chain)
         if key_hash not in self._parked and key_hash not in self._coming:
-            if len(self._parked) + len(self._coming) >= self._count_max:
+            if not self.has_room:
                 return False
             self._coming.add(key_hash)
         return True

@@ -111,6 +111,7 @@ def group_consumer(
     isolation: str,
     fetch_wait_ms: int = 10,
     instance_id: str = "",
+    on_commit: Callable[..., None] | None = None,
 ) -> Consumer:
     """A member of a classic group with the range assignor; it never stores offsets by itself."""
     return Consumer(
@@ -121,6 +122,7 @@ def group_consumer(
             **base_settings(config),
             "group.id": group,
             **({"group.instance.id": instance_id} if instance_id else {}),
+            **({"on_commit": on_commit} if on_commit is not None else {}),
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
             "enable.auto.commit": False,

@@ -1,21 +1,19 @@
 """A member of a consumers' group: as any member, and it stores offsets by itself.
 
-Stores wait for their answers in a thread of their own. The client could report them from `poll` too, but not while a
-revocation waits for the last one, and then a store could not be told from one that is still under way.
+A store without waiting is reported from within a later read. One that waits has a deadline, and a thread for it; the client
+must not be polled meanwhile: it would not answer (seen with 2.16, a commit in one thread and polls in another).
 """
 
 from __future__ import annotations
 
-import contextlib
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.consumer_ports import OnRevoke
+from txlayer.adapters.kafka.deadline import Deadline
 from txlayer.adapters.kafka.errors import kafka_error
 from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -23,10 +21,15 @@ from txlayer.adapters.translation import translate_store_error
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
-LOST_PATIENCE_S = 2.0
-"""How long a member whose session is lost waits for a store under way: it must not land under a later generation."""
 
-_Store = tuple[list[ClientPartition], "Future[None]"]
+class _Store:
+    """A store that was begun."""
+
+    __slots__ = ("failure", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.failure: TxLayerError | None = None
 
 
 class KafkaStoringGroupReader(KafkaGroupReader):
@@ -47,12 +50,15 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             session_timeout_ms=session_timeout_ms,
             fetch_wait_ms=fetch_wait_ms,
             instance_id=instance_id,
+            on_commit=self._on_commit,
         )
         self._group = group
         self._hook: OnRevoke | None = None
-        self._stores: SimpleQueue[_Store | None] = SimpleQueue()
-        self._thread: Thread | None = None
-        self._begun: Future[None] | None = None
+        self._under_way: deque[_Store] = (
+            deque()
+        )  # the client answers in order, also what nobody waits for
+        self._begun: _Store | None = None
+        self._deadline = Deadline("txlayer-store-offsets")
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
         """Join the group; `on_revoke` is called before the group goes on without this member's partitions."""
@@ -72,7 +78,12 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         """
         if self._begun is not None:
             raise LifecycleError("a store of offsets is under way", state="storing")
-        self._begun = self._put(offsets)
+        try:
+            self._consumer.commit(offsets=_partitions(offsets), asynchronous=True)
+        except KafkaException as exc:
+            raise self._translated(kafka_error(exc)) from exc
+        self._begun = _Store()
+        self._under_way.append(self._begun)
 
     def take_stored(self) -> bool:
         """True once after the store that was begun was acknowledged.
@@ -81,60 +92,57 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             TxLayerError: it failed; see the port.
         """
         begun = self._begun
-        if begun is None or not begun.done():
+        if begun is None or not begun.is_done:
             return False
         self._begun = None
-        begun.result()
+        if begun.failure is not None:
+            raise begun.failure
         return True
 
     def store_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
     ) -> None:
-        """Wait for the store that was begun, then store these and wait for the acknowledgement.
+        """Store these and wait for the acknowledgement; what was begun before lands before.
 
         Raises:
             BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
             TxLayerError: it failed; see the port.
         """
-        self._begun = None  # the thread stores in order: what this one says is newer
-        stored = self._put(offsets)
+        self._begun = None
+        partitions = _partitions(offsets)
+
+        def store() -> None:
+            _check(self._consumer.commit(offsets=partitions, asynchronous=False))
+
         try:
-            stored.result(timeout_s)
+            self._deadline.call(store, within_s=timeout_s)
         except TimeoutError as exc:
+            # The thread keeps waiting; the next one gets another.
+            self._deadline = Deadline("txlayer-store-offsets")
             raise BrokerUnavailableError(
                 "offsets were not stored in time",
                 bootstrap_servers=self._config.bootstrap_servers,
                 waited_ms=int(timeout_s * 1000),
             ) from exc
+        except KafkaException as exc:
+            raise self._translated(kafka_error(exc)) from exc
 
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back."""
         super().close()
-        self._stores.put(None)
+        self._deadline.close()
 
-    def _put(self, offsets: Mapping[TopicPartition, StoredOffset]) -> Future[None]:
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="txlayer-store-offsets", daemon=True)
-            self._thread.start()
-        end: Future[None] = Future()
-        partitions = [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
-        self._stores.put((partitions, end))
-        return end
-
-    def _run(self) -> None:
-        while (store := self._stores.get()) is not None:
-            partitions, end = store
-            try:
-                answer = self._consumer.commit(offsets=partitions, asynchronous=False)
-                for partition in answer or ():
-                    if partition.error is not None:
-                        raise KafkaException(partition.error)
-            except KafkaException as exc:
-                end.set_exception(self._translated(kafka_error(exc)))
-            except BaseException as exc:  # noqa: BLE001 - border of a thread: whoever asks for the end gets it
-                end.set_exception(exc)
-            else:
-                end.set_result(None)
+    def _on_commit(
+        self, error: KafkaError | None, partitions: Sequence[ClientPartition] | None
+    ) -> None:
+        # A client's callback: it must not raise.
+        if not self._under_way:
+            return
+        store = self._under_way.popleft()
+        store.is_done = True
+        failed = error or next((p.error for p in partitions or () if p.error is not None), None)
+        if failed is not None:
+            store.failure = self._translated(failed)
 
     def _translated(self, error: KafkaError) -> TxLayerError:
         return translate_store_error(
@@ -147,11 +155,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
 
     def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._tell(is_lost=True)
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            # Nobody hears of its end any more; what is stored is asked for anew.
-            with contextlib.suppress(TimeoutError):
-                begun.exception(LOST_PATIENCE_S)
+        self._begun = None  # fenced by its generation
         self._on_revoke(consumer, partitions)
 
     def _tell(self, *, is_lost: bool) -> None:
@@ -160,3 +164,13 @@ class KafkaStoringGroupReader(KafkaGroupReader):
                 self._hook(is_lost)
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
+
+
+def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:
+    return [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
+
+
+def _check(answer: Sequence[ClientPartition] | None) -> None:
+    for partition in answer or ():
+        if partition.error is not None:
+            raise KafkaException(partition.error)
