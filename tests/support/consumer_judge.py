@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from tests.support.checker import Finding, Kind, Verdict
 from tests.support.consumer_evidence import Evidence, Letter, Place, is_finished
@@ -41,14 +42,14 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
     return verdict
 
 
-def _finding(kind: Kind, queue: Place, detail: str) -> Finding:
+def finding(kind: Kind, queue: Place, detail: str) -> Finding:
     return Finding(kind, f"{queue[0]}-{queue[1]}", detail)
 
 
 def _hanging(history: ConsumerHistory) -> Iterable[Finding]:
     for place, (stable, end) in history.ends.items():
         if stable != end:
-            yield _finding(Kind.HANGING, place, f"stable to {stable} of {end}")
+            yield finding(Kind.HANGING, place, f"stable to {stable} of {end}")
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------
@@ -59,16 +60,16 @@ def _letters(evidence: Evidence) -> Iterable[Finding]:
         seen: Counter[int] = Counter(letter.origin for letter in letters)
         for origin, count in seen.items():
             if count > 1:
-                yield _finding(Kind.DUPLICATE, queue, f"{origin} is a dead letter {count} times")
+                yield finding(Kind.DUPLICATE, queue, f"{origin} is a dead letter {count} times")
         for letter in letters:
             record = evidence.records[queue].get(letter.origin)
             where = f"dead letter {letter.offset} of {letter.origin}"
             if record is None:
-                yield _finding(Kind.PHANTOM, queue, f"{where}: no such message")
+                yield finding(Kind.PHANTOM, queue, f"{where}: no such message")
                 continue
             theirs = letter.seen.key, letter.seen.value, original_headers(letter.seen.headers)
             if theirs != (record.key, record.value, record.headers):
-                yield _finding(Kind.ALTERED, queue, where)
+                yield finding(Kind.ALTERED, queue, where)
             yield from _reason(evidence, queue, letter, where)
 
 
@@ -82,7 +83,7 @@ def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Ite
             if other.offset < letter.offset and evidence.chain(queue, other.origin) == chain
         ]
         if not earlier:
-            yield _finding(Kind.PHANTOM, queue, f"{where}: its key is not parked")
+            yield finding(Kind.PHANTOM, queue, f"{where}: its key is not parked")
         return
     failed = {
         call.attempt
@@ -94,9 +95,9 @@ def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Ite
     }
     wanted = said.attempt_count
     if wanted not in failed or wanted > count_max:
-        yield _finding(Kind.ATTEMPTS, queue, f"{where}: {wanted} attempts, failed were {failed}")
+        yield finding(Kind.ATTEMPTS, queue, f"{where}: {wanted} attempts, failed were {failed}")
     elif said.reason is DeadLetterReason.ATTEMPTS_EXHAUSTED and wanted < count_max:
-        yield _finding(Kind.ATTEMPTS, queue, f"{where}: given up after {wanted} attempts")
+        yield finding(Kind.ATTEMPTS, queue, f"{where}: given up after {wanted} attempts")
 
 
 def _order_of_letters(evidence: Evidence) -> Iterable[Finding]:
@@ -108,7 +109,7 @@ def _order_of_letters(evidence: Evidence) -> Iterable[Finding]:
                 detail = (
                     f"dead letter {letter.offset} of {letter.origin} behind that of {newest[chain]}"
                 )
-                yield _finding(Kind.OUT_OF_ORDER, queue, detail)
+                yield finding(Kind.OUT_OF_ORDER, queue, detail)
             newest[chain] = letter.origin
 
 
@@ -127,7 +128,7 @@ def _parked(evidence: Evidence) -> Iterable[Finding]:
         ]
         if before and not _is_released(evidence, queue, before[-1], call.began_ms):
             detail = f"{call.offset} is handled by {call.process}, and dead letter {before[-1].offset} parks its key"
-            yield _finding(Kind.OUT_OF_ORDER, queue, detail)
+            yield finding(Kind.OUT_OF_ORDER, queue, detail)
 
 
 def _is_released(evidence: Evidence, queue: Place, letter: Letter, at_ms: float) -> bool:
@@ -154,20 +155,20 @@ def _progress(evidence: Evidence) -> Iterable[Finding]:
             first = next((s.at_ms for s in samples if is_finished(s, offset)), None)
             ended = min(handled.get(offset, 1e18), lettered.get(offset, 1e18))
             if first is not None and ended > first:
-                yield _finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
+                yield finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
             if not samples or not is_finished(samples[-1], offset):
-                yield _finding(Kind.RESTLESS, queue, f"{offset} has no end that is stored")
+                yield finding(Kind.RESTLESS, queue, f"{offset} has no end that is stored")
         yield from _backwards(evidence, queue)
         if samples and samples[-1].said.parked:
-            yield _finding(Kind.RESTLESS, queue, "keys are parked")
+            yield finding(Kind.RESTLESS, queue, "keys are parked")
         if samples and samples[-1].said.is_paused:
-            yield _finding(Kind.RESTLESS, queue, "paused")
+            yield finding(Kind.RESTLESS, queue, "paused")
 
 
 def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
     for place in (queue, evidence.replay_place(queue)):
         samples = evidence.samples.get(place, [])
-        for before, now in zip(samples, samples[1:], strict=False):
+        for before, now in pairwise(samples):
             ran = {o for a, b in before.said.finished for o in range(a, b)}
             lost = [o for o in ran if not is_finished(now, o)]
             fewer = [
@@ -179,7 +180,7 @@ def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
             ]
             if now.offset < before.offset or lost or fewer:
                 detail = f"{before.offset} {before.said} → {now.offset} {now.said}"
-                yield _finding(Kind.BACKWARDS, place, detail)
+                yield finding(Kind.BACKWARDS, place, detail)
 
 
 def _repeats(evidence: Evidence) -> Iterable[Finding]:
@@ -188,7 +189,7 @@ def _repeats(evidence: Evidence) -> Iterable[Finding]:
         for sample in evidence.known(queue, place, call):
             if is_finished(sample, offset):
                 detail = f"{place[0]} {offset} at {call.began_ms:.0f} by {call.process}, finished at {sample.at_ms:.0f}"
-                yield _finding(Kind.AGAIN, queue, detail)
+                yield finding(Kind.AGAIN, queue, detail)
                 break
 
 
@@ -204,11 +205,11 @@ def _attempts(evidence: Evidence) -> Iterable[Finding]:
         wanted = 1 + (before.attempt if before else stored)
         where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
         if call.attempt != wanted:
-            yield _finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")
+            yield finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")
         if call.attempt > evidence.history.attempt_count_max:
-            yield _finding(Kind.ATTEMPTS, queue, f"{where} is one too many")
+            yield finding(Kind.ATTEMPTS, queue, f"{where} is one too many")
         if call.attempt > 1 + stored:
-            yield _finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
+            yield finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
 
 
 # --- replays ----------------------------------------------------------------------------------------------------------
@@ -222,15 +223,15 @@ def _answers(evidence: Evidence) -> Iterable[Finding]:
         for name, count in counts.items():
             if name not in asked or count > 1:
                 kind = Kind.DUPLICATE if name in asked else Kind.PHANTOM
-                yield _finding(kind, queue, f"{name} is answered {count} times")
+                yield finding(kind, queue, f"{name} is answered {count} times")
         for name, request in asked.items():
             is_of_letter = request.said.kind in (ReplayKind.REPLAY, ReplayKind.DROP)
             if is_of_letter and not counts[name]:
-                yield _finding(Kind.RESTLESS, queue, f"{name} is not answered")
+                yield finding(Kind.RESTLESS, queue, f"{name} is not answered")
         for answer in answers:
             found = asked.get((answer.said.request_id, answer.said.dead_letter_offset))
             if found is not None and not _is_true(evidence, queue, found.offset, answer):
-                yield _finding(Kind.PHANTOM, queue, f"{answer.said}: it was not so")
+                yield finding(Kind.PHANTOM, queue, f"{answer.said}: it was not so")
 
 
 def _is_true(evidence: Evidence, queue: Place, request_offset: int, answer: Letter) -> bool:
@@ -252,13 +253,13 @@ def _order(evidence: Evidence) -> Iterable[Finding]:
         for other in evidence.calls[queue]:
             if evidence.chain_of(queue, other) == chain and _is_beside(evidence, other, call):
                 detail = f"{what} beside {other.offset} (request {other.request_offset})"
-                yield _finding(Kind.OUT_OF_ORDER, queue, detail)
+                yield finding(Kind.OUT_OF_ORDER, queue, detail)
         if call.letter_offset is None:
             for offset in _not_ended_before(evidence, queue, call, chain):
-                yield _finding(Kind.OUT_OF_ORDER, queue, f"{what} before {offset}")
+                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before {offset}")
         else:
             for offset in _not_answered_before(evidence, queue, call, chain):
-                yield _finding(Kind.OUT_OF_ORDER, queue, f"{what} before request {offset}")
+                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before request {offset}")
 
 
 def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> bool:
@@ -322,7 +323,7 @@ def _stale_writes(history: ConsumerHistory) -> Iterable[Finding]:
                 detail = (
                     f"{effect.row[2]!r} {effect.offset} under {effect.token} by {effect.process}"
                 )
-                yield _finding(Kind.STALE_WRITE, effect.row[:2], detail)
+                yield finding(Kind.STALE_WRITE, effect.row[:2], detail)
             newest[effect.row] = max(effect.token, newest.get(effect.row, -1))
 
 

@@ -1,4 +1,7 @@
-"""The judge of leases (P10): one holder at every position, tokens that grow, handlers under leases alone. Never the registry."""
+"""The judge of leases (P10): handlers run under leases that the lock log gave. Never the registry.
+
+The log is folded by the slow rules of `naive_leases`: one holder at every position, and tokens that only grow.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,6 @@ def lease_findings(history: ConsumerHistory) -> Iterable[Finding]:
     learned: dict[str, list[Learned]] = {}
     for each in history.learned:
         learned.setdefault(each.process, []).append(each)
-    for name, log in states.items():
-        yield from _tokens(name, log)
     for call in history.calls:
         name = queue_name(history.group, call.topic, call.partition)
         why = _why_not(history, states.get(name, []), call, learned.get(call.process, []))
@@ -52,17 +53,6 @@ def _states(history: ConsumerHistory) -> dict[str, list[State]]:
         held = after(last, entry, expiry_ms=history.lease_expiry_ms)
         log.append(State(seen.timestamp_ms, seen.partition, seen.offset, held))
     return found
-
-
-def _tokens(name: str, log: list[State]) -> Iterable[Finding]:
-    token, holder = -1, ""
-    for state in log:
-        held = state.held
-        if held is None:
-            continue
-        if held.token < token or (held.token == token and held.holder != holder):
-            yield Finding(Kind.UNLEASED, name, f"token {held.token} behind {token}")
-        token, holder = held.token, held.holder
 
 
 def _why_not(

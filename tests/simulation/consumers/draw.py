@@ -112,7 +112,7 @@ class ConsumerPlanner:
         dice = self._dice
         count = dice.randint(8, 40)
         at_s, found = 0.0, []
-        failing_share = dice.choice((0.0, 0.1, 0.3))
+        failing_share = dice.choice((0.0, 0.1, 0.3, 0.5))
         slow_share = dice.choice((0.0, 0.1, 0.4))
         is_bundled = dice.random() < 0.3
         for _ in range(count):
@@ -156,7 +156,19 @@ class ConsumerPlanner:
         dice = self._dice
         # Swarm: each world has its own few kinds, so that they meet each other often.
         kinds = dice.sample(
-            ("request", "haunt", "die", "freeze", "freeze", "leave", "cut", "down", "topic"),
+            (
+                "request",
+                "request",
+                "haunt",
+                "die",
+                "die",
+                "freeze",
+                "freeze",
+                "leave",
+                "cut",
+                "down",
+                "topic",
+            ),
             k=dice.randint(1, 5),
         )
         return tuple(
@@ -170,9 +182,7 @@ class ConsumerPlanner:
         at_s = dice.uniform(0.1, until_s)
         if kind == "request":
             return self._at_request(slot)
-        if (
-            kind == "haunt"
-        ):  # what is sent again arrives in a later Kafka transaction
+        if kind == "haunt":  # what is sent again arrives in a later Kafka transaction
             request = dice.choice(("EndTxn", "TxnOffsetCommit"))
             harm = dice.choice((Harm.LATE, Harm.ECHO))
             return Fault(harm, slot, request, self._number(request), behind=dice.randint(2, 14))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.consumers.plan import GROUP, PlannedMessage, Request
+from txlayer.adapters.memory import NoAnswerError
 from txlayer.adapters.ports import TopicPartition
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
@@ -60,7 +61,7 @@ class Feeder:
                     message.topic, value, partition=message.partition, key=message.key
                 )
                 break
-            except TxLayerError:  # no broker, or no leader
+            except (TxLayerError, NoAnswerError):  # no leader, no broker
                 world.pause(0.2)
         world.after(0.0, partial(world.acted, "Produce"))
 
@@ -94,7 +95,7 @@ def ask(society: ConsumerSociety, request: Request) -> None:
     """An operator asks for something by hand."""
     try:
         _ask(society, request)
-    except TxLayerError:  # no broker, or no leader
+    except (TxLayerError, NoAnswerError):  # no leader, no broker
         society.world.after(0.3, partial(ask, society, request))
 
 
@@ -197,13 +198,14 @@ class Closer:
 
     def _ended(self, place: TopicPartition) -> set[int]:
         topic, partition = place
-        found = set()
+        found: dict[int, ReplayOutcome] = {}  # the last word counts
         for record in self._society.kafka.records(replay_topic(GROUP, topic)):
             said = decode_replay(record.value())
-            if record.partition() == partition and not isinstance(said, Undecodable):
-                if said.outcome in _ENDED and said.dead_letter_offset is not None:
-                    found.add(said.dead_letter_offset)
-        return found
+            if record.partition() != partition or isinstance(said, Undecodable):
+                continue
+            if said.outcome is not None and said.dead_letter_offset is not None:
+                found[said.dead_letter_offset] = said.outcome
+        return {offset for offset, outcome in found.items() if outcome in _ENDED}
 
     def _name(self) -> str:
         return f"h{self._society.next_number()}"

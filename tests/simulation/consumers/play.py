@@ -94,7 +94,9 @@ def unrest(society: ConsumerSociety) -> bool:
                 return True
         for place, held in stored.items():
             found = decode(held.offset, held.metadata)
-            if place[0] == topic and (isinstance(found, Foreign) or found.parked or found.is_paused):
+            if place[0] == topic and (
+                isinstance(found, Foreign) or found.parked or found.is_paused
+            ):
                 return True
     return False
 

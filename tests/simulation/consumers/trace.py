@@ -58,7 +58,7 @@ class ConsumerRecorder:
 
 def describe(topic: str, record: Any) -> str:
     """A record in few words."""
-    if topic in (SYSTEM_TOPICS.locks,) or topic.endswith(".replay"):
+    if topic == SYSTEM_TOPICS.locks or topic.endswith(".replay"):
         return str((record.value() or b"").decode("ascii", "replace"))
     said = dead_letter_of(record.headers()) if topic.startswith(GROUP) else None
     if isinstance(said, DeadLetter):
