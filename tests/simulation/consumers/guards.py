@@ -50,11 +50,11 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ConsumerGuard(
         "an attempt's count is stored before the next attempt", "P9", "core/key_queues.py",
-        ConsumerVariant(engine=un.HastyEngine), 0, frozenset({_K.ATTEMPTS}),
+        ConsumerVariant(engine=un.HastyEngine), 1, frozenset({_K.ATTEMPTS}),
     ),
     ConsumerGuard(
         "a successor believes what the metadata say", "P9", "consumer/starts.py",
-        wrapped(un.ForgetfulConnections), 0, frozenset({_K.AGAIN, _K.ATTEMPTS, _K.BACKWARDS, _K.OUT_OF_ORDER}),
+        wrapped(un.ForgetfulConnections), 1, frozenset({_K.AGAIN, _K.ATTEMPTS, _K.BACKWARDS, _K.OUT_OF_ORDER}),
     ),
     ConsumerGuard(
         "no dead letter is written while offsets are being stored", "P9", "consumer/engine.py",
@@ -62,7 +62,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "a dead letter and its offset are one Kafka transaction", "P9", "consumer/kafka_transaction.py",
-        wrapped(un.TwoStepConnections), 0, _TWICE,
+        wrapped(un.TwoStepConnections), 12, _TWICE,
     ),
     ConsumerGuard(
         "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
@@ -74,43 +74,31 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "who takes a queue over ends what its writer left open", "P11", "consumer/taking_over.py",
-        wrapped(un.TrustingConnections), 0, _STUCK, _SLOW_KAFKA,
+        wrapped(un.TrustingConnections), 65, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "a dead-letter writer's name is stored before it writes", "P11", "consumer/holdings.py",
-        ConsumerVariant(engine=un.NamelessEngine), 0, _STUCK, _SLOW_KAFKA,
-    ),
-    ConsumerGuard(
-        "who takes a queue over waits for stable offsets", "P9", "consumer/taking_over.py",
-        wrapped(un.UnstableConnections), 0, _TWICE | {_K.ATTEMPTS},
+        ConsumerVariant(engine=un.NamelessEngine), 54, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "messages of one key go one after the other", "P9", "core/key_queues.py",
-        ConsumerVariant(engine=un.UnorderedEngine), 0, _ORDER,
+        ConsumerVariant(engine=un.UnorderedEngine), 7, _ORDER,
     ),
     ConsumerGuard(
         "a queue is not taken over while its handlers still run", "P9", "consumer/holdings.py",
-        ConsumerVariant(engine=un.ImpatientEngine), 0, _ORDER,
+        ConsumerVariant(engine=un.ImpatientEngine), 26, _ORDER,
     ),
     ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
-        ConsumerVariant(registry=un.EverlastingRegistry), 0, _LEASE,
+        ConsumerVariant(registry=un.EverlastingRegistry), 86, _LEASE,
     ),
     ConsumerGuard(
         "a chunk stops when its lease is lost", "P10", "consumer/calls.py",
-        ConsumerVariant(caller=un.HeedlessCaller), 0, _LEASE,
-    ),
-    ConsumerGuard(
-        "a claim of a lower generation is void", "P10", "core/leases.py",
-        ConsumerVariant(registry=un.ClaimingRegistry), 0, _LEASE,
-    ),
-    ConsumerGuard(
-        "who holds a queue follows from what all wrote", "P10", "consumer/lock_registry.py",
-        ConsumerVariant(registry=un.HopefulRegistry), 0, _LEASE,
+        ConsumerVariant(caller=un.HeedlessCaller), 2, _LEASE,
     ),
     ConsumerGuard(
         "a table compares fencing tokens", "P10", "the user's database",
-        ConsumerVariant(table=un.UnfencedTable), 0, frozenset({_K.STALE_WRITE}),
+        ConsumerVariant(table=un.UnfencedTable), 12, frozenset({_K.STALE_WRITE}),
     ),
 )  # fmt: skip
 
@@ -119,6 +107,16 @@ CONSUMER_SECOND_LINES: tuple[ConsumerSecondLine, ...] = (
         "handlers end before partitions are given back", "consumer/engine.py",
         ConsumerVariant(engine=un.BrusqueEngine),
         "what they did counts for nothing and is done again by the next owner; the guard saves the repeats",
+    ),
+    ConsumerSecondLine(
+        "who takes a queue over waits for stable offsets", "consumer/taking_over.py",
+        wrapped(un.UnstableConnections),
+        "it ends the former writer first, which waits for its markers; the guard is for a name that nobody could know",
+    ),
+    ConsumerSecondLine(
+        "a claim of a lower generation is void", "core/leases.py",
+        ConsumerVariant(registry=un.ClaimingRegistry),
+        "who takes a queue over asks the group meanwhile, which knows it no more; the guard keeps all readers of one mind",
     ),
     ConsumerSecondLine(
         "a holder answers a void claim", "consumer/lock_registry.py",

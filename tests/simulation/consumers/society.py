@@ -279,7 +279,7 @@ class ConsumerSociety(Stage):
                 )
                 super()._fold(entry)
 
-        return Watched(  # type: ignore[no-any-return]
+        return Watched(
             connections, group=GROUP, holder=holder, topics=SYSTEM_TOPICS,
             lease_renewal_ms=milliseconds(self.config.lease_renewal),
             lease_expiry_ms=milliseconds(self.config.lease_expiry), clock=self.world.monotonic,

@@ -10,7 +10,6 @@ from tests.simulation.consumers.handling import FencedTable
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.unguarded import Through
 from txlayer.adapters.consumer_ports import ConsumerConnections
-from txlayer.adapters.lock_log import LockEntry
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.calls import Caller, Chunk, Outcome
@@ -21,8 +20,6 @@ from txlayer.core.handling import LockRecord
 from txlayer.core.items import ItemSource, Order
 from txlayer.core.leases import Lease as LogLease
 from txlayer.core.leases import LeaseTable
-
-NEVER_S = 1e9
 
 
 def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:
@@ -208,14 +205,6 @@ class ClaimingRegistry(LockRegistry):
 
     def _make_table(self, expiry_ms: int) -> LeaseTable:
         return _LastWins(expiry_ms=expiry_ms)
-
-
-class HopefulRegistry(LockRegistry):
-    """Believes its own claim without reading what stands before it."""
-
-    def _fold(self, entry: LockEntry) -> None:
-        if entry.record.holder == self._holder:
-            super()._fold(entry)
 
 
 class UnfencedTable(FencedTable):
