@@ -55,9 +55,7 @@ class Kind(Enum):
     AGAIN = "again"  #: handled again although its end was stored (P9)
     ATTEMPTS = "attempts"  #: an attempt that was forgotten, not stored before the next, or one too many (P9)
     UNLEASED = "unleased"  #: handled without a lease, or under one that was or could be over (P10)
-    STALE_WRITE = (
-        "stale-write"  #: a table took a write under an older lease than the one before (P10)
-    )
+    STALE_WRITE = "stale-write"  #: a table took a write under an older lease (P10)
 
 
 class Finding(NamedTuple):

@@ -89,6 +89,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(engine=un.ImpatientEngine), 26, _ORDER,
     ),
     ConsumerGuard(
+        "an engine without room for more waits for an end", "P11", "consumer/engine.py",
+        ConsumerVariant(engine=un.RestlessEngine), 7, frozenset({_K.RESTLESS}),
+    ),
+    ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
         ConsumerVariant(registry=un.EverlastingRegistry), 86, _LEASE,
     ),

@@ -23,6 +23,9 @@ from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.handling import AfterExhausted
 from txlayer.core.progress_codec import Foreign, decode
 
+RESTLESS_COUNT_MAX = 100
+"""Asking again and again what to do, without waiting, takes a whole core: 20 times in vain are one here."""
+
 
 def play_consumers(
     plan: ConsumerPlan,
@@ -50,6 +53,9 @@ def play_consumers(
     for *_, detail in world.trace:
         if detail in FENCES:
             played.happened[detail] += 1
+    if world.restless_count > RESTLESS_COUNT_MAX:
+        detail = f"processes that never wait, {world.restless_count} times"
+        played.findings.append(Finding(Kind.RESTLESS, "", detail))
     played.findings += [Finding(Kind.BROKEN, "", failure) for failure in world.failures]
     played.step_count = world.step_count
     return played

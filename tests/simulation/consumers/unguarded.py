@@ -170,6 +170,18 @@ def _always(*args: Any, **named: Any) -> bool:
     return True
 
 
+class RestlessEngine(Engine):
+    """Asks again at once although no more may be in flight."""
+
+    def _next_s(self) -> float:
+        config = self._config
+        self._config = replace(config, in_flight_max=10**9)
+        try:
+            return super()._next_s()
+        finally:
+            self._config = config
+
+
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
