@@ -35,7 +35,7 @@ e2e: setup jars
 
 # One world as a table (SEED=n), or as many as there is time for (MINUTES=n).
 simulate: setup
-	$(BIN)/python -m tests.simulation.explore $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
+	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 
 # Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it for 70 s.
 # E2E_SEED=n replays the plan of a run.

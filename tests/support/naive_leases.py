@@ -28,11 +28,16 @@ class Held(NamedTuple):
 
 def newest(log: Sequence[Entry], queue: str, *, expiry_ms: int) -> Held | None:
     """The newest lease of a queue; None: there was none. A released one ended before all time."""
-    own = [entry for entry in log if entry.record.queue == queue]
-    if not own:
-        return None
-    *before, (offset, at_ms, record) = own
-    last = newest(before, queue, expiry_ms=expiry_ms)
+    last: Held | None = None
+    for entry in log:
+        if entry.record.queue == queue:
+            last = after(last, entry, expiry_ms=expiry_ms)
+    return last
+
+
+def after(last: Held | None, entry: Entry, *, expiry_ms: int) -> Held | None:
+    """The newest lease of a queue, one of its records later."""
+    offset, at_ms, record = entry
     token = offset if record.kind is LockKind.CLAIM else record.token
     assert token is not None
     taken = Held(

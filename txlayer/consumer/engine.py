@@ -203,7 +203,9 @@ class Engine:
     def _next_s(self) -> float:
         """Seconds until something is to be done that nobody wakes the engine for."""
         at, now = FOR_EVER, self._clock()
-        has_workers = self._pool.free_count() > 0
+        # Without room for more in flight nothing begins although workers are free: only an end changes that.
+        has_room = self._dispatcher.in_flight_count < self._config.in_flight_max
+        has_workers = has_room and self._pool.free_count() > 0
         for owned in self._holdings.owned.values():
             queues = owned.queues
             if queues.has_due:
