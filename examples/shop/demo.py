@@ -122,11 +122,14 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
                 purchase_count=len(purchases),
             ) as shop,
         ):  # fmt: skip
-            coordinators.wait_until_ready()
-            show.tell("two coordinators are ready; the shop opens, 200 customers at a time")
             bad_day = BadDay(
                 coordinators, shop, purchase_count=len(purchases), seed=seed, tell=show.tell
             )
+            opened = time.monotonic()
+            bad_day.open_shop()
+            show.tell("the shop opens, 200 customers at a time; its messages wait for coordinators")
+            coordinators.wait_until_ready()
+            show.tell("two coordinators are ready")
             with Watcher(servers, ORDERS) as watcher, show.progress(len(purchases)) as on_progress:
 
                 def tick() -> None:
@@ -134,8 +137,6 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
                     on_progress(shop.accepted_count, shop.refused_count, seen)
                     bad_day.go_on(visible_count=seen)
 
-                opened = time.monotonic()
-                bad_day.open_shop()
                 while not shop.is_sold_out:
                     tick()
                     time.sleep(TICK_S)
