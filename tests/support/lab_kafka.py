@@ -71,6 +71,7 @@ class KafkaLab:
         self._proxy = proxy
         self._distant_servers = distant_servers
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
         self._opened: list[Closing] = []
         self._echo_count = 0
 
@@ -113,16 +114,14 @@ class KafkaLab:
             assert error is None, error
             offsets.append(record.offset())
 
-        producer = Producer({"bootstrap.servers": self._servers, "acks": "all", "log_level": 0})
         for value in values:
-            producer.produce(topic, value, key, partition, on_delivery)
-        assert not producer.flush(PATIENCE_S)
+            self._producer.produce(topic, value, key, partition, on_delivery)
+        assert not self._producer.flush(PATIENCE_S)
         return offsets
 
     def write_tagged(self, topic: str, tag: bytes) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "acks": "all", "log_level": 0})
-        producer.produce(topic, tag, tag, 0, headers=[("tags", tag)])
-        assert not producer.flush(PATIENCE_S)
+        self._producer.produce(topic, tag, tag, 0, headers=[("tags", tag)])
+        assert not self._producer.flush(PATIENCE_S)
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         return read_log(self._servers, [topic], isolation=isolation)[topic]
