@@ -202,7 +202,7 @@ def store(session: Session, purchase: Purchase) -> None:
 def open_database(file: Path) -> Engine:
     """The shop's SQLite database, with its table."""
     engine = create_engine(f"sqlite:///{file}")
-    event.listen(engine, "connect", _set_up_connection)
+    event.listen(engine, "connect", set_up_connection)
     SCHEMA.create_all(engine)
     return engine
 
@@ -220,9 +220,11 @@ def read_purchases(count_max: int | None = None) -> list[Purchase]:
     return sorted(purchases, key=lambda purchase: purchase.day)
 
 
-def _set_up_connection(connection: object, _record: object) -> None:
-    # Readers do not stop the writer, and a commit does not wait for the disk: it survives the death of the process,
-    # which is what this demo is about, but perhaps not a power cut.
+def set_up_connection(connection: object, _record: object) -> None:
+    """For SQLAlchemy's event: readers do not stop the writer, and a commit does not wait for the disk.
+
+    It survives the death of the process, which is what this demo is about, but perhaps not a power cut.
+    """
     cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
