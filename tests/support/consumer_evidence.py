@@ -67,7 +67,7 @@ class Evidence:
             said = decode(stored.offset, stored.metadata)
             if not isinstance(said, Foreign):
                 self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said))
-        self._reigns: dict[tuple[Place, str], tuple[float, float]] = {}
+        self._ends: dict[tuple[Place, str], float] = {}
 
     def _letters(self) -> dict[Place, list[Letter]]:
         found: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
@@ -117,9 +117,8 @@ class Evidence:
         record = self.records[queue].get(offset)
         return None if record is None else self.chain_of_key(record.key, offset)
 
-    def chain_of(self, queue: Place, call: HandlerCall) -> object:
+    def chain_of(self, call: HandlerCall) -> object:
         """The same of a call."""
-        del queue
         alone = call.offset if call.request_offset is None else -1 - call.request_offset
         return self.chain_of_key(call.key, alone)
 
@@ -134,13 +133,19 @@ class Evidence:
 
     # --- what was known -----------------------------------------------------------------------------------------------
 
-    def begins_at(self, queue: Place, writer: str) -> float:
-        """When what is stored named this writer for the first time: the take-over."""
-        return self._reign(queue, writer)[0]
-
     def ends_at(self, queue: Place, writer: str) -> float:
-        """When it named another one after that."""
-        return self._reign(queue, writer)[1]
+        """When what is stored named another writer, after it had named this one."""
+        found = self._ends.get((queue, writer))
+        if found is None:
+            found, has_begun = float("inf"), False
+            for sample in self.samples.get(queue, ()):
+                if sample.said.writer == writer:
+                    has_begun = True
+                elif has_begun:
+                    found = sample.at_ms
+                    break
+            self._ends[queue, writer] = found
+        return found
 
     def known(self, queue: Place, place: Place, call: HandlerCall) -> Iterator[Sample]:
         """What was stored of `place` before a call, by the same owner or those before it."""
@@ -149,16 +154,3 @@ class Evidence:
             if sample.at_ms >= until:
                 return
             yield sample
-
-    def _reign(self, queue: Place, writer: str) -> tuple[float, float]:
-        found = self._reigns.get((queue, writer))
-        if found is None:
-            begin, end = float("inf"), float("inf")
-            for sample in self.samples.get(queue, ()):
-                if sample.said.writer == writer and begin == float("inf"):
-                    begin = sample.at_ms
-                elif begin < float("inf") and sample.said.writer != writer:
-                    end = sample.at_ms
-                    break
-            found = self._reigns[queue, writer] = begin, end
-        return found

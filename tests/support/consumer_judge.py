@@ -248,10 +248,10 @@ def _is_true(evidence: Evidence, queue: Place, request_offset: int, answer: Lett
 
 def _order(evidence: Evidence) -> Iterable[Finding]:
     for queue, call in evidence.all_calls():
-        chain = evidence.chain_of(queue, call)
+        chain = evidence.chain_of(call)
         what = f"{call.offset} (request {call.request_offset}) by {call.process} at {call.began_ms:.1f}"
         for other in evidence.calls[queue]:
-            if evidence.chain_of(queue, other) == chain and _is_beside(evidence, other, call):
+            if evidence.chain_of(other) == chain and _is_beside(evidence, other, call):
                 detail = f"{what} beside {other.offset} (request {other.request_offset})"
                 yield finding(Kind.OUT_OF_ORDER, queue, detail)
         if call.letter_offset is None:
