@@ -9,7 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from operator import methodcaller
+from operator import length_hint, methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -210,23 +210,18 @@ _headers_of = methodcaller("headers")
 
 def readable(records: list[Any]) -> list[Any]:
     """The same records; one whose header names are no UTF-8 is replaced by itself without its headers."""
-    try:
-        # Kept by the client: asking again costs nothing.
-        deque(map(_headers_of, records), maxlen=0)
-    except (SystemError, UnicodeDecodeError):
-        return _with_holes(records)
-    return records
-
-
-def _with_holes(records: list[Any]) -> list[Any]:
-    for place, record in enumerate(records):
+    left = iter(records)
+    while True:
         try:
-            _headers_of(record)
+            # Kept by the client: asking again costs nothing.
+            deque(map(_headers_of, left), maxlen=0)
         except (SystemError, UnicodeDecodeError):
             # The client returns a list with holes in it and an exception as well; nobody may ask it again. A plain call
             # would let the exception come out wherever the interpreter looks next; `methodcaller` looks at once.
-            records[place] = _WithoutHeaders(record)
-    return records
+            place = len(records) - length_hint(left) - 1
+            records[place] = _WithoutHeaders(records[place])
+        else:
+            return records
 
 
 class _WithoutHeaders:
