@@ -235,9 +235,8 @@ def test_foreign_metadata_is_passed_over_with_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.write(*numbers(3))
-    with stage.lab.admin() as admin:
-        place = (stage.topic, 0)
-        admin.store_offsets(stage.group, {place: StoredOffset(1, "somebody else's")})
+    foreign = {(stage.topic, 0): StoredOffset(1, "somebody else's")}
+    stage.lab.admin().store_offsets(stage.group, foreign)
 
     with stage.consumer(start_at=None):
         stage.wait_stored(3)

@@ -29,7 +29,7 @@ class Process:
         self, stage: LockStage, name: str, *, instance_id: str, clock_rate: float, kind: Any
     ) -> None:
         self.name = name
-        self.tokens: dict[TopicPartition, int] = {}
+        self.tokens: dict[TopicPartition, int | None] = {}
         self.history: list[str] = []
         self._world = stage.world
         self._rate = clock_rate

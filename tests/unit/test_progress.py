@@ -245,16 +245,18 @@ def test_a_limit_lower_than_what_is_stored_is_refused() -> None:
 def test_it_is_changed_by_what_a_snapshot_would_say() -> None:
     progress = Progress(0)
     progress.read([0, 1])
-    assert not progress.is_changed
+    told = [progress.is_changed]
     for change in (
         lambda: progress.failed(0, started_ms=0),
         lambda: progress.finish([0]),
         lambda: progress.reach(9),
     ):
         change()
-        assert progress.is_changed
+        told.append(progress.is_changed)
         progress.snapshot()
-        assert not progress.is_changed
+        told.append(progress.is_changed)
+
+    assert [False, *[True, False] * 3] == told
 
 
 # --- a naive model ----------------------------------------------------------------------------------------------------

@@ -103,7 +103,11 @@ def run(  # every option is a parameter
         if reload:
             raise typer.Exit(_run_again(command, stop, folder=Path.cwd()))
         raise typer.Exit(supervise(command, worker_count=workers, wait=stop.wait))
-    consumer = load_object(place, ConsumerService, folder=str(Path.cwd()))
+    consumer = load_object(
+        place,
+        ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
+        folder=str(Path.cwd()),
+    )
     if bootstrap_servers or client_setting or insecure:
         given = client_config(
             ClientConfig, bootstrap_servers=bootstrap_servers or consumer.config.bootstrap_servers,

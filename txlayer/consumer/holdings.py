@@ -16,7 +16,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_lettering import DeadLetterWriter
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.leases import Leases
+from txlayer.consumer.leases import NO_TOKEN, Leases
 from txlayer.consumer.owned import Owned
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.starts import starts_of, writer_of
@@ -60,7 +60,7 @@ class Holdings:
         self._chunk_s = chunk_s
         self._surroundings = surroundings
         self._clock = surroundings.clock
-        self._tokens: dict[TopicPartition, int | None] = {}
+        self._tokens: dict[TopicPartition, int] = {}
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._former_writers: set[str] = set()
         self.assignment: Assignment | None = None
@@ -210,7 +210,8 @@ class Holdings:
         )  # fmt: skip
 
     def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> Owned:
-        lease = Lease(self._plan.group, *queue, token=self._tokens[queue])
+        token = self._tokens[queue]
+        lease = Lease(self._plan.group, *queue, token=None if token == NO_TOKEN else token)
         lease.valid_until = self._leases.valid_until(queue) or 0.0
         queues: KeyQueues[Any] = KeyQueues(
             topic=topic,

@@ -8,11 +8,14 @@ from typing import NamedTuple, Protocol
 from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.context import FOR_EVER
 
+NO_TOKEN = -1
+"""Of a queue that is held without a lease."""
+
 
 class LeaseChanges(NamedTuple):
     """What happened since the last look."""
 
-    gained: Mapping[TopicPartition, int | None]
+    gained: Mapping[TopicPartition, int]
     """Queues that may be worked off now, each with its fencing token."""
     lost: Collection[TopicPartition]
     """Queues that may not any more."""
@@ -50,7 +53,7 @@ class NoLeases:
     """For consumers that keep no order: what the group assigned may be worked off at once."""
 
     def __init__(self) -> None:
-        self._gained: dict[TopicPartition, int | None] = {}
+        self._gained: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
 
     def start(self) -> None:
@@ -58,7 +61,7 @@ class NoLeases:
 
     def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:  # noqa: ARG002 - the port's
         """They are held from now on."""
-        self._gained.update(dict.fromkeys(queues))
+        self._gained.update(dict.fromkeys(queues, NO_TOKEN))
         self._held.update(queues)
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:

@@ -46,7 +46,7 @@ class Running:
     def turn(self) -> None:
         """What its engine does."""
         changes = self.registry.turn()
-        self.tokens.update(changes.gained)
+        self.tokens.update({q: token for q, token in changes.gained.items() if token is not None})
         for queue in changes.lost:
             del self.tokens[queue]
 

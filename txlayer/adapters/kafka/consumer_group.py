@@ -1,7 +1,8 @@
 """A member of a consumers' group: as any member, and it stores offsets by itself.
 
-A store without waiting is reported from within a later read. One that waits has a deadline, and a thread for it; the client
-must not be polled meanwhile: it would not answer (seen with 2.16, a commit in one thread and polls in another).
+A store without waiting is reported from within a later read. One that waits has a deadline, and a thread for it. The client
+does not answer a commit of one thread while another one polls it, or is in a callback of it (seen with 2.16): so nobody polls
+meanwhile, and a store during a revocation is made by the very thread of the callback, which the client's own time-outs bound.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             deque()
         )  # the client answers in order, also what nobody waits for
         self._begun: _Store | None = None
+        self._is_in_callback = False
         self._deadline = Deadline("txlayer-store-offsets")
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
@@ -115,7 +117,10 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             _check(self._consumer.commit(offsets=partitions, asynchronous=False))
 
         try:
-            self._deadline.call(store, within_s=timeout_s)
+            if self._is_in_callback:
+                store()
+            else:
+                self._deadline.call(store, within_s=timeout_s)
         except TimeoutError as exc:
             # The thread keeps waiting; the next one gets another.
             self._deadline = Deadline("txlayer-store-offsets")
@@ -160,10 +165,13 @@ class KafkaStoringGroupReader(KafkaGroupReader):
 
     def _tell(self, *, is_lost: bool) -> None:
         try:
+            self._is_in_callback = True
             if self._hook is not None:
                 self._hook(is_lost)
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
+        finally:
+            self._is_in_callback = False
 
 
 def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:
