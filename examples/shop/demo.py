@@ -113,7 +113,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return wishes
 
 
-def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Report:
+def run(  # the whole day from morning to evening, in one piece
+    purchases: list[Purchase], *, folder: Path, seed: int, show: Show
+) -> Report:
     """The whole demo; everything that it starts has ended when it returns or raises."""
     database_file = folder / DATABASE_FILE
     # Not performance=True: within a minute the second compiler takes more time than it saves.

@@ -6,9 +6,13 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome
+from txlayer.consumer.context import context_of
 from txlayer.consumer.pools import Outcomes
+from txlayer.core.handling import Ack
 
 LOOK_S = 0.25
 """How often the deadlines of running tasks are looked at."""
@@ -34,7 +38,7 @@ class AsyncPool:
         self._outcomes = Outcomes()
         self._begun_count = 0
         self._inbox: deque[Chunk] = deque()
-        self._tasks: dict[asyncio.Task[None], float] = {}
+        self._tasks: dict[int, tuple[asyncio.Task[None], float]] = {}  # by the identity of the job
         self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
         self._is_watching = False
         self._ended = threading.Event()
@@ -82,17 +86,32 @@ class AsyncPool:
             else:
                 chunk.begun_at = now
                 deadline = min(now + self._attempt_timeout_s, lease.valid_until)
+                function = self._caller.bare_function(lease.topic)
                 for job in chunk.jobs:
-                    tasks[create_task(self._run(chunk, job, deadline))] = deadline
+                    task = create_task(self._run(chunk, job, deadline, function))
+                    tasks[id(job)] = task, deadline
         if tasks and not self._is_watching:
             self._is_watching = True
             self._loop.call_later(LOOK_S, self._watch)
 
-    async def _run(self, chunk: Chunk, job: Job, deadline: float) -> None:
-        failed = await self._caller.run_async(chunk, job, deadline)
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.pop(task, None)
+    async def _run(
+        self, chunk: Chunk, job: Job, deadline: float, function: Callable[..., Any] | None
+    ) -> None:
+        caller = self._caller
+        # One coroutine less around each handler that has nothing else around it.
+        if function is None or isinstance(job, list):
+            failed = await caller.run_async(chunk, job, deadline)
+        else:
+            began = time.monotonic()
+            try:
+                context = context_of(job.record, job.attempt_count + 1, deadline, chunk.lease)
+                result = await function(context.message, context)
+            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+                failed = caller.failure(job, exc, began)
+            else:
+                is_done = result is None or type(result) is Ack
+                failed = None if is_done else caller.refusal(job, result, began)
+        self._tasks.pop(id(job), None)
         if not self._done:
             self._loop.call_soon(self._tell)
         done = self._done.get(chunk)
@@ -111,7 +130,7 @@ class AsyncPool:
 
     def _watch(self) -> None:
         now = time.monotonic()
-        for task, deadline in list(self._tasks.items()):
+        for task, deadline in list(self._tasks.values()):
             if deadline <= now:
                 task.cancel("the attempt's deadline is over")
         self._is_watching = bool(self._tasks)
@@ -119,7 +138,7 @@ class AsyncPool:
             self._loop.call_later(LOOK_S, self._watch)
 
     def _cancel_all(self) -> None:
-        tasks = list(self._tasks)
+        tasks = [task for task, _ in self._tasks.values()]
         if not tasks:
             self._ended.set()
             return

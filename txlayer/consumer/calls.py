@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.context import Context, Lease, context_of
 from txlayer.consumer.handlers import Deserializer, Handler, Interceptor, Route
 from txlayer.consumer.received import DecodedMessage, ReceivedMessage
 from txlayer.core.handling import Ack, Reject, Retry
@@ -85,34 +85,31 @@ class Caller:
     def run(self, chunk: Chunk) -> Outcome:
         """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
         clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
-        route = self._routes[lease.topic]
-        quick = route.only
-        if self._interceptors or self._deserializer is not None or route.batch_count_max:
-            quick = None
-        function = None if quick is None else quick.function
+        route, function = self._routes[lease.topic], self.bare_function(lease.topic)
         failed: list[Failed] = []
         jobs = chunk.jobs
         chunk.begun_at = began = now = clock()
+        is_lost = lease.lost.is_set
         for place, job in enumerate(jobs):
             valid_until = lease.valid_until
-            if now >= valid_until or lease.lost.is_set():
+            if now >= valid_until or is_lost():
                 return _cut_short(chunk, place, failed, now - began)
             deadline = now + timeout_s
             if deadline > valid_until:
                 deadline = valid_until
             try:
                 if function is not None:
-                    message = ReceivedMessage(job.record)  # type: ignore[union-attr]  # no batches here
                     more = job.more  # type: ignore[union-attr]  # no batches here
                     attempt = 1 if more is None else more.attempt_count + 1
-                    result = function(message, Context(message, attempt, deadline, lease))
+                    context = context_of(job.record, attempt, deadline, lease)  # type: ignore[union-attr]  # nor here
+                    result = function(context.message, context)
                 else:
                     result = self._call(route, job, deadline, lease)
             except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
-                failed.append(self._failure(job, exc, now))
+                failed.append(self.failure(job, exc, now))
             else:
                 if result is not None and type(result) is not Ack:
-                    failed.append(self._refusal(job, result, now))
+                    failed.append(self.refusal(job, result, now))
             now = clock()
         if not failed:
             return Outcome(chunk, jobs, seconds=now - began)
@@ -123,20 +120,17 @@ class Caller:
         now = self._clock()
         route = self._routes[chunk.lease.topic]
         try:
-            if self._interceptors or self._deserializer is not None or route.batch_count_max:
-                result = await self._call_async(route, job, deadline, chunk.lease)
-            else:
-                (item,) = items_of(job)
-                message = ReceivedMessage(item.record)
-                context = Context(message, item.attempt_count + 1, deadline, chunk.lease)
-                handler = route.only or route.handler_of(item.record)
-                assert handler is not None
-                result = await handler.function(message, context)
+            result = await self._call_async(route, job, deadline, chunk.lease)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
-            return self._failure(job, exc, now)
-        if result is None or type(result) is Ack:
+            return self.failure(job, exc, now)
+        return None if result is None or type(result) is Ack else self.refusal(job, result, now)
+
+    def bare_function(self, topic: str) -> Callable[..., Any] | None:
+        """What handles each message of a topic with nothing around it; None: something is to be done besides."""
+        route = self._routes[topic]
+        if self._interceptors or self._deserializer is not None or route.batch_count_max:
             return None
-        return self._refusal(job, result, now)
+        return None if route.only is None else route.only.function
 
     # --- with everything around it ------------------------------------------------------------------------------------
 
@@ -210,7 +204,8 @@ class Caller:
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
-    def _failure(self, job: Job, error: BaseException, began: float) -> Failed:
+    def failure(self, job: Job, error: BaseException, began: float) -> Failed:
+        """What the handler raised, begun at `began` of the monotonic clock."""
         result: Retry | Reject = Retry()
         index, is_undecodable = 0, False
         if isinstance(error, _UndecodableError):
@@ -221,7 +216,8 @@ class Caller:
         started_ms = self._started_ms(began)
         return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable)
 
-    def _refusal(self, job: Job, result: Any, began: float) -> Failed:
+    def refusal(self, job: Job, result: Any, began: float) -> Failed:
+        """What the handler returned, which is neither nothing nor an Ack."""
         started_ms = self._started_ms(began)
         if isinstance(result, Retry | Reject):
             return Failed(job, result, type(result).__name__, result.reason, started_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from hashlib import blake2b
+from typing import Any
 
 from txlayer.consumer.received import ReceivedMessage, TransactionOrigin
 from txlayer.core.ids import TXN_ID_LENGTH_MAX
 
 FOR_EVER = float("inf")
+_new = object.__new__
 
 
 class Lease:
@@ -103,3 +105,17 @@ class Context:
         if len(place) <= TXN_ID_LENGTH_MAX:
             return place
         return f"h:{blake2b(place.encode(), digest_size=32).hexdigest()}"
+
+
+def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Context:
+    """The context of a record's message.
+
+    Calling the two classes takes twice as long, and that was a fifth of what a message costs whose handler does nothing.
+    """
+    message, context = _new(ReceivedMessage), _new(Context)
+    message._record = record  # noqa: SLF001 - as its own constructor does
+    context.message = message
+    context.attempt = attempt
+    context.deadline = deadline
+    context._lease = lease  # noqa: SLF001 - likewise
+    return context

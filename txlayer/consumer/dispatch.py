@@ -85,7 +85,10 @@ class Dispatcher:
         jobs = self._taken(owned, count_max, now_ms)
         if not jobs:
             return 0
-        alone = [job for job in jobs if items_of(job)[0].more is not None]
+        if owned.route.batch_count_max:
+            alone = [job for job in jobs if items_of(job)[0].more is not None]
+        else:
+            alone = [job for job in jobs if job.more is not None]  # type: ignore[union-attr]  # no batches here
         if not alone:
             self._submit(owned, jobs)
             return 1
