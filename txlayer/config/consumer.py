@@ -24,7 +24,7 @@ class ConsumerConfig(ClientConfig):
     attempt_count_max: int = 16
     """Attempts of one message; then it is a dead letter. A handler's own `RetryPolicy` wins."""
     attempt_timeout: timedelta = timedelta(minutes=5)
-    """The deadline that a handler is told; a coroutine is cancelled then, a thread that goes on is reported."""
+    """The deadline that a handler is told; a coroutine is cancelled then; threads and processes see it pass in their context."""
     store_interval: timedelta = timedelta(milliseconds=100)
     """Progress is stored so often: what a crash repeats ended within this time before it."""
     store_timeout: timedelta = timedelta(seconds=10)
