@@ -208,8 +208,8 @@ class Engine:
         has_workers = has_room and self._pool.free_count() > 0
         for owned in self._holdings.owned.values():
             queues = owned.queues
-            if queues.has_due:
-                return 0.0
+            if queues.has_due and not self._storer.is_under_way:
+                return 0.0  # else its end cannot be written before the acknowledgement
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
                 return 0.0

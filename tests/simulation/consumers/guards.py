@@ -66,11 +66,11 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
-        wrapped(un.UnfencedConnections), 0, _TWICE | {_K.ATTEMPTS, _K.LOST},
+        wrapped(un.UnfencedConnections), 273, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
         "a dead-letter producer that may be haunted is replaced", "P9", "consumer/kafka_transaction.py",
-        ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 0, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
+        ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 170, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(
         "who takes a queue over ends what its writer left open", "P11", "consumer/taking_over.py",
@@ -91,6 +91,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ConsumerGuard(
         "an engine without room for more waits for an end", "P11", "consumer/engine.py",
         ConsumerVariant(engine=un.RestlessEngine), 7, frozenset({_K.RESTLESS}),
+    ),
+    ConsumerGuard(
+        "an engine whose store is under way waits for the acknowledgement", "P11", "consumer/engine.py",
+        ConsumerVariant(engine=un.HurriedEngine), 0, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 from tests.simulation.consumers.handling import FencedTable, Handling, SimulatedPool
 from tests.simulation.consumers.plan import (
@@ -18,6 +18,7 @@ from tests.simulation.consumers.plan import (
     PlannedMessage,
     world_topics,
 )
+from tests.simulation.consumers.stores import Unhurried
 from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.simulation.world import START_MS
@@ -227,7 +228,8 @@ class ConsumerSociety(Stage):
 
     def _engine(self, process: Process) -> Engine:
         world, settings, variant = self.world, self.plan.settings, self.variant
-        connections = variant.wrap(self.kafka.connect_consumer(self.config, client=process.name))
+        plain = self.kafka.connect_consumer(self.config, client=process.name)
+        connections = variant.wrap(cast("ConsumerConnections", Unhurried(plain, world)))
         pool = SimulatedPool(self, process, worker_count=settings.worker_count)
         handling = Handling(self, process, pool)
         handlers = HandlerSet(is_async=False)

@@ -182,6 +182,13 @@ class RestlessEngine(Engine):
             self._config = config
 
 
+class HurriedEngine(Engine):
+    """Asks again at once whether a dead letter can be written while a store is under way."""
+
+    def _next_s(self) -> float:
+        return 0.0 if self._has_due() else super()._next_s()
+
+
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
