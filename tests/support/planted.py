@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.topic_records import Headers, Record, write_records
+from tests.support.topic_records import Headers, Record, RecordWriter
 from txlayer.core import codec, partitions
 from txlayer.core.messages import (
     NO_OPTIONS,
@@ -65,6 +65,7 @@ class Field:
         self.servers = servers
         self.namespace = unique_name("ns")
         self._count = 0
+        self._writer = RecordWriter(servers)
         settings = {"message.timestamp.type": "LogAppendTime"}
         for role in ("half", "op", "doubt"):
             create_topic(servers, self.topic(role), partitions=PARTITIONS, config=settings)
@@ -111,7 +112,7 @@ class Field:
                     self.topic("half"), message.value, message.key, [*message.headers, packed], home
                 )
             )
-        offsets = write_records(self.servers, records)
+        offsets = self._writer.write(records)
         return Transaction(key, home, tuple(messages), options, born_ms, tuple(offsets))
 
     def resolve(
@@ -126,7 +127,7 @@ class Field:
         ]
         (partition,) = {txn.partition for txn, _ in said}
         record = Record(self.topic("op"), codec.encode_ops(lines), partition=partition)
-        return write_records(self.servers, [record])[0]
+        return self._writer.write([record])[0]
 
     def commit(self, *transactions: Transaction, **more: Any) -> None:
         """A record of its own for each."""
@@ -154,7 +155,7 @@ class Field:
                 *message.headers, *(more or []), (codec.ID_HEADER, txn.txn_id.encode()), (codec.ORIGIN_HEADER, origin.encode()),
             ]  # fmt: skip
             records.append(Record(message.topic, message.value, message.key, headers, partition))
-        write_records(self.servers, records)
+        self._writer.write(records)
 
     def whole(self, *messages: Message, **more: Any) -> Transaction:
         """A transaction that went well."""
@@ -168,8 +169,7 @@ class Field:
         record = CheckRecord(
             kind, txn.key, GROUP, txn.partition, txn.offsets[-1], txn.born_ms, number, "orders"
         )
-        write_records(
-            self.servers,
+        self._writer.write(
             [Record(self.topic("check"), codec.encode_check(record), codec.check_key(record))],
         )
 
@@ -180,8 +180,7 @@ class Field:
             txn.born_ms, txn.born_ms, None, OrderMode.COMMIT, None, None, txn.born_ms, (self.orders,),
         )  # fmt: skip
         value = None if state == "ended" else codec.encode_summary(summary._replace(**more))
-        write_records(
-            self.servers,
+        self._writer.write(
             [Record(self.topic("doubt"), value, txn.key.encode(), None, txn.partition)],
         )
 

@@ -21,26 +21,37 @@ class Record(NamedTuple):
     partition: int = 0
 
 
-def write_records(servers: str, records: Iterable[Record]) -> list[int]:
-    """The records' offsets, in their order; all are acknowledged."""
-    offsets: dict[int, int] = {}
-    producer = Producer(
-        {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-    )
-    for number, record in enumerate(records):
+class RecordWriter:
+    """A plain producer that waits for every acknowledgement."""
 
-        def done(error: Any, written: Any, number: int = number) -> None:
-            assert error is None, error
-            offsets[number] = written.offset()
-
-        producer.produce(
-            record.topic,
-            record.value,
-            record.key,
-            record.partition,
-            done,
-            headers=list(record.headers or ()),
+    def __init__(self, servers: str) -> None:
+        """Nothing is written yet."""
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "acks": "all", "linger.ms": 0, "log_level": 0}
         )
-        producer.poll(0)
-    assert not producer.flush(FLUSH_S), "records were not acknowledged"
-    return [offsets[number] for number in sorted(offsets)]
+
+    def write(self, records: Iterable[Record]) -> list[int]:
+        """The records' offsets, in their order; all are acknowledged."""
+        offsets: dict[int, int] = {}
+        for number, record in enumerate(records):
+
+            def done(error: Any, written: Any, number: int = number) -> None:
+                assert error is None, error
+                offsets[number] = written.offset()
+
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                done,
+                headers=list(record.headers or ()),
+            )
+            self._producer.poll(0)
+        assert not self._producer.flush(FLUSH_S), "records were not acknowledged"
+        return [offsets[number] for number in sorted(offsets)]
+
+
+def write_records(servers: str, records: Iterable[Record]) -> list[int]:
+    """The same once."""
+    return RecordWriter(servers).write(records)

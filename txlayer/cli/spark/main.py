@@ -11,6 +11,7 @@ from txlayer.adapters.kafka.local.connector import prepare_connector
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.cli.border import guard
 from txlayer.cli.fetching import fetch_progress
+from txlayer.cli.spark import jobs
 from txlayer.config import check_names
 
 
@@ -23,7 +24,8 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_check_environment)
-    app.command("jars")(jars)
+    for command in (jobs.audit, jobs.bronze, jobs.compact, jobs.ledger, jobs.report, jars):
+        app.command(command.__name__)(command)
     return app
 
 
