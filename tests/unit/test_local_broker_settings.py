@@ -47,14 +47,14 @@ def settings_of(nodes: tuple[Node, ...], **more: str) -> dict[str, str]:
 def test_the_lock_that_ships_names_one_kafka_and_a_checksum_for_every_jar() -> None:
     lock = read_lock()
 
-    assert "4.3.0" == lock.kafka_version
+    assert "4.3.0" == lock.version
     assert 46 == len({jar.file_name for jar in lock.jars})
     assert {64} == {len(jar.sha256) for jar in lock.jars}
     assert all(jar.size_bytes > 0 for jar in lock.jars)
 
 
 def test_a_lock_line_is_a_coordinate_a_size_and_a_checksum() -> None:
-    assert "4.3.0" == LOCK.kafka_version
+    assert "4.3.0" == LOCK.version
     assert 30 == LOCK.size_bytes
     assert ["kafka_2.13-4.3.0.jar", "slf4j-simple-1.7.36.jar"] == [j.file_name for j in LOCK.jars]
 

@@ -6,13 +6,26 @@ import sys
 from importlib.util import find_spec
 
 _EXTRA = ("typer", "rich")
+_SPARK_EXTRA = (*_EXTRA, "pyspark", "matplotlib", "jinja2")
 
 
 def run() -> None:
     """The entry point `txlayer`: ends the process with the exit code of the command."""
-    if any(find_spec(name) is None for name in _EXTRA):
-        sys.stderr.write('txlayer needs its command line: pip install "txlayer[cli]"\n')
-        raise SystemExit(2)
+    _need(_EXTRA, 'txlayer needs its command line: pip install "txlayer[cli]"')
     from txlayer.cli.main import main
 
     main()
+
+
+def run_spark() -> None:
+    """The entry point `txlayer-spark`: the same for the jobs on Spark."""
+    _need(_SPARK_EXTRA, 'txlayer-spark needs Spark: pip install "txlayer[spark]"')
+    from txlayer.cli.spark.main import main
+
+    main()
+
+
+def _need(modules: tuple[str, ...], sentence: str) -> None:
+    if any(find_spec(name) is None for name in modules):
+        sys.stderr.write(f"{sentence}\n")
+        raise SystemExit(2)

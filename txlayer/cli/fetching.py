@@ -1,4 +1,4 @@
-"""What a first start shows while it fetches Kafka's jars and prepares them."""
+"""What a first start shows while it fetches jars and prepares them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from txlayer.adapters.kafka.local.jars import read_lock
+from txlayer.adapters.kafka.local.jars import BROKER, JarPurpose, read_lock
 
 
 class FetchBar:
     """A bar on standard error; it appears with the first report, so a start that fetches nothing shows nothing."""
 
-    def __init__(self) -> None:
-        self._lock = read_lock()
+    def __init__(self, purpose: JarPurpose = BROKER) -> None:
+        self._lock = read_lock(purpose)
         self._console = Console(stderr=True)
         columns = (
             TextColumn(
-                "Kafka {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"
+                "{task.fields[title]} {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"
             ),
             BarColumn(),
             DownloadColumn(),
@@ -29,7 +29,8 @@ class FetchBar:
         self._task = self._bar.add_task(
             "",
             total=self._lock.size_bytes,
-            version=self._lock.kafka_version,
+            title=purpose.title,
+            version=self._lock.version,
             files=0,
             of=len(self._lock.jars),
         )
@@ -52,9 +53,9 @@ class FetchBar:
 
 
 @contextmanager
-def fetch_progress() -> Iterator[FetchBar]:
+def fetch_progress(purpose: JarPurpose = BROKER) -> Iterator[FetchBar]:
     """A bar for the time of the block."""
-    bar = FetchBar()
+    bar = FetchBar(purpose)
     try:
         yield bar
     finally:

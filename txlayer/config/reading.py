@@ -24,6 +24,7 @@ OTHER_NAMES = frozenset(
         "JAVA_HOME",
         "HOME",
         "MAVEN_URL",
+        "SPARK_JARS",
         "TEST_BOOTSTRAP_SERVERS",
         "BARRIER_URL",
         "INBOX_URL",

@@ -92,13 +92,13 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
 
 
 def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:
-    target = work / "jars"
+    target, what = work / "jars", lock.purpose
     commands = list(_commands(lock, work, target, sources))
     if not commands:
         raise ConfigError(
-            'nothing to fetch Kafka with: pip install "txlayer[local]", or install mvn, or name an unpacked Kafka',
-            name="TXLAYER_KAFKA_HOME",
-            expected="the folder of a Kafka 4",
+            f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]", or install mvn, or name your own',
+            name=what.own,
+            expected=what.own_is,
         )
     failures = []
     for tool, command in commands:
@@ -109,8 +109,8 @@ def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> P
         shutil.rmtree(target, ignore_errors=True)
     tool, said = failures[-1]
     raise RepositoryUnreachableError(
-        "Kafka's jars could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
-        "or an unpacked Kafka 4 with TXLAYER_KAFKA_HOME",
+        f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
+        f"or {what.own_is} with {what.own}",
         tool=tool,
         said=said,
     )

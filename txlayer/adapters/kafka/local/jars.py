@@ -1,4 +1,5 @@
-"""The jars of the embedded broker: a locked list, and a folder of the user's cache that holds exactly these.
+"""The jars of the embedded broker and of Spark's Kafka connector: locked lists, and folders of the user's cache that hold
+exactly these.
 
 Nothing here reaches the network: `fetch.py` brings the files, this module says which, and whether they are right.
 """
@@ -44,15 +45,46 @@ class Jar:
 
 
 @dataclass(frozen=True, slots=True)
+class JarPurpose:
+    """What a set of jars is for, and what a user may name instead of them."""
+
+    file: str
+    """The lock, beside this module."""
+    name: str
+    """Begins the name of the folder in the cache."""
+    title: str
+    """What users are told."""
+    artifact: str
+    """The jar whose version is that of the set."""
+    extra: str
+    """The extra of txlayer that brings something to fetch with."""
+    own: str
+    """The setting that names jars of one's own."""
+    own_is: str
+    """What that setting holds."""
+
+
+BROKER = JarPurpose(
+    "jars.lock", "kafka", "Kafka", KAFKA_ARTIFACT, "local",
+    own="TXLAYER_KAFKA_HOME", own_is="the folder of an unpacked Kafka 4",
+)  # fmt: skip
+CONNECTOR = JarPurpose(
+    "connector.lock", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark",
+    own="TXLAYER_SPARK_JARS", own_is="the connector's four jars, comma between",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class JarLock:
-    """The jars of one Kafka version, all that a broker's class path holds."""
+    """The jars of one version, all that has to be on a class path for their purpose."""
 
     jars: tuple[Jar, ...]
+    purpose: JarPurpose = BROKER
 
     @property
-    def kafka_version(self) -> str:
-        """The version of the broker."""
-        return next(jar.version for jar in self.jars if jar.artifact == KAFKA_ARTIFACT)
+    def version(self) -> str:
+        """The version of Kafka, or of the Spark that the connector belongs to."""
+        return next(jar.version for jar in self.jars if jar.artifact == self.purpose.artifact)
 
     @property
     def size_bytes(self) -> int:
@@ -63,18 +95,14 @@ class JarLock:
     def folder_name(self) -> str:
         """Names the content, so a changed lock never meets the files of an older one."""
         content = "".join(jar.sha256 for jar in self.jars)
-        return f"kafka-{self.kafka_version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-    def roots(self) -> tuple[Jar, ...]:
-        """What must be asked of a repository; everything else follows from it."""
-        return tuple(jar for jar in self.jars if jar.artifact in (KAFKA_ARTIFACT, "slf4j-simple"))
+        return f"{self.purpose.name}-{self.version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-def parse_lock(text: str) -> JarLock:
+def parse_lock(text: str, purpose: JarPurpose = BROKER) -> JarLock:
     """The lock's lines: `group:artifact:version size sha256`; `#` begins a comment line.
 
     Raises:
-        InvariantError: a line has another form, or Kafka itself is missing (the lock is part of txlayer).
+        InvariantError: a line has another form, or the chief jar is missing (the lock is part of txlayer).
     """
     jars = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -87,14 +115,16 @@ def parse_lock(text: str) -> JarLock:
             )
         group, artifact, version = parts[0].split(":")
         jars.append(Jar(group, artifact, version, int(parts[1]), parts[2]))
-    if not any(jar.artifact == KAFKA_ARTIFACT for jar in jars):
-        raise InvariantError(f"the jar lock does not name {KAFKA_ARTIFACT}")
-    return JarLock(tuple(jars))
+    if not any(jar.artifact == purpose.artifact for jar in jars):
+        raise InvariantError(f"the jar lock does not name {purpose.artifact}")
+    return JarLock(tuple(jars), purpose)
 
 
-def read_lock() -> JarLock:
+def read_lock(purpose: JarPurpose = BROKER) -> JarLock:
     """The lock that ships with this version of txlayer."""
-    return parse_lock(resources.files(__package__).joinpath("jars.lock").read_text("utf-8"))
+    return parse_lock(
+        resources.files(__package__).joinpath(purpose.file).read_text("utf-8"), purpose
+    )
 
 
 def has_all_sizes(folder: Path, jars: Iterable[Jar]) -> bool:

@@ -39,6 +39,8 @@ class LocalConfig:
     """An unpacked Kafka, whose `libs` are used instead of the locked jars."""
     maven_url: str | None = None
     """A repository to use instead of the default one."""
+    spark_jars: tuple[str, ...] = ()
+    """Jars of Spark's Kafka connector that are used instead of the locked ones."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> LocalConfig:
@@ -52,6 +54,7 @@ class LocalConfig:
             search_path=environ.get("PATH"),
             kafka_home=environ.get("TXLAYER_KAFKA_HOME") or None,
             maven_url=environ.get("TXLAYER_MAVEN_URL") or None,
+            spark_jars=tuple(filter(None, environ.get("TXLAYER_SPARK_JARS", "").split(","))),
         )
 
 
@@ -96,11 +99,15 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
         folder = Path(config.kafka_home).absolute() / "libs"
         return Runtime(JavaCommand(java, folder), installed_version(folder))
     lock = read_lock()
-    maven = shutil.which("mvn", path=config.search_path)
-    sources = Sources(Path(maven) if maven else None, ivy_class_path(), java, config.maven_url)
-    folder = fetch_jars(lock, cache=cache, sources=sources, progress=progress)
+    folder = fetch_jars(lock, cache=cache, sources=find_sources(config, java), progress=progress)
     command = with_archive(JavaCommand(java, folder), cache=cache, announce=progress.preparing)
-    return Runtime(command, lock.kafka_version)
+    return Runtime(command, lock.version)
+
+
+def find_sources(config: LocalConfig, java: Path) -> Sources:
+    """What this machine has to fetch jars with."""
+    maven = shutil.which("mvn", path=config.search_path)
+    return Sources(Path(maven) if maven else None, ivy_class_path(), java, config.maven_url)
 
 
 def installed_version(folder: Path) -> str:

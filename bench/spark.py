@@ -1,0 +1,343 @@
+"""Spark beside bare reads of the same data: bronze, ledger with verdicts, a day's increment, cost against size.
+
+    python bench/spark.py [--only bronze ledger increment size] [--count 2000000] [--page FOLDER]
+
+`local[2]`, one session. The bare loops are Spark's own: a `count` over the same Kafka read, and a `groupBy(id).count()` over
+the same Parquet. Bronze for the ledger is made by Spark itself: half, op and forwarded record of each transaction, a fifth
+of them with an ordering key. Memory is the peak of the JVM (VmHWM), Python's beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import psutil
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import Figure, broker, make_namespace, scratch_folder, settings_line, show_figures
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from txlayer.cli.spark.session import spark_session
+from txlayer.core.ids import uuid7
+from txlayer_spark.bronze import system_topics
+from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState, effective
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.schemas import BRONZE
+from txlayer_spark.session import source_options
+
+NAMESPACE, TOPIC = "bench", "bench.orders"
+PARTITIONS = 8
+BORN_MS = 1_760_000_000_000
+VALUE = '{"order": 123456, "customer": "customer-123456", "cents": 199900, "when": "2026-11-21T20:00:00Z"}'
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SIZES = (500_000, 1_000_000, 2_000_000, 4_000_000)
+SETTINGS = {"spark.sql.shuffle.partitions": "8"}
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+# --- bronze from a broker ---------------------------------------------------------------------------------------------
+
+
+def write_topics(servers: str, count: int) -> None:
+    """Half, op and forwarded record of each transaction, by a plain client."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000,
+            "batch.num.messages": 10_000, "log_level": 0,
+        }
+    )  # fmt: skip
+    offsets = [0] * PARTITIONS
+
+    def send(*arguments: Any, **more: Any) -> None:
+        while True:
+            try:
+                return producer.produce(*arguments, **more)
+            except BufferError:
+                producer.poll(0.1)
+
+    for number in range(count):
+        txn_id = uuid7(
+            at_ms=BORN_MS + number // 100, random_bits=int.from_bytes(os.urandom(10), "little")
+        )
+        home = crc32(txn_id.encode()) % PARTITIONS
+        key, at, user = f"{txn_id}/{number:08x}", offsets[home], ("traceparent", TRACE)
+        header = f"1|{key}|shop|{TOPIC}|0/1|{BORN_MS}|"
+        send(f"{NAMESPACE}.half", VALUE, b"k", home, headers=[user, ("txl", header)])
+        send(f"{NAMESPACE}.op", f"1|C|{key}|shop|{at}|{BORN_MS}|producer||", None, home)
+        origin = f"{home}:{at}|0/1|{BORN_MS}"
+        send(TOPIC, VALUE, b"k", -1, headers=[user, ("txl-id", txn_id), ("txl-origin", origin)])
+        offsets[home] += 1
+        producer.poll(0)
+    producer.flush(60)
+
+
+def bronze_figures(spark: SparkSession, folder: Path, *, count: int) -> list[Figure]:
+    """Bronze from the real broker, of a bare count over the same read; medians of three pairs."""
+    with broker() as running:
+        servers = running.bootstrap_servers
+        make_namespace(servers, NAMESPACE)
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(f"{NAMESPACE}.locks", 4, 1)])[f"{NAMESPACE}.locks"].result()
+        write_topics(servers, count)
+        options = source_options(
+            bootstrap_servers=servers, topics=[*system_topics(NAMESPACE), TOPIC]
+        )
+        bare = lambda: spark.read.format("kafka").options(**options).load().count()  # noqa: E731 - named for what it is
+        bare()
+        ratios = []
+        for number in range(4):
+            settings = BronzeSettings(
+                root=str(folder / f"bronze-{number}"), namespace=NAMESPACE, bootstrap_servers=servers, topics=(TOPIC,)
+            )  # fmt: skip
+            bare_s = timed(bare)
+            ours_s = timed(lambda s=settings: read_new(spark, s, now_ms=lambda: BORN_MS))
+            print(
+                f"bronze: {3 * count / ours_s:,.0f}/s, bare {3 * count / bare_s:,.0f}/s", flush=True
+            )
+            ratios.append(bare_s / ours_s)
+    return [
+        Figure("bronze, of a bare count over the same read", statistics.median(ratios[1:]), 0.7)
+    ]
+
+
+# --- ledger over made bronze ------------------------------------------------------------------------------------------
+
+
+def _record(kind: str, topic: str, **columns: Column) -> list[Column]:
+    common = {
+        "topic": F.lit(topic), "offset": F.col("id"), "partition": F.col("home"), "key": F.lit(b"k"),
+        "value": F.lit(VALUE.encode()), "timestamp": F.timestamp_millis(F.lit(BORN_MS) + F.col("id") / 10),
+        "batch": F.lit(0), "kind": F.lit(kind),
+    }  # fmt: skip
+    every = {**common, **columns}
+    every["timestamp"] = F.timestamp_millis((F.lit(BORN_MS) + F.col("id") / 10).cast("bigint"))
+    every["day"] = F.to_date(every["timestamp"])
+    return [
+        every[field.name].cast(field.dataType).alias(field.name)
+        for field in BRONZE
+        if field.name != "folder"
+    ]
+
+
+def _headers(*pairs: tuple[str, Column]) -> Column:
+    return F.array(
+        *(
+            F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+            for name, value in (("traceparent", F.lit(TRACE)), *pairs)
+        )
+    )
+
+
+def make_bronze(spark: SparkSession, root: Path, *, first: int, count: int, batch: int) -> None:
+    """One batch of each reader with `count` committed and forwarded transactions."""
+    digest = F.md5(F.col("id").cast("string"))
+    parts = [
+        F.substring(digest, at, size) for at, size in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+    ]
+    ids = spark.range(first, first + count, 1, 8).withColumn("txn", F.concat_ws("-", *parts))
+    ids = ids.withColumn("home", F.pmod(F.crc32(F.col("txn").cast("binary")), F.lit(PARTITIONS)))
+    ids = ids.withColumn("key", F.concat("txn", F.lit("/0000000a")))
+    ordering = F.when(
+        F.col("id") % 5 == 0,
+        F.concat(F.lit("k"), F.substring(F.md5((F.col("id") % 50_000).cast("string")), 1, 16)),
+    )
+    line = F.concat_ws(
+        "|",
+        F.lit("1"),
+        "key",
+        F.lit("shop"),
+        F.lit(TOPIC),
+        F.lit("0/1"),
+        F.lit(BORN_MS),
+        F.coalesce(ordering, F.lit("")),
+    )
+    half = ids.select(*_record("half", f"{NAMESPACE}.half", headers=_headers(("txl", line))))
+    said = F.concat_ws(
+        "|",
+        F.lit("1"),
+        F.lit("C"),
+        "key",
+        F.lit("shop"),
+        "id",
+        F.lit(BORN_MS),
+        F.lit("producer"),
+        F.lit(""),
+        F.lit(""),
+    )
+    op = ids.select(
+        *_record(
+            "op", f"{NAMESPACE}.op", value=said.cast("binary"), key=F.lit(None), headers=F.lit(None)
+        )
+    )
+    origin = F.concat("home", F.lit(":"), "id", F.lit(f"|0/1|{BORN_MS}"))
+    forwarded = ids.select(
+        *_record(
+            "forwarded", TOPIC, headers=_headers(("txl-id", F.col("txn")), ("txl-origin", origin))
+        )
+    )
+    catalog = Catalog(spark, str(root))
+    for reader, rows in ((0, half.unionByName(op)), (1, forwarded)):
+        place = catalog.path_of(BatchFolder(reader, batch, batch))
+        rows.withColumn("batch", F.lit(batch).cast("bigint")).write.partitionBy(
+            "kind", "day"
+        ).parquet(place)
+    catalog.claim(NAMESPACE)
+    readers = (
+        Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2),
+        Reader(1, (TOPIC,), BORN_MS * 2),
+    )
+    catalog.store(ReadState(catalog.state().number, readers, (TOPIC,), ("shop",)))
+
+
+def bare_scan(spark: SparkSession, root: Path) -> DataFrame:
+    """`groupBy(id).count()` over the same files: the id out of each record, as cheaply as Spark can."""
+    catalog = Catalog(spark, str(root))
+    records = catalog.records(effective(catalog.complete()))
+    last = F.try_element_at("headers", F.lit(-1))["value"].cast("string")
+    packed = F.when(
+        F.col("kind") == "op", F.split_part(F.col("value").cast("string"), F.lit("|"), F.lit(3))
+    ).otherwise(F.split_part(last, F.lit("|"), F.lit(2)))
+    own = F.try_element_at("headers", F.lit(-2))["value"].cast("string")
+    txn_id = F.when(F.col("kind") == "forwarded", own).otherwise(
+        F.split_part(packed, F.lit("/"), F.lit(1))
+    )
+    return records.groupBy(txn_id.alias("txn_id")).count()
+
+
+def ledger_s(spark: SparkSession, bronze: Path, ledger: Path) -> float:
+    """Seconds of one run."""
+    settings = LedgerSettings(bronze=str(bronze), root=str(ledger))
+    return timed(lambda: update_ledger(spark, settings))
+
+
+def bare_s(spark: SparkSession, bronze: Path) -> float:
+    """Seconds of the bare scan."""
+    return timed(lambda: bare_scan(spark, bronze).write.format("noop").mode("overwrite").save())
+
+
+def jvm_peak_bytes() -> int:
+    """Peak resident memory of Spark's JVM."""
+    (java,) = [p for p in psutil.Process().children(recursive=True) if "java" in p.name()]
+    status = Path(f"/proc/{java.pid}/status").read_text("ascii")
+    return 1024 * next(
+        int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")
+    )
+
+
+def ledger_figures(
+    spark: SparkSession, folder: Path, *, count: int, increment: int, parts: set[str]
+) -> list[Figure]:
+    """Ledger and verdicts over `count` transactions, and an increment on top of them."""
+    root, figures = folder / "made", []
+    make_bronze(spark, root, first=0, count=count, batch=0)
+    scans = [bare_s(spark, root) for _ in range(3)]
+    runs = [ledger_s(spark, root, folder / f"ledger-{number}") for number in range(2)]
+    print(
+        f"bare scan {', '.join(f'{s:.1f}' for s in scans)} s; ledger {', '.join(f'{s:.1f}' for s in runs)} s",
+        flush=True,
+    )
+    full = runs[-1]
+    peak = jvm_peak_bytes() + psutil.Process().memory_info().rss
+    if "ledger" in parts:
+        figures += [
+            Figure(
+                "ledger and verdicts, of a bare scan",
+                full / statistics.median(scans[1:]),
+                4.0,
+                is_at_most=True,
+            ),
+            Figure("memory", peak / 2**30, 3.0, "GiB", is_at_most=True),
+        ]
+    if "increment" in parts:
+        make_bronze(spark, root, first=count, count=increment, batch=1)
+        took = ledger_s(spark, root, folder / "ledger-1")
+        print(f"increment of {increment:,}: {took:.1f} s", flush=True)
+        figures.append(
+            Figure(f"{increment:,} new, of the full run", took / full, 0.15, is_at_most=True)
+        )
+    return figures
+
+
+def size_figures(spark: SparkSession, folder: Path, page: Path | None) -> list[Figure]:
+    """Seconds against size; the worst growth from one size to the next, of linear."""
+    seconds = []
+    for count in SIZES:
+        root = folder / f"made-{count}"
+        make_bronze(spark, root, first=0, count=count, batch=0)
+        seconds.append(ledger_s(spark, root, folder / f"ledger-{count}"))
+        print(f"{count:>10,} transactions: {seconds[-1]:.1f} s", flush=True)
+    points = list(zip(SIZES, seconds, strict=True))
+    worst = max((b_s / a_s) / (b / a) for (a, a_s), (b, b_s) in pairwise(points))
+    if page is not None:
+        draw(points, page)
+    return [Figure("growth from size to size, of linear", worst, 1.1, is_at_most=True)]
+
+
+def draw(points: list[tuple[int, float]], page: Path) -> None:
+    """The plot and its numbers."""
+    from matplotlib.figure import Figure as Plot
+
+    plot = Plot(figsize=(7, 4), layout="constrained")
+    axes = plot.subplots()
+    millions = [count / 1e6 for count, _ in points]
+    axes.plot(millions, [s for _, s in points], marker="o", label="ledger and verdicts")
+    axes.plot(
+        [0, millions[-1]],
+        [0, points[0][1] / millions[0] * millions[-1]],
+        linestyle=":",
+        label="linear from the first",
+    )
+    axes.set(
+        xlabel="million transactions in bronze", ylabel="seconds", xlim=(0, None), ylim=(0, None)
+    )
+    axes.legend(frameon=False)
+    plot.savefig(page / "spark-size.svg")
+    (page / "spark-size.json").write_text(json.dumps(points) + "\n", "utf-8")
+
+
+def main() -> int:
+    """Measure, and show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", default=["bronze", "ledger", "increment", "size"])
+    parser.add_argument("--count", type=int, default=2_000_000)
+    parser.add_argument("--increment", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=1_000_000, help="transactions in the broker")
+    parser.add_argument("--page", type=Path, help="a folder for the plot of cost against size")
+    given = parser.parse_args()
+    parts, figures = set(given.only), []
+    print(settings_line(), f"local[2], {SETTINGS}")
+    with (
+        scratch_folder() as name,
+        spark_session(master="local[2]", memory="1800m", settings=SETTINGS) as spark,
+    ):
+        folder = Path(name)
+        if parts & {"ledger", "increment"}:
+            figures += ledger_figures(
+                spark, folder, count=given.count, increment=given.increment, parts=parts
+            )
+        if "bronze" in parts:
+            figures += bronze_figures(spark, folder, count=given.records)
+        if "size" in parts:
+            figures += size_figures(spark, folder, given.page)
+    return show_figures(figures)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""Kafka records → rows of bronze, and what half records name. DataFrame → DataFrame. Never: reading, writing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from txlayer.core import codec
+from txlayer_spark import lines
+from txlayer_spark.schemas import TopicKind
+
+SYSTEM_KINDS = (
+    TopicKind.HALF,
+    TopicKind.OP,
+    TopicKind.DOUBT,
+    TopicKind.CHECK,
+    TopicKind.LOCKS,
+)
+"""What the topics of a namespace itself hold."""
+
+
+def system_topics(namespace: str) -> dict[str, TopicKind]:
+    """{topic: what it holds} of a namespace."""
+    return {f"{namespace}.{kind.value}": kind for kind in SYSTEM_KINDS}
+
+
+def kind_column(topic: Column, *, namespace: str) -> Column:
+    """What a topic holds; the topics of another namespace are real topics like any other."""
+    kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(
+        topic.endswith(".replay"), TopicKind.REPLAY.value
+    )
+    for name, held in system_topics(namespace).items():
+        kind = kind.when(topic == name, held.value)
+    return kind.otherwise(TopicKind.FORWARDED.value)
+
+
+def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
+    """One batch of Kafka records → one row each: place, key, value, headers, batch, kind, day (of its timestamp, UTC)."""
+    return raw.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        F.lit(batch).cast("bigint").alias("batch"),
+        kind_column(F.col("topic"), namespace=namespace).alias("kind"),
+        F.to_date("timestamp").alias("day"),
+    )
+
+
+def names(half: DataFrame) -> DataFrame:
+    """Rows of bronze of the half topic → producer_group, real_topic, each pair once."""
+    line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
+    fields = half.select(line.alias("_line")).where(F.col("_line").rlike(lines.HALF))
+    return fields.select(
+        F.split_part("_line", F.lit("|"), F.lit(3)).alias("producer_group"),
+        F.split_part("_line", F.lit("|"), F.lit(4)).alias("real_topic"),
+    ).distinct()
+
+
+def subscription(real_topics: Sequence[str]) -> str:
+    """The pattern of real topics with their dead letters and replays; one that is missing is no error."""
+    quoted = "|".join(rf"\Q{topic}\E" for topic in real_topics)
+    return rf"(?:{quoted})|[A-Za-z0-9._-]+\.(?:{quoted})\.(?:dlq|replay)"

@@ -1,0 +1,194 @@
+"""Where bronze keeps what: which folders of records count, who reads which topics, and how far. Never: a column.
+
+::
+
+    <root>/v1/about.json                             whose records these are
+    <root>/v1/reads/000000000007.json                what is known after the seventh change; the newest counts
+    <root>/v1/checkpoints/<reader>/                  Spark's own
+    <root>/v1/records/folder=<reader>-<first>-<last>/kind=half/day=2026-01-31/*.parquet
+
+A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
+complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from txlayer.errors import UsageError
+from txlayer_spark.folders import Folder
+from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind
+
+SYSTEM_READER = 0
+"""Reads half, op, doubt, check and locks; the others read real topics with their dead letters."""
+READS_KEPT = 20
+_RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
+_COMPLETE = "_SUCCESS"
+
+EndOffsets = Mapping[str, Mapping[str, int]]
+
+
+class BatchFolder(NamedTuple):
+    """A folder of records: the batches `first` to `last` of one reader."""
+
+    reader: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """Its value of the column `folder`."""
+        return f"{self.reader:03d}-{self.first:010d}-{self.last:010d}"
+
+    def covers(self, other: BatchFolder) -> bool:
+        """Whether all of the other's batches are in this one too."""
+        return (
+            self != other
+            and self.reader == other.reader
+            and self.first <= other.first
+            and other.last <= self.last
+        )
+
+
+def parse_folder(name: str) -> BatchFolder | None:
+    """The folder of that name; None for any other thing that lies there."""
+    word, _, numbers = name.partition("=")
+    parts = numbers.split("-")
+    if (
+        word != "folder"
+        or len(parts) != len(BatchFolder._fields)
+        or not all(map(str.isdigit, parts))
+    ):
+        return None
+    return BatchFolder(*map(int, parts))
+
+
+def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
+    """Those that no other one covers: each batch once."""
+    return sorted(f for f in complete if not any(other.covers(f) for other in complete))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One stream: its topics, and how far it came."""
+
+    number: int
+    topics: tuple[str, ...]
+    at_ms: int | None = None
+    """When its ends were taken; None before it has read once."""
+    end_offsets: EndOffsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """What bronze holds and knows."""
+
+    number: int = 0
+    readers: tuple[Reader, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Real topics that half records name, in the order in which they were met; only ever longer."""
+    groups: tuple[str, ...] = ()
+    """Producer groups, likewise."""
+
+    def with_reader(self, changed: Reader) -> ReadState:
+        """The same with a reader added or replaced."""
+        others = [r for r in self.readers if r.number != changed.number]
+        return replace(self, readers=tuple(sorted((*others, changed), key=lambda r: r.number)))
+
+    @property
+    def real_topics(self) -> frozenset[str]:
+        """The real topics that somebody reads."""
+        return frozenset(t for r in self.readers if r.number != SYSTEM_READER for t in r.topics)
+
+    @property
+    def cut_ms(self) -> int | None:
+        """Everything older than this was read, wherever it stands; None when not everything was read once."""
+        times = [r.at_ms for r in self.readers]
+        return None if not times or None in times else min(t for t in times if t is not None)
+
+
+class Catalog:
+    """Bronze under one root, of one namespace."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        """Nothing is read or written yet."""
+        self._spark = spark
+        self.folder = Folder(spark, f"{root.rstrip('/')}/v{SCHEMA_VERSION}")
+
+    def claim(self, namespace: str) -> None:
+        """Make this the bronze of a namespace.
+
+        Raises:
+            UsageError: it is another one's. Nothing was changed.
+        """
+        if not self.folder.has(_ABOUT):
+            self.folder.write_json({"namespace": namespace}, _ABOUT)
+        owner = self.folder.read_json(_ABOUT)["namespace"]
+        if owner != namespace:
+            raise UsageError(
+                f"{self.folder.path} holds the records of namespace {owner!r}, not of {namespace!r}: "
+                "name another folder, or the other namespace"
+            )
+
+    def state(self) -> ReadState:
+        """What is known; that of an empty bronze when nothing was read."""
+        names = self._state_files()
+        if not names:
+            return ReadState()
+        found: dict[str, Any] = self.folder.read_json(_READS, names[-1])
+        readers = tuple(
+            Reader(r["number"], tuple(r["topics"]), r["at_ms"], r["end_offsets"])
+            for r in found["readers"]
+        )
+        return ReadState(found["number"], readers, tuple(found["topics"]), tuple(found["groups"]))
+
+    def store(self, state: ReadState) -> ReadState:
+        """Put a newer state in place; what it was given back with its number."""
+        numbered = replace(state, number=state.number + 1)
+        self.folder.write_json(asdict(numbered), _READS, f"{numbered.number:012d}.json")
+        for name in self._state_files()[:-READS_KEPT]:
+            self.folder.remove(_READS, name)
+        return numbered
+
+    def _state_files(self) -> list[str]:
+        return [n for n in self.folder.names(_READS) if n.endswith(".json") and n[0] != "_"]
+
+    def checkpoint(self, reader: int) -> str:
+        """Where a reader's stream keeps its progress."""
+        return self.folder.at(_CHECKPOINTS, f"{reader:03d}")
+
+    def path_of(self, folder: BatchFolder) -> str:
+        """Where a folder's records are written."""
+        return self.folder.at(_RECORDS, f"folder={folder.name}")
+
+    def remove(self, folder: BatchFolder) -> None:
+        """End a folder."""
+        self.folder.remove(_RECORDS, f"folder={folder.name}")
+
+    def complete(self) -> list[BatchFolder]:
+        """All folders that were written to their end, also covered ones."""
+        names = self.folder.names(_RECORDS)
+        found = [(name, parse_folder(name)) for name in names]
+        return [f for name, f in found if f and self.folder.has(_RECORDS, name, _COMPLETE)]
+
+    def records(
+        self, folders: Sequence[BatchFolder], *, kinds: Sequence[TopicKind] = ()
+    ) -> DataFrame:
+        """The records of those folders, of some kinds or of all; one row per record, the columns of `BRONZE`."""
+        paths = [self.path_of(folder) for folder in folders]
+        if not paths:
+            nothing = (F.lit(None).cast(f.dataType).alias(f.name) for f in BRONZE)
+            return self._spark.range(0).select(*nothing)
+        read = (
+            self._spark.read.schema(BRONZE)
+            .option("basePath", self.folder.at(_RECORDS))
+            .parquet(*paths)
+        )
+        if kinds:
+            read = read.where(F.col("kind").isin(*(kind.value for kind in kinds)))
+        return read

@@ -1,0 +1,1 @@
+"""One job per file: arguments → read → transforms → write. Never: column logic."""

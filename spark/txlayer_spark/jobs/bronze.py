@@ -1,0 +1,132 @@
+"""Topics of a namespace and its real topics → bronze: raw records as Parquet, each exactly once, and only what is new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from txlayer_spark.bronze import names, subscription, system_topics, to_bronze
+from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, ReadState, effective
+from txlayer_spark.schemas import TopicKind
+from txlayer_spark.session import source_options
+
+_WRITERS_AT_ONCE = 64
+"""Files that a task has open: with enough of them nothing is sorted before it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BronzeSettings:
+    """Where from and where to."""
+
+    root: str
+    namespace: str
+    bootstrap_servers: str
+    topics: tuple[str, ...] = ()
+    """Real topics; without any, those that half records name."""
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of Kafka's Java client."""
+    batch_offsets_max: int = 4_000_000
+    """Offsets of one batch: bounds what a killed job reads again, and the memory of its tasks."""
+
+
+def read_new(
+    spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[[], int]
+) -> ReadState:
+    """Bring bronze up to what the topics hold now; what became known.
+
+    Killed at any point and called again, it goes on, and no record is there twice.
+
+    Raises:
+        UsageError: the folder holds another namespace's records. Nothing was read.
+    """
+    catalog = Catalog(spark, settings.root)
+    catalog.claim(settings.namespace)
+    state = catalog.state()
+    if not state.readers:
+        system = Reader(SYSTEM_READER, tuple(system_topics(settings.namespace)))
+        state = catalog.store(state.with_reader(system))
+    state = _with_topics(catalog, state, settings.topics)
+    # Real topics first: of whatever is visible in them, half and op records are then read too.
+    for reader in sorted(state.readers, key=lambda r: -r.number):
+        state = _read(spark, catalog, settings, state, reader, now_ms)
+    known = len(state.readers)
+    if not settings.topics:
+        state = _with_topics(catalog, state, state.topics)
+    if len(state.readers) > known:
+        for reader in (state.readers[-1], state.readers[SYSTEM_READER]):
+            state = _read(spark, catalog, settings, state, reader, now_ms)
+    return catalog.store(state)
+
+
+def _with_topics(catalog: Catalog, state: ReadState, topics: Sequence[str]) -> ReadState:
+    """The state with a further reader for those real topics that nobody reads yet."""
+    missing = sorted(set(topics) - state.real_topics)
+    if not missing:
+        return state
+    # Known before it reads: after a kill the same reader goes on with the same topics.
+    added = Reader(max(r.number for r in state.readers) + 1, tuple(missing))
+    return catalog.store(state.with_reader(added))
+
+
+def _read(  # the parts of a job
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: BronzeSettings,
+    state: ReadState,
+    reader: Reader,
+    now_ms: Callable[[], int],
+) -> ReadState:
+    """Drain one reader to the ends that its topics have now."""
+    started_ms = now_ms()
+    stream = spark.readStream.format("kafka").options(**_source(settings, reader))
+    written: list[BatchFolder] = []
+
+    def write(records: DataFrame, batch: int) -> None:
+        folder = BatchFolder(reader.number, batch, batch)
+        rows = to_bronze(records, namespace=settings.namespace, batch=batch)
+        rows.write.mode("overwrite").partitionBy("kind", "day").parquet(catalog.path_of(folder))
+        written.append(folder)
+
+    writers = "spark.sql.maxConcurrentOutputFileWriters"
+    spark.conf.set(writers, _WRITERS_AT_ONCE)
+    query = (
+        stream.load()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", catalog.checkpoint(reader.number))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    progress = query.lastProgress
+    found = progress.sources[0].endOffset if progress is not None else None
+    ends = json.loads(found) if found else reader.end_offsets
+    state = state.with_reader(replace(reader, at_ms=started_ms, end_offsets=ends))
+    return _with_names(catalog, state, written) if reader.number == SYSTEM_READER else state
+
+
+def _source(settings: BronzeSettings, reader: Reader) -> dict[str, str]:
+    options = source_options(
+        bootstrap_servers=settings.bootstrap_servers,
+        topics=reader.topics,
+        kafka_options=settings.kafka_options,
+    )
+    if reader.number != SYSTEM_READER:
+        # A half record may name a topic that is not there; dead letters come when a consumer has some.
+        del options["subscribe"]
+        options["subscribePattern"] = subscription(reader.topics)
+    return {
+        **options,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(settings.batch_offsets_max),
+    }
+
+
+def _with_names(catalog: Catalog, state: ReadState, written: list[BatchFolder]) -> ReadState:
+    """The state with the groups and topics that new half records name."""
+    rows = names(catalog.records(effective(written), kinds=[TopicKind.HALF])).collect()
+    groups = sorted({row.producer_group for row in rows} - set(state.groups))
+    topics = sorted({row.real_topic for row in rows} - set(state.topics))
+    return replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))

@@ -1,0 +1,337 @@
+"""Raw Kafka records → typed columns, one function per kind of topic. Native functions only; a broken record is a row with
+`error`, never a failed job.
+
+A row's columns stand in schemas.py, the forms of our lines in lines.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from txlayer.core import codec
+from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.messages import OrderMode, Resolution
+from txlayer_spark import lines, schemas
+from txlayer_spark.schemas import SCHEMAS, TopicKind
+
+_PLACE = ("topic", "partition", "offset", "timestamp")
+_OPTION_COLUMNS = ("immunity_ms", "target_partition", "target_timestamp_ms", "key_murmur")
+_OPTION_LETTERS = ("i", "n", "t", "m")
+
+
+def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
+    """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it.
+
+    A kind without a form of its own gives place, key, value and the user's headers.
+    """
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        return raw.select(
+            *_PLACE, "key", "value", lines.of_user(F.col("headers")).alias("headers")
+        ).to(schemas.RAW)
+    return decode(raw).to(SCHEMAS[kind])
+
+
+def _half(raw: DataFrame) -> DataFrame:
+    located = raw.select(
+        *_PLACE,
+        "key",
+        "value",
+        lines.of_user(F.col("headers")).alias("headers"),
+        lines.text(lines.header(F.col("headers"), codec.HALF_HEADER)).alias("_line"),
+    )
+    return _with_half_columns(located).select(*(field.name for field in schemas.HALF))
+
+
+def _with_half_columns(located: DataFrame) -> DataFrame:
+    """`_line`, the header `txl`, → what it says, and `error`."""
+    part, born, options = F.get("_f", F.lit(4)), F.get("_f", F.lit(5)), F.get("_f", F.lit(6))
+    numbers = {
+        "index": lines.whole(F.split_part(part, F.lit("/"), F.lit(1))),
+        "count": lines.whole(F.split_part(part, F.lit("/"), F.lit(2))),
+        "born_ms": lines.whole(born),
+    }
+    given = {
+        name: lines.option(options, letter)
+        for name, letter in zip(_OPTION_COLUMNS, _OPTION_LETTERS, strict=True)
+    }
+    order = lines.option(options, "o", "[^,]*")
+    prepare, commit = OrderMode.PREPARE.value, OrderMode.COMMIT.value
+    decoded = (
+        located.withColumn("_form", F.col("_line").rlike(lines.HALF))
+        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
+        .withColumns(
+            {
+                "txn_id": lines.txn_id_of(F.get("_f", F.lit(1))),
+                "nonce": lines.nonce_of(F.get("_f", F.lit(1))),
+                "producer_group": F.get("_f", F.lit(2)),
+                "real_topic": F.get("_f", F.lit(3)),
+                **numbers,
+                "key_hash": lines.key_hash_option(options),
+                "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
+                **{name: lines.whole(found) for name, found in given.items()},
+                "_options_fit": _all(
+                    [found.isNull() | lines.whole(found).isNotNull() for found in given.values()]
+                ),
+            }
+        )
+    )
+    is_good = (
+        F.col("_form")
+        & F.col("born_ms").isNotNull()
+        & (F.col("index") < F.col("count"))
+        & F.col("_options_fit")
+        & lines.is_partition(F.col("target_partition"))
+    )
+    return _judged(decoded, is_good, "half header", columns=_HALF_COLUMNS)
+
+
+_HALF_COLUMNS = (
+    "txn_id", "nonce", "producer_group", "real_topic", "index", "count", "born_ms", "key_hash", "order",
+    *_OPTION_COLUMNS,
+)  # fmt: skip
+
+
+def _op(raw: DataFrame) -> DataFrame:
+    # What is not ASCII as a whole is no op record: nobody knows where its lines end.
+    value = lines.text(F.col("value"))
+    found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
+    exploded = raw.select(*_PLACE, F.posexplode_outer(found).alias("line", "_line"))
+    exploded = exploded.withColumn("line", F.coalesce("line", F.lit(0)))
+    letter = F.get("_f", F.lit(1))
+    check = F.get("_f", F.lit(7))
+    names = [F.lit(word) for r in Resolution for word in (r.value, r.name)]
+    decoded = (
+        exploded.withColumn("_form", F.col("_line").rlike(lines.OP))
+        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
+        .withColumns(
+            {
+                "is_abandon": letter == "A",
+                "resolution": F.when(letter == "A", Resolution.ROLLBACK.name).otherwise(
+                    F.try_element_at(F.create_map(*names), letter)
+                ),
+                "txn_id": lines.txn_id_of(F.get("_f", F.lit(2))),
+                "nonce": lines.nonce_of(F.get("_f", F.lit(2))),
+                "producer_group": F.get("_f", F.lit(3)),
+                "last_offset": lines.whole(F.get("_f", F.lit(4))),
+                "born_ms": lines.whole(F.get("_f", F.lit(5))),
+                "source": F.get("_f", F.lit(6)),
+                "check_number": lines.whole(F.when(check != "", check)),
+                "reason": lines.unquoted(F.get("_f", F.lit(8))),
+            }
+        )
+    )
+    is_good = (
+        F.col("_form")
+        & F.col("last_offset").isNotNull()
+        & F.col("born_ms").isNotNull()
+        & ((check == "") | F.col("check_number").isNotNull())
+    )
+    return _judged(decoded, is_good, "op line", columns=_own(schemas.OP, beside=("line",)))
+
+
+def _check(raw: DataFrame) -> DataFrame:
+    located = raw.select(*_PLACE, lines.text(F.col("value")).alias("_line"))
+    key = F.get("_f", F.lit(2))
+    numbers = {"half_partition": 4, "last_offset": 5, "born_ms": 6, "number": 7}
+    decoded = (
+        located.withColumn("_form", F.col("_line").rlike(lines.CHECK))
+        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
+        .withColumns(
+            {
+                "kind": F.get("_f", F.lit(1)),
+                "txn_id": F.when(key != "", lines.txn_id_of(key)),
+                "nonce": F.when(key != "", lines.nonce_of(key)),
+                "producer_group": F.get("_f", F.lit(3)),
+                **{name: lines.whole(F.get("_f", F.lit(at))) for name, at in numbers.items()},
+                "text": lines.unquoted(F.get("_f", F.lit(8))),
+            }
+        )
+    )
+    is_good = (
+        F.col("_form")
+        & _all([F.col(name).isNotNull() for name in numbers])
+        & (F.col("half_partition") <= PARTITION_MAX)
+    )
+    return _judged(decoded, is_good, "check", columns=_own(schemas.CHECK))
+
+
+def _doubt(raw: DataFrame) -> DataFrame:
+    name = lines.text(F.col("key"))
+    record = (
+        F.when(name.rlike(lines.KEPT_ASIDE_KEY), "kept_aside")
+        .when(name.rlike(lines.SUMMARY_KEY), "summary")
+        .when(name.rlike(lines.CONTENT_KEY), "content")
+    )
+    headers = F.col("headers")
+    is_content, is_summary = F.col("record") == "content", F.col("record") == "summary"
+    is_held = is_content | (F.col("record") == "kept_aside")
+    is_null = F.exists("headers", lambda each: each["key"] == codec.NULL_HEADER)
+    key = F.split(name, "/")
+    content_line = lines.text(lines.header(headers, codec.HALF_HEADER))
+    located = raw.withColumn("record", record).withColumn(
+        "is_tombstone", F.isnull("value") & F.col("record").isNotNull()
+    )
+    located = located.select(
+        *_PLACE,
+        "record",
+        "is_tombstone",
+        F.when(is_held, lines.header(headers, codec.KEY_HEADER)).alias("key"),
+        F.when(is_held & ~F.coalesce(is_null, F.lit(False)), F.col("value")).alias("value"),
+        F.when(is_held, lines.of_user(headers)).alias("headers"),
+        F.when(is_content & ~F.col("is_tombstone"), content_line).alias("_line"),
+        F.when(is_summary, lines.text(F.col("value"))).alias("_summary"),
+        F.get(key, F.lit(0)).alias("_id"),
+        F.get(key, F.lit(1)).alias("_nonce"),
+        lines.whole(F.get(key, F.lit(2))).alias("_index"),
+        _kept_aside(key, lines.text(lines.header(headers, codec.WHY_HEADER))).alias("kept_aside"),
+    )
+    summarised = _with_summary(located)
+    decoded = _with_half_columns(summarised)
+    is_end = F.col("is_tombstone")
+    is_wrong_content = is_content & ~is_end & (F.col("error").isNotNull() | F.isnull("_index"))
+    is_wrong_summary = is_summary & ~is_end & F.isnull("summary")
+    error = (
+        F.when(F.col("record").isNull(), F.lit("doubt: unknown key"))
+        .when(is_wrong_content, F.lit("doubt content: out of form"))
+        .when(is_wrong_summary, F.lit("doubt summary: out of form"))
+    )
+    is_ours = is_content | is_summary
+    return decoded.withColumns(
+        {
+            "error": error,
+            "kept_aside": F.when(F.col("record") == "kept_aside", F.col("kept_aside")),
+            "txn_id": F.when(is_ours, F.col("_id")),
+            "nonce": F.when(is_ours, F.col("_nonce")),
+            "index": F.when(is_content, F.col("_index")),
+        }
+    ).select(*(field.name for field in schemas.DOUBT))
+
+
+def _kept_aside(key: Column, why: Column) -> Column:
+    place = F.get(key, F.lit(3))
+    return F.struct(
+        F.get(key, F.lit(1)).alias("origin_topic"),
+        lines.whole(F.get(key, F.lit(2))).alias("origin_partition"),
+        lines.whole(F.split_part(place, F.lit(":"), F.lit(1))).alias("origin_offset"),
+        lines.whole(F.split_part(place, F.lit(":"), F.lit(2))).alias("origin_line"),
+        F.split_part(why, F.lit(" "), F.lit(1)).alias("reason"),
+        F.regexp_extract(why, r"(?s)\A[^ ]* ?(.*)\z", 1).alias("why"),
+    )
+
+
+def _with_summary(located: DataFrame) -> DataFrame:
+    def field(number: int) -> Column:
+        return F.get("_s", F.lit(number))
+
+    def part(number: int, separator: str, at: int) -> Column:
+        return lines.whole(F.split_part(field(number), F.lit(separator), F.lit(at)))
+
+    last = F.transform(F.split(field(5), r"\+"), lines.whole)
+    required = {
+        "first_offset": lines.whole(field(4)), "last_offset": F.get(last, F.lit(0)),
+        "seen": lines.whole(field(6)), "count": lines.whole(field(7)), "appended_ms": lines.whole(field(8)),
+        "born_ms": lines.whole(field(9)), "moved_ms": lines.whole(field(14)), "checked_count": part(16, "/", 1),
+        "answered_count": part(16, "/", 2), "asked_ms": part(16, "/", 3), "answered_number": part(16, "/", 4),
+    }  # fmt: skip
+    columns = {
+        "state": field(1), "reason": field(2), "producer_group": field(3),
+        "twin_offsets": F.slice(last, F.lit(2), F.size(last)), "key_hash": _set(field(10)),
+        "order": field(11), "immunity_ms": lines.whole(_set(field(12))), "decided_offset": part(13, ":", 1),
+        "decided_line": part(13, ":", 2),
+        "topics": F.when(field(15) == "", F.array()).otherwise(F.split(field(15), ",")), **required,
+    }  # fmt: skip
+    ordered = [columns[f.name].alias(f.name) for f in schemas.SUMMARY]
+    is_good = _all([column.isNotNull() for column in required.values()])
+    return (
+        located.withColumn(
+            "_s",
+            F.when(F.col("_summary").rlike(lines.SUMMARY), lines.fields(F.col("_summary"))),
+        )
+        .withColumn("summary", F.when(F.isnotnull("_s") & is_good, F.struct(*ordered)))
+        .drop("_s", "_summary")
+    )
+
+
+def _set(field: Column) -> Column:
+    return F.when(field != "", field)
+
+
+def _forwarded(raw: DataFrame) -> DataFrame:
+    headers = F.col("headers")
+    located = raw.select(
+        *_PLACE,
+        "key",
+        "value",
+        lines.of_user(headers).alias("headers"),
+        lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
+        lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
+    )
+    where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
+    numbers = {
+        "half_partition": F.split_part(where, F.lit(":"), F.lit(1)),
+        "half_offset": F.split_part(where, F.lit(":"), F.lit(2)),
+        "index": F.split_part(part, F.lit("/"), F.lit(1)),
+        "count": F.split_part(part, F.lit("/"), F.lit(2)),
+        "born_ms": F.get("_f", F.lit(2)),
+    }
+    decoded = (
+        located.withColumn("_form", F.col("_line").rlike(lines.ORIGIN))
+        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
+        .withColumn("txn_id", F.col("_id"))
+        .withColumns({name: lines.whole(field) for name, field in numbers.items()})
+    )
+    is_good = (
+        F.col("_form")
+        & _all([F.col(name).isNotNull() for name in numbers])
+        & F.col("txn_id").rlike(r"\A[!-.0-{}~]{1,128}\z")
+    )
+    columns = ("txn_id", *numbers)
+    judged = _judged(decoded, is_good, "forwarded", columns=columns)
+    # Neither header: somebody else's record, which is no fault.
+    is_foreign = F.isnull("_id") & F.isnull("_line")
+    return judged.withColumn("error", F.when(~is_foreign, F.col("error"))).select(
+        *(field.name for field in schemas.FORWARDED)
+    )
+
+
+def _judged(decoded: DataFrame, is_good: Column, what: str, *, columns: Sequence[str]) -> DataFrame:
+    """`error` says why a record is none of ours; then the columns are null, so that nobody trusts half of one."""
+    line = F.col("_line")
+    version = F.split_part(line, F.lit("|"), F.lit(1))
+    error = (
+        F.when(F.coalesce(is_good, F.lit(False)), F.lit(None).cast("string"))
+        .when(line.isNull(), F.lit(f"{what}: missing, or not ASCII"))
+        .when(
+            version != VERSION,
+            F.concat(F.lit(f"{what}: unknown version "), F.left(version, F.lit(20))),
+        )
+        .otherwise(F.lit(f"{what}: out of form"))
+    )
+    judged = decoded.withColumn("error", error)
+    return judged.withColumns({name: F.when(F.isnull("error"), F.col(name)) for name in columns})
+
+
+def _all(conditions: Sequence[Column]) -> Column:
+    result = F.lit(True)
+    for condition in conditions:
+        result = result & condition
+    return result
+
+
+def _own(schema: StructType, *, beside: Sequence[str] = ()) -> list[str]:
+    """The columns of ours in a row: not its place, not its error, not those that a broken record has too."""
+    return [f.name for f in schema if f.name not in {*_PLACE, "error", *beside}]
+
+
+_DECODERS: dict[TopicKind, Callable[[DataFrame], DataFrame]] = {
+    TopicKind.HALF: _half,
+    TopicKind.OP: _op,
+    TopicKind.CHECK: _check,
+    TopicKind.DOUBT: _doubt,
+    TopicKind.FORWARDED: _forwarded,
+}

@@ -1,0 +1,153 @@
+"""Which topic holds what, and the columns that reading it gives. Never: how they are read (parse.py)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+SCHEMA_VERSION = 1
+"""Part of every path of ours: files of another form are never mixed."""
+
+
+class TopicKind(Enum):
+    """What a topic holds."""
+
+    HALF = "half"  #: half messages
+    OP = "op"  #: resolutions
+    DOUBT = "doubt"  #: in-doubt, held and parked transactions
+    CHECK = "check"  #: check-backs and limits
+    LOCKS = "locks"  #: lock claims
+    DLQ = "dlq"  #: dead letters
+    REPLAY = "replay"  #: requests to replay
+    FORWARDED = "forwarded"  #: messages on a real topic
+
+
+def kind_of(topic: str) -> TopicKind:
+    """What a topic holds, by its name: a system topic says it in its last part, any other is a real one."""
+    suffix = topic.rpartition(".")[2] if "." in topic else ""
+    try:
+        return TopicKind(suffix)
+    except ValueError:
+        return TopicKind.FORWARDED
+
+
+def _struct(*columns: StructField) -> StructType:
+    return StructType(list(columns))
+
+
+def _columns(**types: object) -> tuple[StructField, ...]:
+    return tuple(StructField(name, kind) for name, kind in types.items())  # type: ignore[arg-type]  # StructField's own check
+
+
+TEXT, NUMBER, BYTES = StringType(), LongType(), BinaryType()
+HEADERS = ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
+
+PLACE = _columns(topic=TEXT, partition=IntegerType(), offset=NUMBER, timestamp=TimestampType())
+"""Where a record stands, and since when: the first columns of everything that is read."""
+USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)
+"""What belongs to the user, without our headers."""
+ERROR = StructField("error", TEXT)
+"""Null, or why the columns of ours are: the record is not of our form."""
+_TRANSACTION = _columns(txn_id=TEXT, nonce=TEXT)
+_HALF = (
+    *_TRANSACTION,
+    *_columns(
+        producer_group=TEXT, real_topic=TEXT, index=NUMBER, count=NUMBER, born_ms=NUMBER,
+        key_hash=TEXT, order=TEXT, immunity_ms=NUMBER, target_partition=NUMBER, target_timestamp_ms=NUMBER,
+        key_murmur=NUMBER,
+    ),
+)  # fmt: skip
+
+HALF = _struct(*PLACE, *USER, *_HALF, ERROR)
+"""One row per half message."""
+
+OP = _struct(
+    *PLACE,
+    *_columns(line=IntegerType(), resolution=TEXT),
+    *_TRANSACTION,
+    *_columns(
+        producer_group=TEXT, last_offset=NUMBER, born_ms=NUMBER, source=TEXT, check_number=NUMBER,
+        is_abandon=BooleanType(), reason=TEXT,
+    ),
+    ERROR,
+)  # fmt: skip
+"""One row per line of an op record."""
+
+CHECK = _struct(
+    *PLACE,
+    *_columns(kind=TEXT),
+    *_TRANSACTION,
+    *_columns(
+        producer_group=TEXT, half_partition=NUMBER, last_offset=NUMBER, born_ms=NUMBER, number=NUMBER, text=TEXT
+    ),
+    ERROR,
+)  # fmt: skip
+"""One row per check-back, limit or refusal."""
+
+SUMMARY = _struct(
+    *_columns(
+        state=TEXT, reason=TEXT, producer_group=TEXT, first_offset=NUMBER, last_offset=NUMBER,
+        twin_offsets=ArrayType(NUMBER), seen=NUMBER, count=NUMBER, appended_ms=NUMBER, born_ms=NUMBER, key_hash=TEXT,
+        order=TEXT, immunity_ms=NUMBER, decided_offset=NUMBER, decided_line=NUMBER, moved_ms=NUMBER,
+        topics=ArrayType(TEXT), checked_count=NUMBER, answered_count=NUMBER, asked_ms=NUMBER, answered_number=NUMBER,
+    )
+)  # fmt: skip
+KEPT_ASIDE = _struct(
+    *_columns(
+        origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER, origin_line=NUMBER, reason=TEXT, why=TEXT
+    )
+)  # fmt: skip
+DOUBT = _struct(
+    *PLACE,
+    *USER,
+    *_columns(record=TEXT, is_tombstone=BooleanType()),
+    *_HALF,
+    *_columns(summary=SUMMARY, kept_aside=KEPT_ASIDE),
+    ERROR,
+)
+"""One row per record; `record` is summary, content or kept_aside, and says which columns are set."""
+
+FORWARDED = _struct(
+    *PLACE,
+    *USER,
+    *_columns(
+        txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER
+    ),
+    ERROR,
+)  # fmt: skip
+"""One row per record of a real topic; the columns of ours are null where somebody else wrote it."""
+
+RAW = _struct(*PLACE, *USER)
+"""A topic whose records are read as they are."""
+
+SCHEMAS = {
+    TopicKind.HALF: HALF,
+    TopicKind.OP: OP,
+    TopicKind.CHECK: CHECK,
+    TopicKind.DOUBT: DOUBT,
+    TopicKind.FORWARDED: FORWARDED,
+}
+
+BRONZE = _struct(
+    *PLACE,
+    *USER,
+    *_columns(
+        batch=NUMBER,  # of its reader
+        folder=TEXT,  # partition columns from here on
+        kind=TEXT,
+        day=DateType(),
+    ),
+)
+"""One row per record of Kafka, as it was found: key, value and headers with ours among them."""

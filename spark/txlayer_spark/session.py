@@ -1,0 +1,80 @@
+"""The SparkSession of our jobs, and the options of every Kafka read. Never: a column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+LOCAL_SETTINGS: Mapping[str, str] = {
+    # Other machines have no business with a local driver; without it Spark looks for a public address.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+"""A driver and its executors in one process of this machine."""
+
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # A stopped broker must not keep `stop()` waiting for ever (KAFKA-1894).
+    "spark.sql.streaming.stopTimeout": "30s",
+    # Rows are decoded by many small expressions; what Spark infers from them costs minutes and finds nothing.
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+"""Settings of every session of ours; the user's own win."""
+
+
+def build_session(
+    *,
+    name: str,
+    master: str | None,
+    jars: Sequence[Path] = (),
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process; a second call gives the first one's session.
+
+    `master` None leaves it to `spark-submit`, which has brought its own jars and settings.
+    """
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    wanted = dict(SETTINGS)
+    if master is not None and master.startswith("local"):
+        wanted.update(LOCAL_SETTINGS)
+    if jars:
+        wanted["spark.jars"] = ",".join(str(jar) for jar in jars)
+    wanted.update(settings or {})
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def source_options(
+    *,
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    kafka_options: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Options of `format("kafka")` for one read of several topics.
+
+    `kafka_options` are settings of Kafka's Java client without their prefix (`security.protocol`, `sasl.jaas.config`, …).
+    """
+    ours = {
+        "subscribe": ",".join(topics),
+        "includeHeaders": "true",
+        # The log was shortened under the reader: an error, because what is missing cannot be judged.
+        "failOnDataLoss": "true",
+        "kafka.bootstrap.servers": bootstrap_servers,
+        # Aborted records are no records: without this an audit would count what never happened.
+        "kafka.isolation.level": "read_committed",
+        # The connector asks for a partition's ends once per poll: few large polls.
+        "kafka.max.poll.records": "20000",
+        "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
+        "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    }
+    given = {f"kafka.{name}": value for name, value in (kafka_options or {}).items()}
+    return {**given, **ours}

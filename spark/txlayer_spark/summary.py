@@ -1,0 +1,163 @@
+"""The ledger → the few numbers that a report shows. Every result is small, whatever the ledger's size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from txlayer_spark.schemas import TopicKind
+from txlayer_spark.verdicts import SEVERITIES, Severity
+
+BUCKETS_MAX = 120
+"""Points of a curve: more are not told apart on a page."""
+FINDINGS_MAX = 500
+"""Findings that a page lists, the worst first; JSON says how many there are, the ledger has them all."""
+HOT_MAX = 15
+AGES_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000)
+"""Ends of the classes of age: a minute, ten, an hour, six, a day, three."""
+STAGES = ("decide_ms", "forward_ms", "total_ms")
+PERCENTILES = (0.5, 0.95, 0.99)
+_STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a report shows; `JSON` but for its times, which are ISO 8601."""
+
+    namespace: str
+    cut_ms: int
+    verdicts: dict[str, int]
+    step_s: int
+    curve: list[dict[str, Any]]
+    """Per step: stored, committed, rolled back, messages visible, and percentiles of each stage."""
+    ages: list[dict[str, Any]]
+    checks: list[dict[str, Any]]
+    """Transactions by the number of check-backs, with who decided them."""
+    hot_keys: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
+    dead_letters: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
+    finding_count: int
+
+
+def summarise(ledger: DataFrame, bronze: DataFrame, *, namespace: str, cut_ms: int) -> Summary:
+    """The numbers of a ledger and of the dead letters in bronze."""
+    verdicts = {row.verdict: row.n for row in _count(ledger, "verdict").collect()}
+    step_s = _step_s(ledger)
+    bad = ledger.where(F.col("verdict").isin(*_not_good()))
+    return Summary(
+        namespace=namespace,
+        cut_ms=cut_ms,
+        verdicts=verdicts,
+        step_s=step_s,
+        curve=_rows(_curve(ledger, step_s)),
+        ages=_ages(ledger, cut_ms),
+        checks=_rows(
+            _count(
+                ledger.withColumn("checked", F.least("checked_count", F.lit(3))),
+                "checked",
+                "decided_by",
+            ).orderBy("checked", "decided_by")
+        ),
+        hot_keys=_rows(
+            _count(ledger.where(F.isnotnull("key_hash")), "key_hash").orderBy(F.desc("n"), "key_hash").limit(HOT_MAX)
+        ),
+        partitions=_rows(_count(ledger, "half_partition").orderBy("half_partition")),
+        dead_letters=_rows(
+            _count(bronze.where(F.col("kind").isin(TopicKind.DLQ.value, TopicKind.REPLAY.value)), "topic", "kind")
+            .orderBy("topic")
+        ),
+        findings=_rows(_findings(bad)),
+        finding_count=sum(n for verdict, n in verdicts.items() if verdict in _not_good()),
+    )  # fmt: skip
+
+
+def _not_good() -> list[str]:
+    return [name for name, severity in SEVERITIES.items() if severity is not Severity.GOOD]
+
+
+def _count(frame: DataFrame, *by: str) -> DataFrame:
+    return frame.groupBy(*by).agg(F.count("*").alias("n"))
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows with times in UTC: Spark gives them in the time of this machine, and does not say so."""
+    return [
+        {
+            name: value.astimezone(UTC) if isinstance(value, datetime) else value
+            for name, value in row.asDict(recursive=True).items()
+        }
+        for row in frame.collect()
+    ]
+
+
+def _step_s(ledger: DataFrame) -> int:
+    span = ledger.agg(
+        (F.max(F.unix_seconds("stored_at")) - F.min(F.unix_seconds("stored_at"))).alias("s")
+    ).head()
+    seconds = (span.s if span is not None else None) or 0
+    return next((step for step in _STEPS_S if seconds <= step * BUCKETS_MAX), _STEPS_S[-1])
+
+
+def _curve(ledger: DataFrame, step_s: int) -> DataFrame:
+    begin = F.timestamp_seconds(F.floor(F.unix_seconds("stored_at") / step_s) * step_s)
+    committed = F.col("resolution") == "COMMIT"
+    stages = [
+        F.percentile_approx(F.greatest(F.col(stage), F.lit(0)), list(PERCENTILES), 1000).alias(
+            stage
+        )
+        for stage in STAGES
+    ]
+    return (
+        ledger.where(F.isnotnull("stored_at"))
+        .groupBy(begin.alias("at"))
+        .agg(
+            F.count("*").alias("stored"),
+            F.count_if(committed).alias("committed"),
+            F.count_if(F.col("resolution") == "ROLLBACK").alias("rolled_back"),
+            F.sum("visible_count").alias("visible"),
+            *stages,
+        )
+        .orderBy("at")
+    )
+
+
+def _ages(ledger: DataFrame, cut_ms: int) -> list[dict[str, Any]]:
+    waiting = ledger.where(F.col("verdict").isin("open", "overdue", "parked"))
+    age = F.lit(cut_ms) - F.unix_millis(F.coalesce("stored_at", "born_at"))
+    found = {
+        (row.verdict, row.age): row.n
+        for row in _count(waiting.select("verdict", _class(age, AGES_MS).alias("age")), "verdict", "age").collect()
+    }  # fmt: skip
+    return [
+        {"age": number, "verdict": verdict, "n": found.get((verdict, number), 0)}
+        for number in range(len(AGES_MS) + 1)
+        for verdict in ("open", "overdue", "parked")
+    ]
+
+
+def _class(value: Column, ends: Sequence[int]) -> Column:
+    chosen = F.when(value <= ends[0], 0)
+    for number, end in enumerate(ends[1:], start=1):
+        chosen = chosen.when(value <= end, number)
+    return chosen.otherwise(len(ends))
+
+
+def _findings(bad: DataFrame) -> DataFrame:
+    rank = F.when(
+        F.col("verdict").isin(*(n for n, s in SEVERITIES.items() if s is Severity.FAULT)), 0
+    ).otherwise(1)
+    return (
+        bad.select(
+            "verdict", "txn_id", "nonce", "producer_group", "topics", "half_partition", "first_offset", "last_offset",
+            "decided_offset", "decided_line", "visible_topics", "visible_partition", "visible_offset", "visible_count",
+            "message_count", "stored_at", "decided_at", "forwarded_at", "doubt_reason",
+        )
+        .orderBy(rank, "verdict", "stored_at", "txn_id")
+        .limit(FINDINGS_MAX)
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""What Spark is started with: the connector of its own version, and a Java that accepts its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.connector import (
+    VECTOR_MODULE,
+    check_version,
+    has_vector_module,
+    installed_pyspark,
+    own_jars,
+    prepare_connector,
+    write_launcher,
+)
+from txlayer.adapters.kafka.local.jars import CONNECTOR, read_lock, verify
+from txlayer.adapters.kafka.local.java import bundled_java
+from txlayer.errors import ConfigError
+
+
+def test_the_locked_connector_is_that_of_the_locked_pyspark() -> None:
+    lock = read_lock(CONNECTOR)
+
+    assert installed_pyspark() == lock.version
+    assert 4 == len(lock.jars)
+    assert {64} == {len(jar.sha256) for jar in lock.jars}
+    assert lock.folder_name.startswith(f"spark-kafka-{lock.version}-")
+
+
+@pytest.mark.kafka
+def test_the_connector_is_fetched_and_verified(local_config: LocalConfig) -> None:
+    runtime = prepare_connector(local_config)
+
+    lock = read_lock(CONNECTOR)
+    verify(runtime.jars[0].parent, lock.jars)
+    assert [jar.file_name for jar in lock.jars] == [path.name for path in runtime.jars]
+    assert (runtime.java_home / "bin" / "java").exists()
+
+
+def test_a_spark_whose_connector_is_not_locked_names_both_ways_out() -> None:
+    with pytest.raises(ConfigError, match=r"pyspark 4\.0\.0 alone.*TXLAYER_SPARK_JARS"):
+        check_version("4.1.2", read_lock(CONNECTOR))
+
+
+def test_own_jars_must_be_jars_with_the_connector_among_them(tmp_path: Path) -> None:
+    jar = tmp_path / f"{CONNECTOR.artifact}-4.1.2.jar"
+    other = tmp_path / "other.jar"
+    page = tmp_path / "page.jar"
+    jar.write_bytes(b"PK\3\4")
+    other.write_bytes(b"PK\3\4")
+    page.write_bytes(b"<html>")
+
+    assert (jar, other) == own_jars((str(jar), f" {other}"))
+    for paths, why in (
+        ((str(tmp_path / "absent.jar"),), "cannot be read"),
+        ((str(jar), str(page)), "no jar"),
+        ((str(other),), "none of them"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            own_jars(paths)
+
+
+@pytest.mark.kafka
+def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
+    tmp_path: Path,
+) -> None:
+    java = bundled_java()
+    assert java is not None
+    asked = f"--add-modules={VECTOR_MODULE}"
+
+    home = write_launcher(tmp_path / "a blank", java)
+
+    assert not has_vector_module(java)
+    started = subprocess.run(
+        [home / "bin" / "java", asked, "-Da=b c", "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "a = b c" in started.stderr
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path: Path) -> None:
+    without_java = dataclasses.replace(
+        local_config, named_java_home=None, java_home=None, search_path=str(tmp_path)
+    )
+    runtime = prepare_connector(without_java)
+    program = (
+        "from txlayer_spark.session import build_session\n"
+        "spark = build_session(name='t', master='local[1]')\n"
+        "print('rows', spark.range(7).selectExpr('id % 2 AS k').groupBy('k').count().count())\n"
+        "spark.stop()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "JAVA_HOME": str(runtime.java_home),
+            "PYTHONPATH": ":".join(sys.path),
+        },
+    )
+
+    assert "rows 2" in done.stdout

@@ -1,0 +1,58 @@
+"""One Spark session for the whole run, small, and a namespace of the test's own."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conftest import IS_CI, LOCAL_CONFIG
+from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
+from txlayer.cli.spark.session import spark_session
+from txlayer.errors import ConfigError
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    # Short jobs: what the second compiler takes they never give back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.minBatchesToRetain": "5",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here needs Spark, which leaves the sockets of its results to the collector of garbage."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_for_others() -> Iterator[None]:
+    """What a test of Spark left is collected before a test begins that allows no open socket."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of the run; tests leave no view, table or query behind."""
+    before = dict(os.environ)
+    try:
+        with spark_session(
+            master="local[2]", memory="1g", settings=SETTINGS, config=LOCAL_CONFIG
+        ) as session:
+            yield session
+    except (ConfigError, RepositoryUnreachableError) as exc:
+        # At home a machine without Java or network still runs the other tests; in CI nothing is skipped.
+        if IS_CI:
+            raise
+        pytest.skip(f"no Spark: {exc}")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

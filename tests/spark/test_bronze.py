@@ -1,0 +1,263 @@
+"""Bronze holds every record of a namespace once: run by run, batch by batch, and after a kill in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from tests.conftest import Broker
+from tests.support.logs import read_log
+from tests.support.planted import Field, Message
+from tests.support.topic_records import Record, write_records
+from tests.support.waiting import wait_until
+from txlayer.errors import TopicMismatchError, UsageError
+from txlayer_spark.catalog import BatchFolder, Catalog, effective, parse_folder
+from txlayer_spark.failures import failures_as_ours
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.compaction import compact
+
+Place = tuple[str, int, int]
+
+
+@pytest.fixture
+def field(broker: Broker) -> Field:
+    """A namespace of the test's own."""
+    return Field(broker.bootstrap_servers)
+
+
+def settings_of(field: Field, root: Path, **more: object) -> BronzeSettings:
+    """Where from and where to."""
+    return BronzeSettings(
+        root=str(root), namespace=field.namespace, bootstrap_servers=field.servers, **more  # type: ignore[arg-type]  # settings by name
+    )  # fmt: skip
+
+
+def places(spark: SparkSession, root: Path) -> Counter[Place]:
+    """How often each record is in bronze."""
+    catalog = Catalog(spark, str(root))
+    rows = catalog.records(effective(catalog.complete())).select("topic", "partition", "offset")
+    return Counter(tuple(row) for row in rows.collect())
+
+
+def in_topics(field: Field, *more: str) -> Counter[Place]:
+    """Each record that the topics hold, once."""
+    topics = [field.topic(role) for role in ("half", "op", "doubt", "check", "locks")]
+    logs = read_log(field.servers, [*topics, *more])
+    return Counter((r.topic, r.partition, r.offset) for log in logs.values() for r in log)
+
+
+def clock() -> int:
+    """A time that stands still."""
+    return 1_700_000_000_000
+
+
+def test_folders_that_another_one_covers_are_not_read() -> None:
+    single = [BatchFolder(1, n, n) for n in range(4)]
+    folded = BatchFolder(1, 0, 2)
+    other_reader = BatchFolder(2, 1, 1)
+
+    assert [folded, single[3], other_reader] == effective([*single, folded, other_reader])
+    assert folded == parse_folder(f"folder={folded.name}")
+    assert [None] * 3 == [
+        parse_folder(name) for name in ("_temporary", "folder=1-2", "folder=a-b-c")
+    ]
+
+
+@pytest.mark.kafka
+def test_every_record_is_there_once_also_of_topics_that_half_records_name(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    txn = field.prepare(Message(field.orders, headers=[("a", b"1")]), Message("never-created"))
+    field.commit(txn)
+    field.forward(txn, 0)
+
+    state = read_new(spark, settings, now_ms=clock)
+
+    assert in_topics(field, field.orders) == places(spark, tmp_path)
+    assert {field.orders, "never-created"} == set(state.topics) == state.real_topics
+    assert ("shop",) == state.groups
+    assert clock() == state.cut_ms
+
+    field.whole(Message(field.stock))
+    field.whole(Message(field.orders))
+    state = read_new(spark, settings, now_ms=clock)
+
+    assert in_topics(field, field.orders, field.stock) == places(spark, tmp_path)
+    assert {0, 1, 2} == {reader.number for reader in state.readers}
+    assert 1 == state.readers[1].end_offsets[field.orders]["0"] - 1
+
+
+@pytest.mark.kafka
+def test_rows_are_the_records_byte_for_byte(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    headers: list[tuple[str, bytes | None]] = [("twice", b"\xff"), ("twice", None)]
+    txn = field.whole(Message(field.orders, key=None, value=b"\x00\xff", headers=headers))
+
+    read_new(spark, settings_of(field, tmp_path), now_ms=clock)
+
+    catalog = Catalog(spark, str(tmp_path))
+    rows = {row.kind: row for row in catalog.records(catalog.complete()).collect()}
+    assert {"half", "op", "forwarded"} == set(rows)
+    (record,) = read_log(field.servers, [field.orders])[field.orders]
+    found = rows["forwarded"]
+    assert (record.key, record.value) == (found.key, bytes(found.value))
+    assert record.headers == [
+        (h.key, None if h.value is None else bytes(h.value)) for h in found.headers
+    ]
+    assert record.timestamp_ms == round(found.timestamp.timestamp() * 1000)
+    assert txn.partition == rows["half"].partition
+    written = tmp_path / "v1" / "records"
+    assert list(written.glob(f"folder=*/kind=half/day={found.day}/*.parquet"))
+
+
+@pytest.mark.kafka
+def test_a_batch_that_was_written_but_not_noted_is_written_again_in_its_place(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    field.whole()
+    read_new(spark, settings, now_ms=clock)
+    expected = places(spark, tmp_path)
+
+    for commits in (tmp_path / "v1" / "checkpoints").glob("*/commits"):
+        shutil.rmtree(commits)
+        commits.mkdir()
+    read_new(spark, settings, now_ms=clock)
+
+    assert expected == places(spark, tmp_path)
+
+
+@pytest.mark.kafka
+def test_bronze_of_another_namespace_is_left_alone(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    Catalog(spark, str(tmp_path)).claim("another")
+
+    with pytest.raises(UsageError, match="namespace 'another'"):
+        read_new(spark, settings_of(field, tmp_path), now_ms=clock)
+
+
+@pytest.mark.kafka
+def test_compaction_keeps_every_record_once_and_leaves_fewer_files(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path, batch_offsets_max=5)
+    for _ in range(4):
+        field.whole(Message(field.orders), Message(field.stock))
+    read_new(spark, settings, now_ms=clock)
+    expected = places(spark, tmp_path)
+    before = len(list(tmp_path.rglob("*.parquet")))
+
+    compact(spark, str(tmp_path), folders_min=2)
+
+    assert expected == places(spark, tmp_path)
+    # What is covered goes with the next run: a job that reads it now goes on.
+    compact(spark, str(tmp_path), folders_min=2)
+    assert expected == places(spark, tmp_path) == in_topics(field, field.orders, field.stock)
+    assert before > len(list(tmp_path.rglob("*.parquet")))
+
+    field.whole()
+    read_new(spark, settings, now_ms=clock)
+    assert in_topics(field, field.orders, field.stock) == places(spark, tmp_path)
+
+
+@pytest.mark.kafka
+def test_a_namespace_without_topics_is_told_as_such(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    settings = BronzeSettings(
+        root=str(tmp_path), namespace="never-made", bootstrap_servers=broker.bootstrap_servers
+    )
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply"), failures_as_ours():
+        read_new(spark, settings, now_ms=clock)
+
+
+@pytest.mark.kafka
+def test_a_gap_that_retention_left_stops_the_job_instead_of_being_passed_over(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    first = field.prepare(ordering_key=b"k")
+    read_new(spark, settings, now_ms=clock)
+    for _ in range(2):
+        last = field.prepare(ordering_key=b"k")
+    assert first.partition == last.partition
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    start = TopicPartition(field.topic("half"), last.partition, last.offsets[0])
+    for done in admin.delete_records([start]).values():
+        done.result(30)
+
+    with pytest.raises(UsageError, match="retention has overtaken"), failures_as_ours():
+        read_new(spark, settings, now_ms=clock)
+
+
+PROGRAM = """
+import sys
+from txlayer.cli.spark.session import spark_session
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+root, namespace, servers = sys.argv[1:]
+with spark_session(master="local[2]", memory="1g") as spark:
+    print("up", flush=True)
+    settings = BronzeSettings(root=root, namespace=namespace, bootstrap_servers=servers, batch_offsets_max=1500)
+    read_new(spark, settings, now_ms=lambda: 1)
+"""
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """A job in a process group of its own: Python and the Java that it starts."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    write_records(
+        field.servers,
+        [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)],
+    )
+    settings = settings_of(field, tmp_path, batch_offsets_max=1500)
+    job = start([str(tmp_path), field.namespace, field.servers])
+    records = tmp_path / "v1" / "records"
+
+    def unfinished() -> list[Path]:
+        """Folders with files of a batch that has no end yet."""
+        return [
+            folder
+            for folder in records.glob("folder=*")
+            if not (folder / "_SUCCESS").exists() and list(folder.rglob("*.parquet"))
+        ]
+
+    try:
+        found = wait_until(unfinished, within=90, what="a batch in the middle")
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        assert job.stdout is not None
+        job.stdout.close()
+
+    assert found
+    read_new(spark, settings, now_ms=clock)
+    assert in_topics(field) == places(spark, tmp_path)

@@ -1,0 +1,57 @@
+"""Any records on any topics of a test, written with a plain client in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
+
+Headers = list[tuple[str, bytes | None]]
+FLUSH_S = 60.0
+
+
+class Record(NamedTuple):
+    """One record to write."""
+
+    topic: str
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers | None = None
+    partition: int = 0
+
+
+class RecordWriter:
+    """A plain producer that waits for every acknowledgement."""
+
+    def __init__(self, servers: str) -> None:
+        """Nothing is written yet."""
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "acks": "all", "linger.ms": 0, "log_level": 0}
+        )
+
+    def write(self, records: Iterable[Record]) -> list[int]:
+        """The records' offsets, in their order; all are acknowledged."""
+        offsets: dict[int, int] = {}
+        for number, record in enumerate(records):
+
+            def done(error: Any, written: Any, number: int = number) -> None:
+                assert error is None, error
+                offsets[number] = written.offset()
+
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                done,
+                headers=list(record.headers or ()),
+            )
+            self._producer.poll(0)
+        assert not self._producer.flush(FLUSH_S), "records were not acknowledged"
+        return [offsets[number] for number in sorted(offsets)]
+
+
+def write_records(servers: str, records: Iterable[Record]) -> list[int]:
+    """The same once."""
+    return RecordWriter(servers).write(records)

@@ -1,0 +1,268 @@
+"""The commands that run a job; each starts a session, and `audit` runs three jobs in one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from txlayer.cli.options import BootstrapServers, Insecure, Namespace, client_config
+from txlayer.cli.spark.session import spark_session
+from txlayer.config import ClientConfig, milliseconds, parse_duration, parse_settings
+from txlayer_spark.jobs import against as against_job
+from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs.against import AgainstSettings
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.report import write_report
+from txlayer_spark.summary import Summary
+from txlayer_spark.verdicts import exit_code
+
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data", "-d", metavar="FOLDER", help="Where bronze and ledger are kept: a folder, or any address that Spark knows."
+    ),
+]  # fmt: skip
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topics", metavar="TOPIC,…", help="Real topics; default: those that half records name."),
+]  # fmt: skip
+KafkaOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kafka-option", "-K", metavar="NAME=VALUE",
+        help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated.",
+    ),
+]  # fmt: skip
+Master = Annotated[str, typer.Option(help="Where Spark runs; left to spark-submit under that.")]
+Memory = Annotated[
+    str, typer.Option(help="Memory of the driver; with a local master, of everything.")
+]
+SparkSettings = Annotated[
+    list[str] | None,
+    typer.Option("--spark-setting", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]  # fmt: skip
+Grace = Annotated[
+    str, typer.Option(help="What is younger may still be on its way, and is called neither lost nor torn.")
+]  # fmt: skip
+Overdue = Annotated[
+    str, typer.Option(help="Age at which an undecided or held transaction is overdue.")
+]
+Page = Annotated[Path, typer.Option("--page", help="The HTML file; JSON is written beside it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
+_MASTER, _MEMORY = "local[*]", "2g"
+_SHOWN_MAX = 100
+"""Differences that are printed; all are counted."""
+
+
+def bronze(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    data: Data = _DATA,
+    topics: Topics = None,
+    kafka_option: KafkaOptions = None,
+    insecure: Insecure = False,
+    every: Annotated[
+        str | None, typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
+    ] = None,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:  # fmt: skip
+    """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
+    settings = _bronze(bootstrap_servers, namespace, data, topics, kafka_option, insecure=insecure)
+    pause = parse_duration("--every", every) if every else None
+    with _session(master, memory, spark_setting) as spark:
+        _read(spark, settings)
+        while pause is not None:
+            time.sleep(pause.total_seconds())
+            _read(spark, settings)
+
+
+def compact(
+    *,
+    data: Data = _DATA,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:
+    """Fold many small files of bronze into few."""
+    with _session(master, memory, spark_setting) as spark:
+        written = compaction.compact(spark, _bronze_root(data))
+    typer.echo(f"folders written: {len(written)}")
+
+
+def ledger(
+    *,
+    data: Data = _DATA,
+    grace: Grace = "1m",
+    overdue: Overdue = "15m",
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:
+    """Fold what is new in bronze into one row per transaction, with its verdict."""
+    settings = _ledger(data, grace, overdue)
+    with _session(master, memory, spark_setting) as spark:
+        run = update_ledger(spark, settings)
+    typer.echo(f"ledger: run {run.number} in {settings.root}")
+
+
+def report(
+    *,
+    namespace: Namespace = None,
+    data: Data = _DATA,
+    page: Page = _PAGE,
+    as_json: AsJson = False,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:
+    """Write what the ledger says as one HTML file and JSON; exit code 1 when a promise is broken."""
+    name = client_config(ClientConfig, namespace=namespace).namespace
+    with _session(master, memory, spark_setting) as spark:
+        summary = _report(spark, name, data, page)
+    _end(summary, page, as_json=as_json)
+
+
+def audit(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    data: Data = _DATA,
+    topics: Topics = None,
+    kafka_option: KafkaOptions = None,
+    insecure: Insecure = False,
+    grace: Grace = "1m",
+    overdue: Overdue = "15m",
+    page: Page = _PAGE,
+    as_json: AsJson = False,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:
+    """Bronze, ledger and report, one after the other."""
+    settings = _bronze(bootstrap_servers, namespace, data, topics, kafka_option, insecure=insecure)
+    late = _ledger(data, grace, overdue)
+    with _session(master, memory, spark_setting) as spark:
+        _read(spark, settings)
+        update_ledger(spark, late)
+        summary = _report(spark, settings.namespace, data, page)
+    _end(summary, page, as_json=as_json)
+
+
+def compare(
+    against: Annotated[str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")],
+    topic: Annotated[str, typer.Option("--topic", help="The real topic.")],
+    *,
+    table: Annotated[str, typer.Option(help="The table behind a JDBC address.")] = "",
+    column: Annotated[str, typer.Option(help="Its column with the business id.")] = "id",
+    published_id: Annotated[
+        str,
+        typer.Option(help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."),
+    ] = "txn_id",
+    data: Data = _DATA,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:  # fmt: skip
+    """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
+    settings = AgainstSettings(
+        bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
+    )  # fmt: skip
+    with _session(master, memory, spark_setting) as spark:
+        found = against_job.compare(spark, settings).persist()
+        counts = {
+            row.finding: row["n"]
+            for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()
+        }
+        for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
+            place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
+            typer.echo(f"{row.finding:>8} {row.id}{place}")
+    typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
+    raise typer.Exit(1 if counts else 0)
+
+
+def _bronze(
+    bootstrap_servers: str | None,
+    namespace: str | None,
+    data: str,
+    topics: Sequence[str] | None,
+    kafka_option: Sequence[str] | None,
+    *,
+    insecure: bool,
+) -> BronzeSettings:
+    options = parse_settings("--kafka-option", list(kafka_option or ()))
+    protocol = {k: v for k, v in options.items() if k == "security.protocol"}
+    # Whether plain text may go to that address is judged as everywhere else.
+    config = client_config(
+        ClientConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=[f"{k}={v}" for k, v in protocol.items()],
+        insecure=insecure,
+    )
+    named = tuple(t.strip() for part in topics or () for t in part.split(",") if t.strip())
+    return BronzeSettings(
+        root=_bronze_root(data), namespace=config.namespace, bootstrap_servers=config.bootstrap_servers,
+        topics=named, kafka_options=options,
+    )  # fmt: skip
+
+
+def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
+    lengths: dict[str, timedelta] = {
+        name: parse_duration(f"--{name}", text) for name, text in (("grace", grace), ("overdue", overdue))
+    }  # fmt: skip
+    return LedgerSettings(
+        bronze=_bronze_root(data), root=_ledger_root(data),
+        grace_ms=milliseconds(lengths["grace"]), overdue_ms=milliseconds(lengths["overdue"]),
+    )  # fmt: skip
+
+
+def _bronze_root(data: str) -> str:
+    return f"{data.rstrip('/')}/bronze"
+
+
+def _ledger_root(data: str) -> str:
+    return f"{data.rstrip('/')}/ledger"
+
+
+def _session(
+    master: str, memory: str, spark_setting: Sequence[str] | None
+) -> AbstractContextManager[SparkSession]:
+    settings = parse_settings("--spark-setting", list(spark_setting or ()))
+    return spark_session(master=master, memory=memory, settings=settings)
+
+
+def _read(spark: SparkSession, settings: BronzeSettings) -> None:
+    state = read_new(spark, settings, now_ms=lambda: int(time.time() * 1000))
+    typer.echo(f"bronze: {len(state.real_topics)} real topics, in {settings.root}", err=True)
+
+
+def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summary:
+    return write_report(
+        spark, bronze=_bronze_root(data), ledger=_ledger_root(data), namespace=namespace, page=page,
+        made_at=datetime.now(UTC),
+    )  # fmt: skip
+
+
+def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"verdicts": summary.verdicts, "page": str(page.absolute())}))
+    else:
+        for verdict, count in sorted(summary.verdicts.items(), key=lambda item: -item[1]):
+            typer.echo(f"{count:>12,} {verdict}")
+        typer.echo(f"report: {page.absolute()}")
+    raise typer.Exit(exit_code(summary.verdicts))

@@ -1,0 +1,53 @@
+"""`txlayer-spark`: one command per job."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.connector import prepare_connector
+from txlayer.adapters.kafka.local.jars import CONNECTOR
+from txlayer.cli.border import guard
+from txlayer.cli.fetching import fetch_progress
+from txlayer.cli.spark import jobs
+from txlayer.config import check_names
+
+
+def build_app() -> typer.Typer:
+    """All commands."""
+    app = typer.Typer(
+        name="txlayer-spark",
+        help="What the topics of a namespace contain, proved by Spark.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_check_environment)
+    for command in (
+        jobs.audit,
+        jobs.bronze,
+        jobs.compact,
+        jobs.compare,
+        jobs.ledger,
+        jobs.report,
+        jars,
+    ):
+        app.command(command.__name__)(command)
+    return app
+
+
+def jars() -> None:
+    """Fetch Spark's Kafka connector once, and print where its jars are, for `spark-submit --jars`."""
+    with fetch_progress(CONNECTOR) as progress:
+        runtime = prepare_connector(LocalConfig.from_environ(os.environ), progress=progress)
+    typer.echo(",".join(str(jar) for jar in runtime.jars))
+
+
+def _check_environment() -> None:
+    check_names(os.environ)
+
+
+def main() -> None:
+    """Run the command of this process's arguments and end the process."""
+    raise SystemExit(guard(build_app()))

@@ -1,0 +1,57 @@
+"""The Spark session of a command: Java and the connector's jars made ready, then `build_session`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.connector import prepare_connector
+from txlayer.adapters.kafka.local.jars import CONNECTOR
+from txlayer.cli.fetching import fetch_progress
+from txlayer_spark.failures import failures_as_ours
+from txlayer_spark.session import build_session
+
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit`, which has started the Java side already."""
+
+
+@contextmanager
+def spark_session(
+    *,
+    master: str,
+    memory: str = "2g",
+    settings: Mapping[str, str] | None = None,
+    config: LocalConfig | None = None,
+) -> Iterator[SparkSession]:
+    """A session for the time of the block; under `spark-submit` the one that it started.
+
+    Raises:
+        ConfigError: no Java, or no jars that fit. Nothing was started.
+        RepositoryUnreachableError: the connector could not be fetched.
+    """
+    if _SUBMITTED in os.environ:
+        session = build_session(name="txlayer", master=None, settings=settings)
+    else:
+        with fetch_progress(CONNECTOR) as progress:
+            runtime = prepare_connector(
+                config or LocalConfig.from_environ(os.environ), progress=progress
+            )
+        # Spark's launcher takes Java and Python from the environment and from nowhere else.
+        os.environ["JAVA_HOME"] = str(runtime.java_home)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        session = build_session(
+            name="txlayer",
+            master=master,
+            jars=runtime.jars,
+            settings={"spark.driver.memory": memory, **(settings or {})},
+        )
+    try:
+        with failures_as_ours():
+            yield session
+    finally:
+        session.stop()
