@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.context import FOR_EVER
 
-
 NO_TOKEN = -1
 """Of a queue that is held without a lease."""
 
