@@ -103,7 +103,7 @@ class Caller:
             try:
                 if function is not None:
                     message = ReceivedMessage(job.record)  # type: ignore[union-attr]  # no batches here
-                    more = job.more  # type: ignore[union-attr]
+                    more = job.more  # type: ignore[union-attr]  # no batches here
                     attempt = 1 if more is None else more.attempt_count + 1
                     result = function(message, Context(message, attempt, deadline, lease))
                 else:
