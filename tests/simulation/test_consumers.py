@@ -22,6 +22,7 @@ from tests.support.seed import SEED, say
 ROOT = Path(__file__).resolve().parents[2]
 
 FOUND = {
+    2261: "a consumer that was told to stop ended by an error when its session was over",
     7: "with all in flight that may be, the engine asked again and again what to do, and took a whole core",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first one red again.)"""

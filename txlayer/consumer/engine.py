@@ -118,7 +118,7 @@ class Engine:
                 except TxLayerError as exc:
                     failure_count += 1
                     self._start_over(exc, failure_count)
-            self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+            self._end()
         finally:
             self.close()
 
@@ -135,6 +135,18 @@ class Engine:
         self._holdings.start()
         self._pool.start()
         self._reader.start(self._plan.sources, on_revoke=self._on_revoke)
+
+    def _end(self) -> None:
+        """Let what runs end, and store it while the group lets us."""
+        try:
+            self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+        except (UsageError, InvariantError):
+            raise
+        except TxLayerError as exc:
+            # The session is over, or nobody answers: what is not stored is done again by whoever comes next.
+            logger.warning(
+                "consumer.end_not_stored", extra={"group": self._plan.group, "reason": str(exc)}
+            )
 
     def turn(self) -> None:
         """One round; when there is nothing to do it waits, for at most `IDLE_WAIT_S`.

@@ -89,6 +89,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(engine=un.ImpatientEngine), 26, _ORDER,
     ),
     ConsumerGuard(
+        "who cannot store what ended last ends in peace", "P9", "consumer/engine.py",
+        ConsumerVariant(engine=un.StiffEngine), 2261, frozenset({_K.BROKEN}),
+    ),
+    ConsumerGuard(
         "an engine without room for more waits for an end", "P11", "consumer/engine.py",
         ConsumerVariant(engine=un.RestlessEngine), 7, frozenset({_K.RESTLESS}),
     ),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CLOSE_S = 0.7
 """How often somebody looks for what waits for a person."""
 
+HEALER = "healed-"
+"""How names of requests begin that people of a healed world write."""
+
 _ENDED = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
@@ -155,7 +158,7 @@ class Closer:
         for place, stored in society.stored_now().items():
             found = decode(stored.offset, stored.metadata)
             if place[0] in society.plan.topics and not isinstance(found, Foreign):
-                if found.is_paused and not self._is_asked(place, {ReplayKind.RESUME}):
+                if found.is_paused:
                     record = ReplayRecord(ReplayKind.RESUME, self._name(), None, text="op: healed")
                     _write(society, *place, None, record)
                 if found.parked:
@@ -165,7 +168,7 @@ class Closer:
 
     def _replay(self, place: TopicPartition, lasts: set[int]) -> None:
         """Ask for all dead letters of those whose keys are parked, in their order, unless somebody just did."""
-        if self._is_asked(place, {ReplayKind.REPLAY, ReplayKind.DROP}):
+        if self._is_waiting(place):
             return
         topic, partition = place
         letters = [
@@ -184,17 +187,17 @@ class Closer:
                 record = ReplayRecord(ReplayKind.REPLAY, name, letter.offset(), text="op: healed")
                 _write(self._society, topic, partition, letter.key(), record)
 
-    def _is_asked(self, place: TopicPartition, kinds: set[ReplayKind]) -> bool:
-        """True when a request of these kinds stands above what is stored of the replay topic."""
-        topic, partition = place
-        at = self._society.stored_now().get((replay_topic(GROUP, topic), partition))
-        first = 0 if at is None else at.offset
-        return any(
-            record.offset() >= first and said.kind in kinds
-            for record in self._society.kafka.records(replay_topic(GROUP, topic))
-            if record.partition() == partition
-            and not isinstance(said := decode_replay(record.value()), Undecodable)
-        )
+    def _is_waiting(self, place: TopicPartition) -> bool:
+        """True while something that was asked for here has no answer."""
+        asked: set[tuple[str, int | None]] = set()
+        for record in self._society.kafka.records(replay_topic(GROUP, place[0])):
+            said = decode_replay(record.value())
+            if record.partition() == place[1] and not isinstance(said, Undecodable):
+                if said.kind is ReplayKind.REPLAY and said.request_id.startswith(HEALER):
+                    asked.add((said.request_id, said.dead_letter_offset))
+                elif said.kind is ReplayKind.RESULT:
+                    asked.discard((said.request_id, said.dead_letter_offset))
+        return bool(asked)
 
     def _ended(self, place: TopicPartition) -> set[int]:
         topic, partition = place
@@ -208,4 +211,4 @@ class Closer:
         return {offset for offset, outcome in found.items() if outcome in _ENDED}
 
     def _name(self) -> str:
-        return f"h{self._society.next_number()}"
+        return f"{HEALER}{self._society.next_number()}"

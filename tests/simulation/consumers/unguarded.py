@@ -189,6 +189,13 @@ class HurriedEngine(Engine):
         return 0.0 if self._has_due() else super()._next_s()
 
 
+class StiffEngine(Engine):
+    """Ends by an error when what ended last cannot be stored."""
+
+    def _end(self) -> None:
+        self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+
+
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
