@@ -33,7 +33,7 @@ integration: setup jars
 e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
 
-# One world as a table (SEED=n), or as many as there is time for (MINUTES=n).
+# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers.
 simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 

@@ -150,8 +150,8 @@ CONSUMER = (
     ),
     Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
-        ("contract/test_consumers.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
-         "contract/test_consumers.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),
+        ("contract/test_consumer_ends.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
+         "contract/test_consumer_ends.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),
     ),
     Row(
         "consumer", "frozen beyond its session or its lease, then goes on",

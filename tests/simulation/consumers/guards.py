@@ -58,11 +58,11 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "no dead letter is written while offsets are being stored", "P9", "consumer/engine.py",
-        ConsumerVariant(engine=un.CrossingEngine), 0, _TWICE | {_K.ATTEMPTS},
+        ConsumerVariant(engine=un.CrossingEngine), 1, _TWICE | {_K.ATTEMPTS},
     ),
     ConsumerGuard(
         "a dead letter and its offset are one Kafka transaction", "P9", "consumer/kafka_transaction.py",
-        wrapped(un.TwoStepConnections), 12, _TWICE,
+        wrapped(un.TwoStepConnections), 20, _TWICE,
     ),
     ConsumerGuard(
         "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
@@ -70,15 +70,15 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "a dead-letter producer that may be haunted is replaced", "P9", "consumer/kafka_transaction.py",
-        ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 170, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
+        ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 22, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(
         "who takes a queue over ends what its writer left open", "P11", "consumer/taking_over.py",
-        wrapped(un.TrustingConnections), 65, _STUCK, _SLOW_KAFKA,
+        wrapped(un.TrustingConnections), 36, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "a dead-letter writer's name is stored before it writes", "P11", "consumer/holdings.py",
-        ConsumerVariant(engine=un.NamelessEngine), 54, _STUCK, _SLOW_KAFKA,
+        ConsumerVariant(engine=un.NamelessEngine), 299, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "messages of one key go one after the other", "P9", "core/key_queues.py",
@@ -98,7 +98,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "an engine whose store is under way waits for the acknowledgement", "P11", "consumer/engine.py",
-        ConsumerVariant(engine=un.HurriedEngine), 0, frozenset({_K.RESTLESS}),
+        ConsumerVariant(engine=un.HurriedEngine), 6, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",

@@ -139,7 +139,7 @@ class NamelessEngine(Engine):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._holdings._storer = _MuteStorer(self._storer)  # type: ignore[assignment]  # as far as it is used
+        self._holdings._storer = _MuteStorer(self._storer)  # type: ignore[assignment]  # passes on all but one
 
 
 class _MuteStorer(Through):
@@ -162,7 +162,7 @@ class ImpatientEngine(Engine):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._dispatcher.is_clear = _always  # type: ignore[method-assign]  # the guard that is taken out
+        self._dispatcher.is_clear = _always  # type: ignore[method-assign]  # this one alone
 
 
 def _always(*args: Any, **named: Any) -> bool:
