@@ -111,7 +111,7 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
     async def run() -> None:
         consumer = plain(stage, AsyncOrderedConsumer, in_flight_max=20)
 
-        @consumer.handler  # type: ignore[untyped-decorator]
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
         async def handle(message: ReceivedMessage, _: Context) -> None:
             nonlocal together, most
             together += 1
@@ -138,7 +138,7 @@ def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: S
     async def run() -> None:
         consumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=timedelta(milliseconds=100))
 
-        @consumer.handler  # type: ignore[untyped-decorator]
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
         async def handle(_: ReceivedMessage, context: Context) -> None:
             attempts.append(context.attempt)
             if context.attempt == 1:

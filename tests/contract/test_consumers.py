@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -317,7 +316,7 @@ def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: S
     consumer = stage.consumer()
     consumer._handlers._handlers.clear()
 
-    @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]
+    @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]  # it takes any function
     def handle(messages: list[ReceivedMessage], context: Context) -> None:
         assert {context.key} == {message.key for message in messages}
         batches.append((context.key, [message.value for message in messages]))
@@ -360,87 +359,3 @@ def test_handlers_are_registered_before_the_start(stage: Stage) -> None:
         consumer.handler(print)
     with pytest.raises(LifecycleError):
         consumer.run()
-
-
-# --- rebalances and ends ----------------------------------------------------------------------------------------------
-
-
-def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(
-    make_stage: MakeStage,
-) -> None:
-    stage = make_stage(partitions=2)
-    for n in range(20):
-        for partition in range(2):
-            stage.write(b"%d" % n, key=b"k%d" % partition, partition=partition)
-    gate = Gate()
-
-    with stage.consumer(gate, worker_count=4):
-        gate.wait_for_one()
-        with stage.consumer(gate, worker_count=4):
-            gate.is_open.set()
-            stage.wait_stored(20)
-            stage.wait_stored(20, partition=1)
-
-    for partition in range(2):
-        assert numbers(20) == stage.journal.values(b"k%d" % partition)
-
-
-def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
-    stage.write(b"slow", b"next")
-    gate = Gate()
-    consumer = stage.consumer(gate, session_timeout=timedelta(seconds=6))
-
-    with consumer:
-        gate.wait_for_one()
-        assert not threading.Event().wait(7)
-        gate.is_open.set()
-        stage.wait_stored(2)
-        assert 0 == consumer.stats().rebuild_count
-
-    assert [b"slow", b"next"] == stage.journal.values(b"k")
-
-
-def test_the_end_waits_for_handlers_and_stores_what_ended(stage: Stage) -> None:
-    stage.write(*numbers(3))
-    gate = Gate()
-    consumer = stage.consumer(gate)
-    consumer.start()
-    gate.wait_for_one()
-
-    consumer.stop()
-    gate.is_open.set()
-    consumer.close()
-
-    assert [b"0"] == stage.journal.values(b"k")
-    assert 1 == stage.stored()
-
-
-def test_what_does_not_end_in_time_is_not_stored(stage: Stage) -> None:
-    stage.write(b"0")
-    gate = Gate()
-    consumer = stage.consumer(gate, close_timeout=timedelta(milliseconds=200))
-    consumer.start()
-    gate.wait_for_one()
-
-    consumer.close()
-    gate.is_open.set()
-
-    assert 0 == stage.stored()
-
-
-def test_partitions_are_paused_at_their_share_of_the_limit_and_read_again(stage: Stage) -> None:
-    stage.write(*numbers(200))
-    gate = Gate()
-    consumer = stage.consumer(gate, record_count_max=20)
-
-    with consumer:
-        gate.wait_for_one()
-        wait_until(
-            lambda: consumer.stats().topics[stage.topic].paused_partitions == 1,
-            within=PATIENCE_S,
-            what="the partition is paused",
-        )
-        gate.is_open.set()
-        stage.wait_stored(200)
-
-    assert numbers(200) == stage.journal.values(b"k")

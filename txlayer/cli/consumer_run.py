@@ -154,7 +154,7 @@ def _run_again(command: list[str], stop: StopSignal, *, folder: Path) -> int:
     while not stop.is_set():
         seen = file_times(folder)
         process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program
-        _wait_for_change(process, stop, lambda seen=seen: file_times(folder) != seen)  # type: ignore[misc]
+        _wait_for_change(process, stop, lambda seen=seen: file_times(folder) != seen)  # type: ignore[misc]  # a lambda's own argument
         if process.poll() is not None:
             code = process.returncode
             Console(stderr=True).print(f"[yellow]ended with {code};[/] waiting for a change")

@@ -151,7 +151,7 @@ class Dispatcher:
         done: list[Item[Any]] = (
             list(chain.from_iterable(map(items_of, outcome.done)))
             if is_batch
-            else list(outcome.done)  # type: ignore[arg-type]
+            else list(outcome.done)  # type: ignore[arg-type]  # no batches there
         )
         failed_count = sum(len(items_of(f.job)) for f in outcome.failed)
         not_run_count = sum(len(items_of(job)) for job in outcome.not_run)

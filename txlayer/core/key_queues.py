@@ -1,9 +1,8 @@
 """Who of a queue may start, who waits, and whose end is to be written. Never storing, handling or telling the time.
 
 A queue (one partition of one group) has two sources, its topic and the requests to replay its dead letters; both
-wait in the same chains, one per key. Of a chain only the first is ever handed out (with those behind it, as one
-batch, where handlers take batches), and it stays the first until its end. The first ones are picked in the order in
-which they became it, so that a key has one turn at a time however many of its records wait.
+wait in the same chains, one per key. Of a chain only the first is ever handed out (with those behind it where handlers take
+batches), and it stays the first until its end. First come, first served: a key has one turn however many records wait.
 
 An attempt that failed holds its chain until its count is stored and its back-off has passed. What becomes a dead
 letter, or is the answer to a request, holds its chain until it is written: `take_due` → `ending` → one Kafka
@@ -366,13 +365,8 @@ class KeyQueues(Generic[R]):
 
     @property
     def has_due(self) -> bool:
-        """True when `take_due` would take something, or find no room for it."""
+        """True when `take_due` would do something."""
         return self._chains.has_due
-
-    @property
-    def due_count(self) -> int:
-        """Chains whose first item's end is to be written and was not taken."""
-        return self._chains.due_count
 
     @property
     def next_retry_at_ms(self) -> int | None:
@@ -387,7 +381,7 @@ class KeyQueues(Generic[R]):
             in_flight_count=self.in_flight_count,
             ready_count=len(self._lanes),
             retry_count=self._lanes.waiting_count + len(self._uncounted),
-            due_count=self.due_count,
+            due_count=self._chains.due_count,
             parked_count=len(self._parked),
             oldest_added_ms=self._sources.oldest_added_ms,
             is_full=self.is_full,
