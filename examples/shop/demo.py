@@ -139,9 +139,8 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
             )  # fmt: skip
             opened = time.monotonic()
             bad_day.open_shop()
-            show.tell("the shop opens, 200 customers at a time; its messages wait for coordinators")
-            coordinators.wait_until_ready()
-            show.tell("two coordinators are ready")
+            show.tell("the shop opens, 200 customers at a time")
+            coordinators.wait_until_ready()  # until then its messages wait
             bad_day.open_loyalty()
             with Watcher(servers, ORDERS) as watcher, show.progress(len(purchases)) as on_progress:
 

@@ -79,7 +79,7 @@ class Overview:
             ledger.end_replay(stored[partition].positions)
         yield from self._read_on(ledgers, stored)
         for partition, ledger in ledgers.items():
-            for txn in ledger.transactions.values():
+            for txn in ledger.everybody():
                 yield Standing(partition, txn.state.value, txn)
 
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[Aside]:
