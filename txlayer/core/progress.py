@@ -157,7 +157,7 @@ class Progress:
             self._highest = highest
         self.is_changed = True
         if self._attempts:
-            for offset in offsets:
+            for offset in self._attempts.keys() & offsets:
                 self._forget(offset)
 
     def failed(self, offset: int, *, started_ms: int) -> Attempts:
