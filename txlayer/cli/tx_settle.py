@@ -245,8 +245,10 @@ def _confirm(act: Act, plan: Plan) -> None:
     more = len(plan.lines) - len(sample)
     if more:
         typer.echo(f"and {more:,} more", err=True)
+    count = len(plan.lines)
+    them = "this transaction" if count == 1 else f"these {count:,} transactions"
     typer.confirm(
-        f"{act.value} these {len(plan.lines):,} transactions? It cannot be taken back.",
+        f"{act.value} {them}? It cannot be taken back.",
         abort=True,
         err=True,
     )
