@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import secrets
-import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from txlayer.cli.operators import check_signature, default_operator
 from txlayer.config import milliseconds, parse_duration
 from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.letter_choice import LetterFilter
@@ -21,11 +20,6 @@ from txlayer.core.handling import DeadLetterReason
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.letter_states import LetterState
 from txlayer.errors import ConfigError, UsageError
-
-REASON_LENGTH_MAX = 1_000
-"""Characters of a reason: a ticket and a sentence or two, in every request."""
-OPERATOR_LENGTH_MAX = 100
-"""Characters of an operator's name."""
 
 Group = Annotated[
     str,
@@ -127,15 +121,10 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     Raises:
         UsageError: no reason, or a name that cannot be one. Nothing was read.
     """
-    named = _default_operator() if operator is None else operator
-    if not reason.strip():
-        raise UsageError(f'{command}: say why with --reason "…"; it is recorded in the request')
-    if len(reason) > REASON_LENGTH_MAX:
-        raise UsageError(f"{command}: --reason takes at most {REASON_LENGTH_MAX:,} characters")
-    if not named.strip() or ": " in named or len(named) > OPERATOR_LENGTH_MAX:
-        raise UsageError(
-            f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
-        )  # fmt: skip
+    named = default_operator() if operator is None else operator
+    check_signature(
+        command, operator=named, reason=reason, recorded="it is recorded in the request"
+    )
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
         raise UsageError(f"{command}: --request-id takes 1 to 64 of A-Z a-z 0-9 . _ -")
@@ -218,11 +207,3 @@ def check_names(group: str, topics: Sequence[str] | None) -> None:
     for topic in topics or ():
         if not is_topic_name(topic):
             raise UsageError(f"--topic {topic[:80]!r}: no topic can have this name")
-
-
-def _default_operator() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
