@@ -85,11 +85,22 @@ class Bench:
         python = self._peer_python if kind == "pyrallel" else sys.executable
         return self._run(kind, Child(kind, arguments, program=python))
 
+    def side_by_side(self, kind: str, topic: str, count: int, copies: int) -> float:
+        """The rate of several peers at the same time, together."""
+        arguments = ["bench/peers.py", kind, self.servers, topic, str(count)]
+        children = [Child(kind, arguments, program=sys.executable) for _ in range(copies)]
+        try:
+            results = [child.result(300) for child in children]
+        finally:
+            for child in children:
+                child.end()
+        return sum(result["count"] / result["took_s"] for result in results)
+
     @staticmethod
     def _run(kind: str, child: Child) -> dict[str, Any]:
         try:
             cpu_s = 0.0
-            while not child.has_ended(0.02):
+            while not child.has_ended(0.2):
                 cpu_s = max(cpu_s, child.cpu_s())
             result = child.result(1)
         finally:
@@ -145,7 +156,10 @@ def measure_processes(bench: Bench, *, count: int) -> list[Figure]:
     """Handlers that compute for 2 ms."""
     cores = os.cpu_count() or 1
     single = bench.peer("single", "orders", count // cores)["rate"]
+    together = bench.side_by_side("single", "orders", count // cores, cores)
+    print(f"  {cores} such loops side by side, no txlayer: {together / (cores * single):.2f} of {cores} cores", flush=True)  # fmt: skip
     ours = bench.ours("processes", "orders", count)["rate"]
+    print(f"  txlayer, of the loops side by side: {ours / together:.2f}", flush=True)
     return [Figure(f"handlers that compute, of {cores} cores", ours / (cores * single), 0.85)]
 
 

@@ -27,7 +27,7 @@ from txlayer.errors import ConfigError
 
 logger = logging.getLogger("txlayer.consumer")
 
-PROCESS_CHUNK_S = 0.02
+PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a pipe there and back, and the engine's turn, cost 1 to 2 ms of waiting on a full machine."""
 LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""

@@ -126,6 +126,7 @@ def group_consumer(
             "queued.max.messages.kbytes": 65_536,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
+            "max.poll.interval.ms": max(60_000, session_timeout_ms),
             **base_settings(config),
             "group.id": group,
             **({"group.instance.id": instance_id} if instance_id else {}),
@@ -138,7 +139,6 @@ def group_consumer(
             "auto.offset.reset": "error",
             "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
-            "max.poll.interval.ms": max(60_000, session_timeout_ms),
             "check.crcs": True,
             "allow.auto.create.topics": False,
         }
