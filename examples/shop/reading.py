@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     NewTopic,
 )
 
-PARTITION_COUNT = 8
+PARTITION_COUNT = 4
 TIMEOUT_S = 30.0
 WATCH_EVERY_S = 0.1
 

@@ -25,7 +25,7 @@ from txlayer.adapters.sql import SqlBarrier
 GROUP = "shop"
 TILL_COUNT = 200
 """Customers served at the same time: what they wait for, acknowledgements, comes for many of them at once."""
-MANY_IN_ONE_REQUEST = {"linger.ms": "5"}
+MANY_IN_ONE_REQUEST = {"linger.ms": "20"}
 """Kafka's own setting: messages wait so long for company. The broker shares two cores with everything else here."""
 TELL_S = 0.1
 
