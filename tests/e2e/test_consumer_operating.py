@@ -1,9 +1,10 @@
-"""A consumer's program in the hands of those who develop and operate it: reloaded, reset, restarted, and slow."""
+"""A consumer's program in the hands of who develops and operates it: reloaded, reset, restarted, and slower than its polls."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +15,188 @@ import pytest
 
 from tests.conftest import Broker
 from tests.e2e.test_consumer_process import Program, values
-from tests.support.commands import run_txlayer
+from tests.support.commands import run_command
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
+from txlayer.cli.consumer import app
+from txlayer.consumer.ordered import OrderedConsumer
 
 pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def stage(broker: Broker) -> Iterator[Stage]:
+    stage = Stage(KafkaLab(broker.bootstrap_servers))
+    yield stage
+    stage.close()
+
+
+def reset(stage: Stage, *more: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """`txlayer consumer reset` of the stage's group."""
+    return run_command(
+        app, "reset", "--group", stage.group, "--topic", stage.topic, "--bootstrap-servers", stage.lab.servers,
+        *more, capsys=capsys,
+    )  # fmt: skip
+
+
+# --- development ------------------------------------------------------------------------------------------------------
+
+
+def test_reload_begins_again_with_the_changed_file(broker: Broker, tmp_path: Path) -> None:
+    stage = Stage(KafkaLab(broker.bootstrap_servers))
+    program = Program(stage, tmp_path)
+    stage.write(b"before")
+    with program.run("loyalty:consumer", "--reload") as process:
+        program.wait_for(("before", 1))
+        stage.wait_stored(1)
+        source = tmp_path / "loyalty.py"
+        changed = source.read_text().replace(
+            "message.value.decode()", "message.value.decode().upper()"
+        )
+        source.write_text(changed)
+        os.utime(source, (time.time() + 1, time.time() + 1))  # whatever the clock of the disk
+        stage.write(b"after")
+        program.wait_for(("AFTER", 1))
+        stage.wait_stored(2)
+        process.terminate()
+        assert 0 == process.wait()
+    stage.close()
+
+    assert ["before", "AFTER"] == values(program.calls())
+
+
+def test_reload_waits_for_a_change_after_a_program_that_does_not_start(
+    broker: Broker, tmp_path: Path
+) -> None:
+    stage = Stage(KafkaLab(broker.bootstrap_servers))
+    program = Program(stage, tmp_path)
+    source = tmp_path / "loyalty.py"
+    good = source.read_text()
+    source.write_text("this is no Python")
+    stage.write(b"mended")
+    with program.run("loyalty:consumer", "--reload") as process:
+        wait_until(lambda: "waiting for a change" in process.output(), within=PATIENCE_S, what="it says that it waits")  # fmt: skip
+        source.write_text(good)
+        program.wait_for(("mended", 1))
+        stage.wait_stored(1)
+        process.terminate()
+        assert 0 == process.wait()
+    stage.close()
+
+
+# --- where a group goes on --------------------------------------------------------------------------------------------
+
+
+def test_reset_says_where_a_group_begins(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.write(b"0", b"1", b"2")
+
+    code, out, _ = reset(stage, "--to", "latest", "--json", capsys=capsys)
+
+    assert 0 == code
+    assert [{"topic": stage.topic, "partition": 0, "before": None, "after": 3}] == json.loads(out)
+    stage.write(b"3")
+    stage.consumer().start()
+    stage.journal.wait_for(1)
+    assert [b"3"] == stage.journal.values(b"k")
+
+
+def test_a_dry_reset_stores_nothing(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.write(b"0")
+
+    code, out, _ = reset(stage, "--to", "latest", "--dry-run", capsys=capsys)
+
+    assert (0, -1) == (code, stage.stored())
+    assert stage.topic in out
+
+
+def test_reset_handles_everything_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.write(b"0", b"1")
+    first = stage.consumer()
+    first.start()
+    stage.wait_stored(2)
+    first.close()
+
+    code, _, _ = reset(stage, "--to", "earliest", "--yes", capsys=capsys)
+
+    assert 0 == code
+    stage.consumer().start()
+    stage.journal.wait_for(4)
+    assert [b"0", b"1", b"0", b"1"] == stage.journal.values(b"k")
+
+
+def test_reset_is_refused_while_a_consumer_runs(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.write(b"0")
+    stage.consumer().start()
+    stage.wait_stored(1)
+
+    code, _, err = reset(stage, "--to", "earliest", "--yes", capsys=capsys)
+
+    assert 2 == code
+    assert f"{stage.group} has running consumers; stop them first" in err
+    assert 1 == stage.stored()
+
+
+def test_reset_of_a_topic_that_is_not_there_is_an_error(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run_command(
+        app, "reset", "--group", stage.group, "--topic", f"{stage.topic}-not", "--to", "earliest", "--yes",
+        "--bootstrap-servers", stage.lab.servers, capsys=capsys,
+    )  # fmt: skip
+
+    assert 2 == code
+    assert f"{stage.topic}-not" in err
+
+
+# --- slower than the group's patience ---------------------------------------------------------------------------------
+
+
+def test_a_handler_may_take_longer_than_max_poll_interval(stage: Stage) -> None:
+    let_go, others = Event(), 5
+    stage.write(b"slow", key=b"slow")
+    for n in range(others):
+        stage.write(b"quick", key=b"%d" % n)
+
+    def act(message: Any, _context: Any) -> None:
+        if message.key == b"slow":
+            let_go.wait(PATIENCE_S)
+
+    consumer: OrderedConsumer = stage.consumer(
+        act,
+        session_timeout=timedelta(seconds=1.5),
+        client_settings={"max.poll.interval.ms": "2000"},
+    )
+    consumer.start()
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > 3 * 2.0, within=PATIENCE_S, what="three intervals")  # fmt: skip
+    stage.write(b"later", key=b"later")
+    stage.journal.wait_for(1 + others + 1)
+    let_go.set()
+    stage.wait_stored(1 + others + 1)
+
+    assert 0 == consumer.stats().rebuild_count
+    assert [b"slow"] == stage.journal.values(b"slow")
+
+
+# --- static members ---------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_has_its_partitions_back_without_a_rebalance(broker: Broker) -> None:
+    stage = Stage(KafkaLab(broker.bootstrap_servers), partitions=2)
+    first = stage.consumer(instance_id="one", session_timeout=timedelta(seconds=20))
+    second = stage.consumer(instance_id="two", session_timeout=timedelta(seconds=20))
+    first.start()
+    second.start()
+    wait_until(lambda: all(len(c.stats().partitions) == 1 for c in (first, second)), within=PATIENCE_S, what="each has one")  # fmt: skip
+    held = first.stats().partitions
+    first.close()
+    again = stage.consumer(instance_id="one", session_timeout=timedelta(seconds=20))
+    again.start()
+    wait_until(lambda: again.stats().partitions == held, within=PATIENCE_S, what="the same one")
+
+    assert 1 == len(second.stats().partitions)
+    assert 0 == second.stats().rebuild_count
+    stage.close()
