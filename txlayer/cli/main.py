@@ -24,7 +24,7 @@ GROUPS = (
     ("dlq", "txlayer.cli.dlq"),
 )
 # (name, module): each module has a function of that name, which is the command.
-SINGLE = (("verify", "txlayer.cli.verify"),)
+SINGLE = (("doctor", "txlayer.cli.doctor"), ("verify", "txlayer.cli.verify"))
 
 
 def build_app() -> typer.Typer:
