@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -144,21 +143,23 @@ class ClusterQuestions:
         ]
         return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
 
-    def try_transaction(self, transactional_id: str) -> tuple[ClockFacts, str]:
+    def try_transaction(
+        self, transactional_id: str, *, wall_clock: Callable[[], float]
+    ) -> tuple[ClockFacts, str]:
         """Initialise a transactional id that nobody uses, and see when the broker wrote that down.
 
-        What it leaves: an entry in Kafka's own list of transactional ids, which expires there. ("", why) when it is refused.
+        What it leaves: an entry in Kafka's own list of transactional ids, which expires there. The text says why it was refused, "" when it was not.
         """
         producer: Producer = transactional_producer(
             self._config, transactional_id=transactional_id, timeout_ms=_TRIED_TRANSACTION_MS,
             batch_bytes_max=1_000_000,
         )  # fmt: skip
-        before_ms = time.time() * 1000
+        before_ms = wall_clock() * 1000
         try:
             producer.init_transactions(self._connection.limits()["request_timeout"])
         except KafkaException as exc:
             return ClockFacts(None, None), kafka_error(exc).str()
-        after_ms = time.time() * 1000
+        after_ms = wall_clock() * 1000
         try:
             described = self.topics(["__transaction_state"]).get("__transaction_state")
             if not isinstance(described, Described):

@@ -256,7 +256,9 @@ class _Inspection:
     def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
         if self._asked.is_trying:
             transactional_id = f"{self._config.topics.namespace}.doctor-{self._asked.attempt}"
-            clock, refusal = self._questions.try_transaction(transactional_id)
+            clock, refusal = self._questions.try_transaction(
+                transactional_id, wall_clock=self._wall_clock
+            )
             self._found.rights.append(
                 Right(
                     "coordinator", "Write", "transactional id", transactional_id, not refusal,
