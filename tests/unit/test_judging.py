@@ -47,8 +47,10 @@ class Case:
                 )
             )  # fmt: skip
 
-    def op(self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n") -> Case:
-        self.traces.ops.append(OpTrace(nonce, at, 0, self.at_ms, said, last))
+    def op(
+        self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n", partition: int = 0
+    ) -> Case:
+        self.traces.ops.append(OpTrace(nonce, partition, at, 0, self.at_ms, said, last))
         return self
 
     def forward(
@@ -216,6 +218,10 @@ def test_the_first_decision_in_op_order_counts(said: tuple[str, ...], visible: b
 
 def test_a_line_that_names_no_half_record_of_it_decides_nothing() -> None:
     assert [Verdict.OVERDUE] == Case().op(COMMIT, last=99).verdicts()
+
+
+def test_a_line_in_another_partition_decides_nothing() -> None:
+    assert [Verdict.OVERDUE] == Case().op(COMMIT, partition=1).verdicts()
 
 
 def test_an_undecided_transaction_is_open_and_in_time_overdue() -> None:

@@ -111,7 +111,7 @@ def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order(tmp_pa
         # Decided in the order a, b, c; visible in the order b, c, a.
         for offset, (txn_id, place) in enumerate((("a", 9), ("b", 7), ("c", 8))):
             shelf.keep(txn_id, FORWARD, ("orders", 0, place, 0, offset, 1, 7, True))
-            shelf.keep(txn_id, OP, ("n", offset, 0, 1, COMMIT, offset))
+            shelf.keep(txn_id, OP, ("n", 0, offset, 0, 1, COMMIT, offset))
             shelf.keep(txn_id, HALF, ("n", 0, offset, 0, 1, "orders", 7, 1, "key", False, 0))
 
         proof = prove(shelf, window)

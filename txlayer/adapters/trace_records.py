@@ -81,7 +81,7 @@ class TraceRecords:
         if isinstance(lines, Undecodable):
             self.strange_count += 1
             return
-        offset, at_ms = record.offset(), record.timestamp()[1]
+        partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
         for number, line in enumerate(lines):
             op = codec.decode_op(line)
             if isinstance(op, Undecodable):
@@ -89,7 +89,8 @@ class TraceRecords:
             elif op.resolution is not Resolution.UNKNOWN:
                 said = COMMIT if op.resolution is Resolution.COMMIT else ROLLBACK
                 trace = (
-                    nonce_of(op.key), offset, number, at_ms, ABANDON if op.is_abandon else said, op.last_offset,
+                    nonce_of(op.key), partition, offset, number, at_ms,
+                    ABANDON if op.is_abandon else said, op.last_offset,
                 )  # fmt: skip
                 self._shelf.keep(txn_id_of(op.key), OP, trace)
 

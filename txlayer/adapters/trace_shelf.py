@@ -129,7 +129,7 @@ def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
         if kind == HALF:
             found.halves.append(HalfTrace._make(row[2:13]))
         elif kind == OP:
-            found.ops.append(OpTrace._make(row[2:8]))
+            found.ops.append(OpTrace._make(row[2:9]))
         elif kind == DOUBT:
             found.doubts.append(DoubtTrace._make(row[2:8]))
         elif kind == CONTENT:

@@ -118,6 +118,7 @@ class WindowReader:
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
         traces.since_ms = asked.since_ms
         self._read_real(*real_ranges, traces)
+        held_back = self._still_held_back()
         window = Window(
             half_topic=topics.half,
             starts=traces.half_starts,
@@ -125,9 +126,7 @@ class WindowReader:
             cut_ms=cut_ms, grace_ms=asked.grace_ms, overdue_ms=asked.overdue_ms,
             unread_topics=frozenset((traces.named_topics - set(wanted)) | missing),
         )  # fmt: skip
-        return Reading(
-            window, tuple(wanted), dict(self._counts), tuple(self._held_back), traces.strange_count
-        )
+        return Reading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
 
     # --- where to begin and to end ------------------------------------------------------------------------------------
 
@@ -217,6 +216,15 @@ class WindowReader:
             HeldBack(*p, stable[p], whole[p]) for p in partitions if stable[p] < whole[p]
         ]
         return stable
+
+    def _still_held_back(self) -> tuple[HeldBack, ...]:
+        # While coordinators run, some Kafka transaction is nearly always open: only one that stays is told.
+        partitions = {(held.topic, held.partition): held for held in self._held_back}
+        if not partitions:
+            return ()
+        with closing(self._make_admin()) as admin:
+            stable = admin.end_offsets(partitions)
+        return tuple(held for p, held in partitions.items() if stable[p] == held.stable)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

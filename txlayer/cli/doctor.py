@@ -113,7 +113,7 @@ def limits_of(config: CoordinatorConfig) -> Limits:
         doubt_after_ms=milliseconds(config.doubt_after),
         kafka_transaction_timeout_ms=milliseconds(config.kafka_transaction_timeout),
         session_timeout_ms=milliseconds(config.session_timeout),
-        metadata_bytes_max=ConsumerConfig.metadata_bytes_max,
+        metadata_bytes_max=ConsumerConfig().metadata_bytes_max,
     )
 
 

@@ -41,6 +41,7 @@ class OpTrace(NamedTuple):
     """A commit, rollback or abandon line."""
 
     nonce: str
+    partition: int
     offset: int
     line: int
     at_ms: int
@@ -219,7 +220,7 @@ def _attempts(traces: Traces) -> dict[str, _Attempt]:
 
 
 def _apply(attempt: _Attempt, op: OpTrace) -> None:
-    if not any(offset == op.last_offset for _, offset in attempt.offsets):
+    if (op.partition, op.last_offset) not in attempt.offsets:
         return
     attempt.seen_ms = max(attempt.seen_ms, op.at_ms)
     attempt.commit_count += op.said == COMMIT
@@ -379,7 +380,7 @@ def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) ->
             continue
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         where = f"no half message of it at {forward.half_partition}:{forward.half_offset}{hidden}"
-        yield Judged(txn_id, "", Verdict.ORPHAN, forward.place, where, visible_count=1)
+        yield Judged(txn_id, "", Verdict.ORPHAN, forward.place, where)
 
 
 def _few(numbers: Sequence[int]) -> str:

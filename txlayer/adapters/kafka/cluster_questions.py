@@ -27,8 +27,8 @@ from txlayer.adapters.kafka.errors import kafka_error
 from txlayer.adapters.kafka.wire import Door, Features, WireError, ask_features, ask_quotas, tls_of
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
-from txlayer.core.cluster_facts import ClockFacts, Quota, TopicFacts
-from txlayer.errors import TxLayerError
+from txlayer.core.cluster_facts import NO_CLOCK, ClockFacts, Quota, TopicFacts
+from txlayer.errors import NotAuthorisedError
 
 _WIRE_TIMEOUT_S = 5.0
 _REFUSED = frozenset(NOT_AUTHORISED_CODES)
@@ -49,6 +49,14 @@ class Described(NamedTuple):
 
     facts: TopicFacts
     operations: frozenset[str]
+
+
+class Tried(NamedTuple):
+    """What became of a try."""
+
+    is_allowed: bool | None  # None: neither allowed nor refused, no answer
+    detail: str
+    clock: ClockFacts
 
 
 class ClusterQuestions:
@@ -143,12 +151,10 @@ class ClusterQuestions:
         ]
         return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
 
-    def try_transaction(
-        self, transactional_id: str, *, wall_clock: Callable[[], float]
-    ) -> tuple[ClockFacts, str]:
+    def try_transaction(self, transactional_id: str, *, wall_clock: Callable[[], float]) -> Tried:
         """Initialise a transactional id that nobody uses, and see when the broker wrote that down.
 
-        What it leaves: an entry in Kafka's own list of transactional ids, which expires there. The text says why it was refused, "" when it was not.
+        What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
         """
         producer: Producer = transactional_producer(
             self._config, transactional_id=transactional_id, timeout_ms=_TRIED_TRANSACTION_MS,
@@ -158,19 +164,26 @@ class ClusterQuestions:
         try:
             producer.init_transactions(self._connection.limits()["request_timeout"])
         except KafkaException as exc:
-            return ClockFacts(None, None), kafka_error(exc).str()
+            error = kafka_error(exc)
+            return Tried(None if error.code() not in _REFUSED else False, error.str(), NO_CLOCK)
         after_ms = wall_clock() * 1000
-        try:
-            described = self.topics(["__transaction_state"]).get("__transaction_state")
-            if not isinstance(described, Described):
-                return ClockFacts(None, None), ""
-            count = len(described.facts.leaders)
-            at_ms = self.newest_ms([("__transaction_state", p) for p in range(count)])
-        except TxLayerError:
-            return ClockFacts(None, None), ""  # the right was found; the time is told otherwise
+        at_ms = self._noted_ms()
         if at_ms is None:
-            return ClockFacts(None, None), ""
-        return ClockFacts(int(at_ms - after_ms), int(at_ms - before_ms) + 1), ""
+            return Tried(is_allowed=True, detail="", clock=NO_CLOCK)
+        clock = ClockFacts(int(at_ms - after_ms), int(at_ms - before_ms) + 1)
+        return Tried(is_allowed=True, detail="", clock=clock)
+
+    def _noted_ms(self) -> int | None:
+        """When a transactional id was noted last; None where these credentials may not know."""
+        name = "__transaction_state"
+        try:
+            described = self.topics([name]).get(name)
+            if not isinstance(described, Described):
+                return None
+            leaders = described.facts.leaders
+            return self.newest_ms([(name, p) for p, at in enumerate(leaders) if at is not None])
+        except NotAuthorisedError:
+            return None  # the right was found; the time is told otherwise
 
     def _topic_facts(self, answer: Any) -> TopicFacts:
         partitions = answer.partitions

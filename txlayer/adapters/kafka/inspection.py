@@ -172,11 +172,13 @@ class _Inspection:
         }
         named = self._recently_named(own) | set(self._asked.topics)
         wanted = sorted(name for name in matching | named if not topics.is_system(name))
-        return self._described(wanted), tuple(sorted(named - there))
+        found = self._described(wanted)
+        # What these credentials may not describe looks as if it were not there.
+        return found, tuple(sorted(named - there - self._found.untold.keys()))
 
     def _recently_named(self, own: dict[str, Described]) -> set[str]:
         half = self._config.topics.half
-        if half not in own:
+        if not self._may_read_half(own):
             return set()
         partitions = [(half, p) for p in range(len(own[half].facts.leaders))]
         starts, ends = self._admin.start_offsets(partitions), self._admin.end_offsets(partitions)
@@ -217,9 +219,10 @@ class _Inspection:
             self._found.untold["positions of the coordinators"] = str(exc)
             return ()
         low = {p: None if (at := stored[p]) is None else at.offset for p in halves}
-        stored_at = self._stored_at(
-            {p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]}
-        )
+        still_there = {
+            p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]
+        }
+        stored_at = self._stored_at(still_there) if self._may_read_half(own) else {}
         owners = {
             p: member.client_id or member.member_id
             for member in (group.members if group is not None else ())
@@ -234,6 +237,15 @@ class _Inspection:
             )
             for p, (half, op) in enumerate(zip(halves, ops, strict=True))
         )  # fmt: skip
+
+    def _may_read_half(self, own: dict[str, Described]) -> bool:
+        half = self._config.topics.half
+        if half not in own:
+            return False
+        if "READ" not in own[half].operations:
+            self._found.untold[f"records of {half}"] = "reading is refused to these credentials"
+            return False
+        return True
 
     def _stored_at(self, places: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """When the record at each place was stored."""
@@ -256,17 +268,15 @@ class _Inspection:
     def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
         if self._asked.is_trying:
             transactional_id = f"{self._config.topics.namespace}.doctor-{self._asked.attempt}"
-            clock, refusal = self._questions.try_transaction(
-                transactional_id, wall_clock=self._wall_clock
-            )
+            tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
             self._found.rights.append(
                 Right(
-                    "coordinator", "Write", "transactional id", transactional_id, not refusal,
-                    "initialised, no Kafka transaction begun", refusal,
+                    "coordinator", "Write", "transactional id", transactional_id, tried.is_allowed,
+                    "initialised, no Kafka transaction begun", tried.detail,
                 )
             )  # fmt: skip
-            if clock != NO_CLOCK:
-                return clock
+            if tried.clock != NO_CLOCK:
+                return tried.clock
         logs = [
             (d.facts.name, p)
             for d in own.values()
