@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from threading import Event
 
 import pytest
 
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
-from tests.support.arena import make_arena
+from tests.support.arena import Arena, make_arena
 from tests.support.commands import run_command
 from tests.support.seed import SEED
 from tests.support.waiting import wait_until
 from txlayer.cli.main import build_app
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def has_more_than(arena: Arena, count: int) -> bool:
+    return len(arena.logs().real) > count
 
 
 def test_a_run_with_killed_coordinators_is_proved(
@@ -28,11 +33,8 @@ def test_a_run_with_killed_coordinators_is_proved(
     running = start_coordinator(arena, "--doubt-after", "1s")
     while killed < 3 or (killed < 12 and not arena.aborted_count()):
         running.wait_for("partitions.taken_over")
-        seen = sum(len(log) for log in arena.logs().real)
         wait_until(
-            lambda seen=seen: sum(len(log) for log in arena.logs().real) > seen,
-            within=30,
-            what="something was forwarded",
+            partial(has_more_than, arena, len(arena.logs().real)), within=30, what="forwarded"
         )
         Event().wait(0.1)
         running.kill()

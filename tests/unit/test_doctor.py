@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -54,12 +55,12 @@ def topic(name: str, *, partitions: int = 3, replicas: int = 3, **changes: str) 
     return TopicFacts(name, nodes, nodes, tuple(r[0] for r in nodes), settings)
 
 
-def part(number: int, **changes: int | str | None) -> PartitionFacts:
-    given: dict[str, int | str | None] = {
-        "half_start": 0, "half_end": 100, "op_start": 0, "op_end": 100, "low_water": 100, "op_next": 100,
-        "owner": "c1",
-    } | changes  # fmt: skip
-    return PartitionFacts(partition=number, **given)  # type: ignore[arg-type]  # one dict for all its fields
+def part(number: int, **changes: Any) -> PartitionFacts:
+    plain = PartitionFacts(
+        partition=number, half_start=0, half_end=100, op_start=0, op_end=100, low_water=100, op_next=100,
+        owner="c1",
+    )  # fmt: skip
+    return replace(plain, **changes)
 
 
 HEALTHY = ClusterFacts(
@@ -80,15 +81,15 @@ def with_broker(**changes: str) -> ClusterFacts:
     return replace(HEALTHY, brokers=(broker(1, **changes), broker(2), broker(3)))
 
 
-def with_half(**changes: str) -> ClusterFacts:
+def with_half(**changes: Any) -> ClusterFacts:
     return replace(HEALTHY, topics=(topic("ns.half", **changes), topic("ns.op")))
 
 
-def with_topic(**changes: object) -> ClusterFacts:
-    return replace(HEALTHY, topics=(replace(topic("ns.half"), **changes), topic("ns.op")))  # type: ignore[arg-type]  # the test names its fields
+def with_topic(**changes: Any) -> ClusterFacts:
+    return replace(HEALTHY, topics=(replace(topic("ns.half"), **changes), topic("ns.op")))
 
 
-def with_part(**changes: int | str | None) -> ClusterFacts:
+def with_part(**changes: Any) -> ClusterFacts:
     return replace(HEALTHY, partitions=(part(0, **changes), part(1), part(2)))
 
 

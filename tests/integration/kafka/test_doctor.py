@@ -98,7 +98,7 @@ def ill(bad_broker: str) -> Arena:
     admin = AdminClient({"bootstrap.servers": bad_broker, "log_level": 0})
     small = create_topic(bad_broker, unique_name("small"), config={"max.message.bytes": "1000"})
     crafted = Crafted(bad_broker, arena.topics, partition_count=2)
-    crafted.half("undecided/00000001", small)
+    crafted.half("open/00000001", small)  # in the other partition than the next one
     placed = crafted.half("gone/00000002", "never-created")
     crafted.op(placed, Resolution.COMMIT)
     with KafkaAdmin(CoordinatorConfig(bootstrap_servers=bad_broker)) as ours:

@@ -87,7 +87,10 @@ def leaked_in_an_aborted_kafka_transaction(field: Field) -> Transaction:
     )
     producer.init_transactions(30)
     producer.begin_transaction()
-    headers = [(codec.ID_HEADER, txn.txn_id.encode()), (codec.ORIGIN_HEADER, origin.encode())]
+    headers: list[tuple[str, str | bytes | None]] = [
+        (codec.ID_HEADER, txn.txn_id.encode()),
+        (codec.ORIGIN_HEADER, origin.encode()),
+    ]
     producer.produce(field.orders, b"value", b"k", partition=0, headers=headers)
     producer.flush(30)
     producer.abort_transaction(30)

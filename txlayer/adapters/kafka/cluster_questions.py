@@ -33,7 +33,7 @@ from txlayer.errors import NotAuthorisedError
 _WIRE_TIMEOUT_S = 5.0
 _REFUSED = frozenset(NOT_AUTHORISED_CODES)
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-_TRIED_TRANSACTION_MS = 10_000
+_TRIED_TRANSACTION_MS = 2_000
 
 
 class Node(NamedTuple):

@@ -92,7 +92,12 @@ def read_features(answer: bytes) -> Features:
 
     def features(reader: _Reader) -> Features:
         reader.refuse_error()
-        reader.each(lambda: (reader.skip(6), reader.tags()))
+
+        def request_kind() -> None:
+            reader.skip(6)
+            reader.tags()
+
+        reader.each(request_kind)
         reader.skip(4)
         tagged = reader.tags()
         supported = _Reader(tagged.get(0, b"\1")).levels()
