@@ -65,7 +65,7 @@ class ContentTrace(NamedTuple):
 
     nonce: str
     offset: int
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # hides tuple.index, as above
     content: int | None  # None: it ended
 
 
@@ -77,7 +77,7 @@ class ForwardTrace(NamedTuple):
     offset: int
     half_partition: int
     half_offset: int
-    count: int  # type: ignore[assignment]
+    count: int  # type: ignore[assignment]  # hides tuple.count, as above
     content: int
     is_committed: bool  # False: of a Kafka transaction that is open or was aborted
 
