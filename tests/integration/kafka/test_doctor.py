@@ -41,7 +41,7 @@ from txlayer.core.messages import Resolution
 pytestmark = pytest.mark.kafka
 
 BAD_SETTINGS = {
-    "transaction.max.timeout.ms": "5000",
+    "transaction.max.timeout.ms": "60000",  # below it the local broker's own first try is refused
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
     "transaction.partition.verification.enable": "false",
     "transactional.id.expiration.ms": "60000",
@@ -166,7 +166,11 @@ EXPECTED = {
 }
 
 
-def test_everything_that_was_planted_is_found(ill: Arena, doctor: Doctor) -> None:
+def test_everything_that_was_planted_is_found(
+    ill: Arena, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLAYER_KAFKA_TRANSACTION_TIMEOUT", "61s")
+
     code, said = doctor(ill.servers, ill.namespace, "--topic", "never-created")
 
     assert 1 == code
