@@ -138,6 +138,10 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("half kept too short", T.retention, with_half(retention_ms=str(DAY_MS)), E, "kept for 1 d"),
     ("half kept shorter than an immunity", T.retention, with_half(retention_ms=str(5 * DAY_MS)), W, "7 d"),
     ("no leader", T.leaders, with_topic(leaders=(None, 2, 3)), E, "partitions 0 have no leader"),
+    ("one broker that leads everything", T.leaders,
+     with_topic(leaders=(1, 1, 1), replicas=((1, 2, 3),) * 3, in_sync=((1, 2, 3),) * 3), W, "the others' work"),
+    ("no offsets stored", T.settings,
+     replace(HEALTHY, changes=(Difference("ns.op", "offsets stored for ns.coordinator", "0 of 8", "every", "why"),)), E, "0 of 8"),
     ("leaders that moved", T.leaders, with_topic(leaders=(1, 1, 1)), W, "preferred"),
     ("a hot key", T.skew,
      replace(HEALTHY, partitions=(part(0, half_end=40_000), *(part(n, half_end=10) for n in range(1, 5)))), W, "ordering key"),
@@ -190,6 +194,43 @@ def test_a_fault_is_found_with_its_reason_and_what_mends_it(
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_a_healthy_cluster_is_green(rule: Rule) -> None:
     assert [] == [f for f in rule(HEALTHY, LIMITS) if f.level is not Level.OK]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
+    mute = topic("ns.half")
+    untold = replace(
+        HEALTHY, brokers=(BrokerFacts(1, {}, None), BrokerFacts(2, {}, None), BrokerFacts(3, {}, None)),
+        topics=(replace(mute, settings={}),), internal_topics=(), partitions=(), group=None, quotas=None,
+        real_topics=(replace(topic("orders"), settings={}),),
+    )  # fmt: skip
+    unstored = replace(untold, partitions=(part(0, low_water=None, op_next=None),))
+
+    found = [*rule(untold, LIMITS), *rule(unstored, LIMITS)]
+
+    assert [] == [f for f in found if f.level in (Level.ERROR, Level.WARNING)]
+
+
+def test_partitions_that_are_alike_are_green() -> None:
+    even = replace(HEALTHY, partitions=tuple(part(n, half_end=20_000) for n in range(3)))
+
+    (found,) = doctor_topics.skew(even, LIMITS)
+
+    assert Level.OK is found.level
+
+
+def test_half_that_is_kept_for_ever_is_green() -> None:
+    found = list(doctor_topics.retention(with_half(retention_ms="-1"), LIMITS))
+
+    assert [Level.OK, Level.OK] == [f.level for f in found]
+    assert "kept for ever" == found[0].reason
+
+
+def test_brokers_that_cannot_be_asked_for_one_time_out_are_asked_for_the_others() -> None:
+    settings = {k: v for k, v in SETTINGS.items() if k != "transaction.max.timeout.ms"}
+    facts = replace(HEALTHY, brokers=(BrokerFacts(1, settings, {}, 30),))
+
+    assert [] == list(doctor_brokers.transaction_timeout(facts, LIMITS))
 
 
 def test_every_rule_has_a_fault_that_it_finds() -> None:

@@ -151,6 +151,10 @@ def test_what_names_a_half_record_before_the_window_is_out_of_it() -> None:
     assert [Verdict.ROLLED_BACK, Verdict.OUT_OF_WINDOW] == case.verdicts()
 
 
+def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
+    assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
+
+
 def test_a_transaction_without_its_first_message_is_out_of_the_window() -> None:
     case = Case()
     case.traces.halves.clear()

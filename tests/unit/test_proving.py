@@ -12,7 +12,7 @@ from txlayer.adapters.verification import prove
 from txlayer.core.judging import COMMIT, Judged, OrderMark, Window
 from txlayer.core.judging_order import OrderFold
 from txlayer.core.messages import Origin
-from txlayer.core.proving import Proof
+from txlayer.core.proving import Finding, Proof
 from txlayer.core.verdicts import Promise, Severity, Verdict, severity
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
@@ -69,6 +69,56 @@ def test_what_is_out_of_the_window_proves_nothing_and_refutes_nothing() -> None:
     proof.add(judged(Verdict.OUT_OF_WINDOW))
 
     assert {"undecidable"} == {status.word for status in proof.statuses()}
+
+
+def test_the_words_are_those_of_the_page() -> None:
+    proof = Proof()
+    proof.add(judged(Verdict.OK))
+    proof.add(judged(Verdict.DUPLICATE))
+    words = {status.promise: status.word for status in proof.statuses()}
+
+    assert "refuted" == words[Promise.P2]
+    assert "proved" == words[Promise.P1]
+    assert "nothing to judge" == words[Promise.P6]
+    assert 2 == proof.transaction_count
+
+
+def test_what_is_on_its_way_is_undecidable_for_loss_and_atomicity_alone() -> None:
+    proof = Proof()
+    origin = Origin("orders", 0, 1)
+    proof.add(
+        Judged("id", "n", Verdict.OPEN, origin, is_committed=True, visible_count=1, is_on_its_way=True)
+    )  # fmt: skip
+
+    undecided = {s.promise for s in proof.statuses() if s.undecidable_count}
+    assert {P1, P5} == undecided
+    assert {P2, P3, P4} == {s.promise for s in proof.statuses() if s.proved_count}
+
+
+def test_an_undecided_transaction_proves_that_nothing_is_visible_and_no_more() -> None:
+    proof = Proof()
+    proof.add(Judged("id", "n", Verdict.OPEN, Origin("ns.half", 0, 1)))
+
+    assert {P3} == {s.promise for s in proof.statuses() if s.proved_count}
+
+
+def test_a_late_transaction_that_has_a_worse_verdict_keeps_it() -> None:
+    proof = Proof()
+    late = Finding(Verdict.OUT_OF_ORDER, "id", "n", Origin("orders", 0, 1), "why", (P6,))
+    proof.add(judged(Verdict.CORRUPT))
+
+    proof.add_late(late, before=Verdict.CORRUPT)
+
+    assert {Verdict.CORRUPT: 1} == +proof.verdicts
+    assert 2 == proof.finding_count
+
+
+def test_faults_beyond_what_is_kept_are_counted() -> None:
+    proof = Proof(finding_count_max=1)
+    for verdict in (Verdict.LOST, Verdict.LOST, Verdict.PARKED):
+        proof.add(judged(verdict))
+
+    assert ([Verdict.LOST], 3) == ([f.verdict for f in proof.findings], proof.finding_count)
 
 
 def test_an_empty_window_says_that_there_was_nothing_to_judge() -> None:
