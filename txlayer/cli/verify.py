@@ -70,7 +70,7 @@ Folder = Annotated[
         "--folder",
         file_okay=False,
         exists=True,
-        help="Where its file stands while it runs, some 300 bytes per record; default: the system's own for such files.",
+        help="Where its file stands while it runs, some 100 bytes per record; default: the system's own for such files.",
         show_default=False,
     ),
 ]

@@ -150,6 +150,7 @@ class _Attempt:
     halves: dict[int, HalfTrace] = field(default_factory=dict)  # index → first record with it
     offsets: dict[tuple[int, int], int] = field(default_factory=dict)  # (partition, offset) → index
     visible: list[tuple[int, ForwardTrace]] = field(default_factory=list)
+    visible_indices: set[int] = field(default_factory=set)
     unseen: list[ForwardTrace] = field(default_factory=list)
     state: str = ""
     was_parked: bool = False
@@ -163,15 +164,11 @@ class _Attempt:
 
     @property
     def first(self) -> HalfTrace:
-        return min(self.halves.values(), key=lambda half: half.offset)
+        return next(iter(self.halves.values()))  # they are taken in the order of the log
 
     @property
     def is_stored_whole(self) -> bool:
         return len(self.halves) == self.first.count
-
-    @property
-    def visible_indices(self) -> set[int]:
-        return {index for index, _ in self.visible}
 
     @property
     def is_whole(self) -> bool:
@@ -245,7 +242,9 @@ def _give_out(
         if attempt is None:
             strangers.append(forward)
         elif forward.is_committed:
-            attempt.visible.append((attempt.offsets[place], forward))
+            index = attempt.offsets[place]
+            attempt.visible.append((index, forward))
+            attempt.visible_indices.add(index)
         else:
             attempt.unseen.append(forward)
     return strangers
