@@ -18,3 +18,22 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.update(task, completed=count)
+
+
+@contextmanager
+def two_step_progress(
+    first: str, second: str
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[int], None]]]:
+    """Two functions: how many of how many are done of the first step, whose size grows; and how many of the second.
+
+    Nothing is shown where nobody sees a terminal.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:  # fmt: skip
+        reading = bar.add_task(first, total=None)
+        judging = bar.add_task(second, total=None, visible=False)
+        yield (
+            lambda done, total: bar.update(reading, completed=done, total=total),
+            lambda count: bar.update(judging, completed=count, visible=True),
+        )

@@ -23,6 +23,8 @@ GROUPS = (
     ("consumer", "txlayer.cli.consumer"),
     ("dlq", "txlayer.cli.dlq"),
 )
+# (name, module): each module has a function of that name, which is the command.
+SINGLE = (("doctor", "txlayer.cli.doctor"), ("verify", "txlayer.cli.verify"))
 
 
 def build_app() -> typer.Typer:
@@ -38,6 +40,8 @@ def build_app() -> typer.Typer:
     app.callback()(_check_environment)
     for name, module in GROUPS:
         app.add_typer(import_module(module).app, name=name)
+    for name, module in SINGLE:
+        app.command(name)(getattr(import_module(module), name))
     return app
 
 

@@ -1,0 +1,240 @@
+"""Every verdict of `txlayer verify`, found where its fault is and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.core.judging import (
+    ABANDON,
+    COMMIT,
+    ROLLBACK,
+    ContentTrace,
+    DoubtTrace,
+    ForwardTrace,
+    HalfTrace,
+    Judged,
+    OpTrace,
+    Traces,
+    Window,
+    judge,
+)
+from txlayer.core.messages import Origin
+from txlayer.core.verdicts import Verdict
+
+NOW_MS = 1_000_000
+WINDOW = Window(
+    half_topic="ns.half", starts={0: 10}, ends={0: 1_000}, cut_ms=NOW_MS, grace_ms=60_000,
+    overdue_ms=300_000,
+)  # fmt: skip
+
+
+class Case:
+    """One id, laid out trace by trace."""
+
+    def __init__(self, *, count: int = 1, first: int = 100, at_ms: int = 0) -> None:
+        self.traces = Traces("id")
+        self.at_ms = at_ms
+        self.half(count=count, first=first)
+
+    def half(
+        self, *, count: int = 1, first: int, nonce: str = "n", indices: list[int] | None = None
+    ) -> None:
+        for index in range(count) if indices is None else indices:
+            self.traces.halves.append(
+                HalfTrace(
+                    nonce, 0, first + index, index, count, "orders", 7 + index, self.at_ms, "",
+                    False, 0,
+                )
+            )  # fmt: skip
+
+    def op(
+        self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n", partition: int = 0
+    ) -> Case:
+        self.traces.ops.append(OpTrace(nonce, partition, at, 0, self.at_ms, said, last))
+        return self
+
+    def forward(
+        self, half: int = 100, *, at: int = 5, content: int = 7, is_committed: bool = True
+    ) -> Case:
+        self.traces.forwards.append(
+            ForwardTrace("orders", 0, at, 0, half, 1, content, is_committed)
+        )
+        return self
+
+    def doubt(self, state: str, *, at: int = 1, content: int | None = 7) -> Case:
+        self.traces.doubts.append(DoubtTrace("n", 0, at, self.at_ms, state, 100))
+        if content is not None:
+            self.traces.contents.append(ContentTrace("n", at, 0, content))
+        return self
+
+    def verdicts(self, window: Window = WINDOW) -> list[Verdict]:
+        return [found.verdict for found in self.judged(window)]
+
+    def judged(self, window: Window = WINDOW) -> list[Judged]:
+        return judge(self.traces, window)
+
+
+def test_a_committed_transaction_that_is_visible_once_is_ok() -> None:
+    assert [Verdict.OK] == Case().op(COMMIT).forward().verdicts()
+
+
+def test_a_committed_transaction_that_nobody_sees_is_lost_and_its_half_message_named() -> None:
+    (found,) = Case().op(COMMIT).judged()
+
+    assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (found.verdict, found.place)
+
+
+def test_what_is_younger_than_the_grace_is_on_its_way_and_not_lost() -> None:
+    (found,) = Case(at_ms=NOW_MS - 59_000).op(COMMIT).judged()
+
+    assert (Verdict.OPEN, True) == (found.verdict, found.is_on_its_way)
+
+
+def test_a_message_that_is_visible_twice_is_a_duplicate_at_its_second_place() -> None:
+    (found,) = Case().op(COMMIT).forward(at=5).forward(at=9).judged()
+
+    assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (found.verdict, found.place)
+
+
+def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
+    case = Case().op(COMMIT).forward(at=5)
+    case.half(first=200, nonce="m")
+    case.op(COMMIT, at=2, last=200, nonce="m").forward(200, at=6)
+
+    assert [Verdict.DUPLICATE] * 2 == case.verdicts()
+
+
+def test_an_attempt_that_nobody_decided_beside_a_visible_one_is_no_duplicate() -> None:
+    case = Case().op(COMMIT).forward()
+    case.half(first=200, nonce="m")
+    case.op(ROLLBACK, at=2, last=200, nonce="m")
+
+    assert [Verdict.OK, Verdict.ROLLED_BACK] == case.verdicts()
+
+
+@pytest.mark.parametrize("said", [None, ROLLBACK])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:  # fmt: skip
+    case = Case().forward(is_committed=is_committed)
+    if said:
+        case.op(said)
+
+    (found,) = case.judged()
+
+    assert (Verdict.LEAKED, Origin("orders", 0, 5)) == (found.verdict, found.place)
+    assert (said == ROLLBACK) is found.is_rolled_back
+
+
+def test_an_aborted_copy_of_a_committed_message_is_no_fault() -> None:
+    assert [Verdict.OK] == Case().op(COMMIT).forward(at=4, is_committed=False).forward().verdicts()
+
+
+def test_a_part_of_a_transaction_is_torn() -> None:
+    (found,) = Case(count=2).op(COMMIT, last=101).forward().judged()
+
+    assert (Verdict.TORN, "messages 1 are not visible") == (found.verdict, found.detail)
+
+
+def test_other_bytes_are_corrupt() -> None:
+    assert [Verdict.CORRUPT] == Case().op(COMMIT).forward(content=8).verdicts()
+
+
+def test_what_names_no_half_record_is_an_orphan() -> None:
+    case = Case().op(ROLLBACK).forward(500)
+
+    assert [Verdict.ROLLED_BACK, Verdict.ORPHAN] == case.verdicts()
+
+
+def test_what_names_a_half_record_before_the_window_is_out_of_it() -> None:
+    case = Case().op(ROLLBACK).forward(9)
+
+    assert [Verdict.ROLLED_BACK, Verdict.OUT_OF_WINDOW] == case.verdicts()
+
+
+def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
+    assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
+
+
+def test_a_transaction_without_its_first_message_is_out_of_the_window() -> None:
+    case = Case()
+    case.traces.halves.clear()
+    case.half(count=2, first=9, indices=[1])
+
+    assert [Verdict.OUT_OF_WINDOW] == case.op(COMMIT, last=10).verdicts()
+
+
+def test_a_transaction_that_begins_behind_the_window_is_not_judged() -> None:
+    assert [] == Case(first=1_000).op(COMMIT, last=1_000).verdicts()
+
+
+def test_what_is_missing_on_a_topic_that_was_not_read_is_out_of_the_window() -> None:
+    unread = Window(
+        half_topic="ns.half", starts={0: 0}, ends={0: 1_000}, cut_ms=NOW_MS,
+        unread_topics=frozenset({"orders"}),
+    )  # fmt: skip
+
+    assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(unread)
+
+
+@pytest.mark.parametrize("state", ["parked", "parked-committed"])
+def test_what_stands_parked_with_its_content_is_parked(state: str) -> None:
+    assert [Verdict.PARKED] == Case().op(COMMIT).doubt(state).verdicts()
+
+
+@pytest.mark.parametrize("state", ["parked", "parked-committed", "held"])
+def test_what_stands_on_doubt_without_its_content_is_lost(state: str) -> None:
+    assert [Verdict.LOST] == Case().op(COMMIT).doubt(state, content=None).verdicts()
+
+
+def test_a_held_transaction_is_not_lost_and_in_time_overdue() -> None:
+    assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 200_000).op(COMMIT).doubt("held").verdicts()
+    assert [Verdict.OVERDUE] == Case().op(COMMIT).doubt("held").verdicts()
+
+
+def test_a_settled_transaction_whose_doubt_records_ended_is_judged_by_what_is_visible() -> None:
+    case = Case().op(COMMIT).doubt("open").doubt("", at=2, content=None)
+    case.traces.contents.append(ContentTrace("n", 2, 0, None))
+
+    assert [Verdict.LOST] == case.verdicts()
+    assert [Verdict.OK] == case.forward().verdicts()
+
+
+@pytest.mark.parametrize(
+    ("said", "visible", "expected"),
+    [
+        ((COMMIT, ROLLBACK), True, Verdict.CONFLICTING),
+        ((ROLLBACK, COMMIT), False, Verdict.CONFLICTING),
+        ((ROLLBACK, COMMIT), True, Verdict.LEAKED),
+        ((COMMIT, COMMIT), True, Verdict.OK),
+        ((COMMIT, ABANDON), False, Verdict.ROLLED_BACK),
+        ((ABANDON,), False, Verdict.ROLLED_BACK),
+    ],
+)
+def test_the_first_decision_in_op_order_counts(said: tuple[str, ...], visible: bool, expected: Verdict) -> None:  # fmt: skip
+    case = Case()
+    for at, word in reversed(list(enumerate(said))):
+        case.op(word, at=at)
+    if visible:
+        case.forward()
+
+    assert [expected] == case.verdicts()
+
+
+def test_a_line_that_names_no_half_record_of_it_decides_nothing() -> None:
+    assert [Verdict.OVERDUE] == Case().op(COMMIT, last=99).verdicts()
+
+
+def test_a_line_in_another_partition_decides_nothing() -> None:
+    assert [Verdict.OVERDUE] == Case().op(COMMIT, partition=1).verdicts()
+
+
+def test_an_undecided_transaction_is_open_and_in_time_overdue() -> None:
+    assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 300_000).verdicts()
+    assert [Verdict.OVERDUE] == Case(at_ms=NOW_MS - 300_001).verdicts()
+
+
+def test_a_record_that_the_broker_kept_twice_is_one_message() -> None:
+    case = Case()
+    case.half(first=101)
+
+    assert [Verdict.OK] == case.op(COMMIT, last=101).forward().verdicts()

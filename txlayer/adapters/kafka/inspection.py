@@ -1,0 +1,323 @@
+"""Gathers the facts of `txlayer doctor`. It reads; with `is_trying` it initialises one transactional id, and nothing else.
+
+Never: a judgement (`core/doctor.py`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from txlayer.adapters.administration import GroupState
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.client import PlainReader
+from txlayer.adapters.kafka.cluster_questions import ClusterQuestions, Described, Node
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.ports import Record, TopicPartition
+from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.core import codec
+from txlayer.core.cluster_facts import (
+    NO_CLOCK,
+    BrokerFacts,
+    ClockFacts,
+    ClusterFacts,
+    GroupFacts,
+    PartitionFacts,
+    Right,
+)
+from txlayer.core.messages import Undecodable
+from txlayer.core.topicspec import Change
+from txlayer.errors import NotAuthorisedError
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+RECENT_COUNT = 200
+"""Half records per partition, the newest, from which the real topics are known."""
+STORED_EVERY_MS = 65_000
+"""Coordinators store their positions at least once a minute."""
+_PATIENCE_S = 10.0
+_ASKED = "the broker's own answer about allowed operations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to look at, beyond the namespace."""
+
+    topics: tuple[str, ...] = ()
+    """Real topics; those that recent half messages name, and those of `target_topics`, are looked at anyway."""
+    replication_factor: int | None = None
+    is_trying: bool = False
+    attempt: str = ""
+    """Part of the transactional id that is tried."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one inspection collects on its way."""
+
+    untold: dict[str, str] = field(default_factory=dict)
+    rights: list[Right] = field(default_factory=list)
+
+
+def inspect(
+    config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time
+) -> ClusterFacts:
+    """The facts.
+
+    Raises:
+        BrokerUnavailableError: no broker answered.
+        NotAuthorisedError: the credentials are refused altogether.
+    """
+    with closing(ClusterQuestions(config)) as questions, closing(KafkaAdmin(config)) as admin:
+        return _Inspection(config, asked, questions, admin, wall_clock).facts()
+
+
+class _Inspection:
+    """One look at one cluster."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        asked: Asked,
+        questions: ClusterQuestions,
+        admin: KafkaAdmin,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._asked = asked
+        self._questions = questions
+        self._admin = admin
+        self._wall_clock = wall_clock
+        self._found = _Found()
+
+    def facts(self) -> ClusterFacts:
+        topics, found = self._config.topics, self._found
+        nodes = self._questions.nodes()
+        brokers = tuple(self._broker(node) for node in nodes)
+        own = self._described(sorted(topics.all))
+        group = self._group(topics)
+        partitions = self._partitions(own, group)
+        real, missing = self._real(own)
+        clock = self._clock(own, group)
+        self._note_rights(own, real)
+        quotas = self._questions.quotas(nodes[0]) if nodes else "no broker"
+        if isinstance(quotas, str):
+            found.untold["quotas of clients"] = quotas
+        return ClusterFacts(
+            namespace=topics.namespace, half=topics.half, op=topics.op,
+            now_ms=int(self._wall_clock() * 1000),
+            brokers=brokers,
+            topics=tuple(d.facts for d in own.values()),
+            internal_topics=tuple(d.facts for d in self._described(INTERNAL_TOPICS).values()),
+            real_topics=tuple(d.facts for d in real.values()), missing_real_topics=missing,
+            changes=tuple(self._changes()),
+            partitions=partitions,
+            group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
+            clock=clock, rights=tuple(found.rights),
+            quotas=None if isinstance(quotas, str) else tuple(quotas),
+            untold=found.untold,
+        )  # fmt: skip
+
+    # --- brokers and topics -------------------------------------------------------------------------------------------
+
+    def _broker(self, node: Node) -> BrokerFacts:
+        about = f"broker {node.broker_id}"
+        settings: dict[str, str] = {}
+        try:
+            settings = self._questions.broker_settings(node.broker_id)
+        except NotAuthorisedError as exc:
+            self._found.untold[f"settings of {about}"] = str(exc)
+        features = self._questions.features(node)
+        if isinstance(features, str):
+            self._found.untold[f"features of {about}"] = features
+            return BrokerFacts(node.broker_id, settings, None)
+        supported = features.supported.get("metadata.version")
+        return BrokerFacts(
+            node.broker_id, settings, features.finalized, supported[1] if supported else None
+        )
+
+    def _described(self, names: Collection[str]) -> dict[str, Described]:
+        found: dict[str, Described] = {}
+        for name, described in self._questions.topics(names).items():
+            if isinstance(described, str):
+                self._found.untold[name] = described
+            else:
+                found[name] = described
+                if not described.facts.settings:
+                    self._found.untold[f"settings of {name}"] = "refused to these credentials"
+        return found
+
+    def _changes(self) -> list[Change]:
+        namespace = Namespace(self._admin, topics=self._config.topics, files=read_topic_files())
+        try:
+            return namespace.plan(replication_factor=self._asked.replication_factor)
+        except NotAuthorisedError as exc:
+            self._found.untold["topics against topics/"] = str(exc)
+            return []
+
+    def _real(self, own: dict[str, Described]) -> tuple[dict[str, Described], tuple[str, ...]]:
+        """(those that are there, names of those that are not)."""
+        topics = self._config.topics
+        there = self._admin.topic_names()
+        patterns = self._config.target_topics
+        matching = {
+            name
+            for name in there
+            if not topics.is_system(name)
+            and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        named = self._recently_named(own) | set(self._asked.topics)
+        wanted = sorted(name for name in matching | named if not topics.is_system(name))
+        found = self._described(wanted)
+        # What these credentials may not describe looks as if it were not there.
+        return found, tuple(sorted(named - there - self._found.untold.keys()))
+
+    def _recently_named(self, own: dict[str, Described]) -> set[str]:
+        half = self._config.topics.half
+        if not self._may_read_half(own):
+            return set()
+        partitions = [(half, p) for p in range(len(own[half].facts.leaders))]
+        starts, ends = self._admin.start_offsets(partitions), self._admin.end_offsets(partitions)
+        ranges = {p: (max(starts[p], ends[p] - RECENT_COUNT), ends[p]) for p in partitions}
+        named: set[str] = set()
+
+        def note(record: Record) -> None:
+            raw = codec.half_header_of(record.headers())
+            head = None if raw is None else codec.decode_half_header(raw)
+            if head is not None and not isinstance(head, Undecodable):
+                named.add(head.topic)
+
+        self._read(ranges, note)
+        return {name for name in named if not self._config.topics.is_system(name)}
+
+    # --- coordinators -------------------------------------------------------------------------------------------------
+
+    def _group(self, topics: SystemTopics) -> GroupState | None:
+        try:
+            return self._admin.group(topics.coordinator_group)
+        except NotAuthorisedError as exc:
+            self._found.untold[f"group {topics.coordinator_group}"] = str(exc)
+            return None
+
+    def _partitions(
+        self, own: dict[str, Described], group: GroupState | None
+    ) -> tuple[PartitionFacts, ...]:
+        topics = self._config.topics
+        if topics.half not in own or topics.op not in own:
+            return ()
+        count = min(len(own[name].facts.leaders) for name in (topics.half, topics.op))
+        halves, ops = ([(name, p) for p in range(count)] for name in (topics.half, topics.op))
+        try:
+            starts = self._admin.start_offsets([*halves, *ops])
+            ends = self._admin.end_offsets([*halves, *ops])
+            stored = self._admin.stored_offsets(topics.coordinator_group, [*halves, *ops])
+        except NotAuthorisedError as exc:
+            self._found.untold["positions of the coordinators"] = str(exc)
+            return ()
+        low = {p: None if (at := stored[p]) is None else at.offset for p in halves}
+        still_there = {
+            p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]
+        }
+        stored_at = self._stored_at(still_there) if self._may_read_half(own) else {}
+        owners = {
+            p: member.client_id or member.member_id
+            for member in (group.members if group is not None else ())
+            for name, p in member.partitions
+            if name == topics.half
+        }
+        return tuple(
+            PartitionFacts(
+                partition=p, half_start=starts[half], half_end=ends[half], op_start=starts[op], op_end=ends[op],
+                low_water=low[half], op_next=None if (at := stored[op]) is None else at.offset,
+                low_water_ms=stored_at.get(half), owner=owners.get(p, ""),
+            )
+            for p, (half, op) in enumerate(zip(halves, ops, strict=True))
+        )  # fmt: skip
+
+    def _may_read_half(self, own: dict[str, Described]) -> bool:
+        half = self._config.topics.half
+        if half not in own:
+            return False
+        if "READ" not in own[half].operations:
+            self._found.untold[f"records of {half}"] = "reading is refused to these credentials"
+            return False
+        return True
+
+    def _stored_at(self, places: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the record at each place was stored."""
+        found: dict[TopicPartition, int] = {}
+
+        def note(record: Record) -> None:
+            found[record.topic(), record.partition()] = record.timestamp()[1]
+
+        self._read({p: (offset, offset + 1) for p, offset in places.items()}, note)
+        return found
+
+    def _read(
+        self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]
+    ) -> None:
+        with closing(PlainReader(self._config)) as reader:
+            read_ranges(reader, ranges, on_record, patience_s=_PATIENCE_S)
+
+    # --- clock and rights ---------------------------------------------------------------------------------------------
+
+    def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
+        if self._asked.is_trying:
+            transactional_id = f"{self._config.topics.namespace}.doctor-{self._asked.attempt}"
+            tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
+            self._found.rights.append(
+                Right(
+                    "coordinator", "Write", "transactional id", transactional_id, tried.is_allowed,
+                    "initialised, no Kafka transaction begun", tried.detail,
+                )
+            )  # fmt: skip
+            if tried.clock != NO_CLOCK:
+                return tried.clock
+        logs = [
+            (d.facts.name, p)
+            for d in own.values()
+            if d.facts.settings.get("message.timestamp.type") == "LogAppendTime"
+            for p, leader in enumerate(d.facts.leaders)
+            if leader is not None
+        ]
+        try:
+            newest_ms = self._questions.newest_ms([*logs, *self._offset_log()])
+        except NotAuthorisedError as exc:
+            self._found.untold["the broker's clock"] = str(exc)
+            return NO_CLOCK
+        if newest_ms is None:
+            return NO_CLOCK
+        least = int(newest_ms - self._wall_clock() * 1000)
+        is_running = group is not None and bool(group.members)
+        return ClockFacts(least, least + STORED_EVERY_MS if is_running else None)
+
+    def _offset_log(self) -> list[TopicPartition]:
+        # The broker's own clock stands in these records, and coordinators store offsets once a minute.
+        described = self._questions.topics(["__consumer_offsets"]).get("__consumer_offsets")
+        if not isinstance(described, Described):
+            return []
+        leaders = described.facts.leaders
+        return [(described.facts.name, p) for p, leader in enumerate(leaders) if leader is not None]
+
+    def _note_rights(self, own: dict[str, Described], real: dict[str, Described]) -> None:
+        topics = self._config.topics
+        needs = [
+            ("coordinator", "Read", (topics.half, topics.op, topics.doubt)),
+            ("coordinator", "Write", (topics.doubt, topics.check, topics.op)),
+            ("coordinator", "Write", tuple(real)),
+            ("producer", "Write", (topics.half, topics.op)),
+            ("producer", "Read", (topics.check,)),
+        ]
+        for role, operation, names in needs:
+            for name in names:
+                described = own.get(name) or real.get(name)
+                if described is not None:
+                    is_allowed = operation.upper() in described.operations
+                    self._found.rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))  # fmt: skip
+        group = topics.coordinator_group
+        is_allowed = "READ" in self._questions.group_operations(group)
+        self._found.rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))

@@ -1,0 +1,139 @@
+"""Traces of a window on disk, in a file that is gone at the end: kept as they come, given back by transaction id.
+
+SQLite sorts them in its own temporary files, so memory does not grow with the window. Never a rule of what they mean.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from txlayer.core.judging import (
+    ContentTrace,
+    DoubtTrace,
+    ForwardTrace,
+    HalfTrace,
+    OpTrace,
+    OrderMark,
+    Traces,
+)
+from txlayer.core.messages import Origin
+from txlayer.core.verdicts import Verdict
+
+CACHE_BYTES = 64 * 1024 * 1024
+"""What SQLite may keep in memory; beyond it, it writes to disk."""
+BATCH_COUNT = 10_000
+"""Traces that are kept together."""
+
+HALF, OP, DOUBT, CONTENT, FORWARD = range(5)
+_WIDTH = 11
+"""The widest trace, of a half record."""
+_SCHEMA = """
+CREATE TABLE traces (txn_id TEXT, kind INTEGER, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10);
+CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER, decided INTEGER, line INTEGER,
+    half_offset INTEGER, txn_id TEXT, nonce TEXT, verdict TEXT);
+"""
+_INSERT = "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PADDING = [(None,) * (_WIDTH - n) for n in range(_WIDTH + 1)]
+
+OrderedMark = tuple[OrderMark, str, str, Verdict]
+"""(mark, txn_id, nonce, verdict so far)."""
+
+
+class TraceShelf:
+    """For one thread; `with` removes the file at its end."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = TemporaryDirectory(prefix="txlayer-verify-", dir=folder)
+        path = Path(self._folder.name) / "traces.sqlite"
+        # Written once and thrown away: nothing of it has to survive a crash.
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for setting in (
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "temp_store = FILE",
+            f"cache_size = -{CACHE_BYTES // 1024}",
+        ):
+            self._connection.execute(f"PRAGMA {setting}")
+        self._connection.executescript(_SCHEMA)
+        self._waiting: list[tuple[Any, ...]] = []
+        self._waiting_marks: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+        self._folder.cleanup()
+
+    def keep(self, txn_id: str, kind: int, trace: tuple[Any, ...]) -> None:
+        """One trace."""
+        self._waiting.append((txn_id, kind, *trace, *_PADDING[len(trace)]))
+        if len(self._waiting) >= BATCH_COUNT:
+            self._write(_INSERT, self._waiting)
+
+    def each(self) -> Iterator[Traces]:
+        """Everything that was kept, id by id; memory holds one id at a time."""
+        self._write(_INSERT, self._waiting)
+        with closing(self._connection.execute("SELECT * FROM traces ORDER BY txn_id")) as rows:
+            for txn_id, group in groupby(rows, key=itemgetter(0)):
+                yield _traces(txn_id, group)
+
+    def mark(self, mark: OrderMark, *, txn_id: str, nonce: str, verdict: Verdict) -> None:
+        """One visible message of a transaction with an ordering key."""
+        decided, line = mark.decided_at or (None, None)
+        place = mark.place
+        self._waiting_marks.append(
+            (
+                mark.key_hash, place.topic, place.partition, place.offset, decided, line, mark.half_offset,
+                txn_id, nonce, verdict.value,
+            )
+        )  # fmt: skip
+        if len(self._waiting_marks) >= BATCH_COUNT:
+            self._write(_MARK, self._waiting_marks)
+
+    def marks(self) -> Iterator[OrderedMark]:
+        """All marks by key, topic, partition and offset."""
+        self._write(_MARK, self._waiting_marks)
+        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset"
+        with closing(self._connection.execute(query)) as rows:
+            for key, topic, partition, offset, decided, line, half, txn_id, nonce, verdict in rows:
+                decided_at = None if decided is None else (decided, line)
+                mark = OrderMark(key, Origin(topic, partition, offset), decided_at, half)
+                yield mark, txn_id, nonce, Verdict(verdict)
+
+    def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.executemany(statement, rows)
+        self._connection.execute("COMMIT")
+        rows.clear()
+
+
+def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
+    found = Traces(txn_id)
+    for row in rows:
+        kind = row[1]
+        if kind == HALF:
+            found.halves.append(HalfTrace._make(row[2:13]))
+        elif kind == OP:
+            found.ops.append(OpTrace._make(row[2:9]))
+        elif kind == DOUBT:
+            found.doubts.append(DoubtTrace._make(row[2:8]))
+        elif kind == CONTENT:
+            found.contents.append(ContentTrace._make(row[2:6]))
+        else:
+            found.forwards.append(ForwardTrace._make(row[2:10]))
+    return found

@@ -1,0 +1,145 @@
+"""`txlayer doctor`: whether a cluster is fit for production, with the command that mends what is not."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import (
+    BootstrapServers,
+    ClientSetting,
+    Insecure,
+    Json,
+    Namespace,
+    client_config,
+)
+from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
+from txlayer.core.cluster_facts import Limits
+from txlayer.core.doctor import examine, is_ill
+from txlayer.core.doctor_findings import Finding, Level
+
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
+_ORDER = list(Level)
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
+        "TXLAYER_TARGET_TOPICS, are looked at anyway.",
+        show_default=False,
+    ),
+]
+ReplicationFactor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        min=1,
+        help="What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
+        show_default=False,
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Warnings count: exit code 1 for them too.")]
+Try = Annotated[
+    bool,
+    typer.Option(
+        "--try",
+        help="Also try what leaves a trace: a transactional id of its own is initialised, and the broker forgets it by "
+        "itself. It shows the right to it, and both clocks to some milliseconds.",
+    ),
+]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show what is in order, too.")]
+
+
+def doctor(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    topic: Topics = None,
+    replication_factor: ReplicationFactor = None,
+    strict: Strict = False,
+    is_trying: Try = False,
+    show_all: ShowAll = False,
+    client_setting: ClientSetting = None,
+    insecure: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Check a cluster and a namespace before production, and after; exit code 1 when there is an error.
+
+    Run it where, and with the credentials with which, the coordinators run. It never changes anything.
+    docs/howto/doctor.md explains every check.
+    """
+    config = client_config(
+        CoordinatorConfig,
+        bootstrap_servers=bootstrap_servers,
+        namespace=namespace,
+        client_setting=client_setting,
+        insecure=insecure,
+    )
+    # Here, so that `txlayer --help` does not load the Kafka client.
+    from txlayer.adapters.kafka.inspection import Asked, inspect
+
+    asked = Asked(
+        topics=tuple(topic or ()), replication_factor=replication_factor, is_trying=is_trying,
+        attempt=uuid.uuid4().hex[:12],
+    )  # fmt: skip
+    found = examine(inspect(config, asked), limits_of(config))
+    if as_json:
+        typer.echo(json.dumps(findings_json(found, config=config)))
+    else:
+        _show(found, config=config, show_all=show_all)
+    if is_ill(found, is_strict=strict):
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def limits_of(config: CoordinatorConfig) -> Limits:
+    """The settings that the cluster must allow."""
+    return Limits(
+        check_immunity_ms=milliseconds(config.check_immunity),
+        check_interval_ms=milliseconds(config.check_interval),
+        check_interval_max_ms=milliseconds(config.check_interval_max),
+        check_max=config.check_max,
+        transaction_age_max_ms=milliseconds(config.transaction_age_max),
+        immunity_max_ms=milliseconds(IMMUNITY_MAX),
+        doubt_after_ms=milliseconds(config.doubt_after),
+        kafka_transaction_timeout_ms=milliseconds(config.kafka_transaction_timeout),
+        session_timeout_ms=milliseconds(config.session_timeout),
+        metadata_bytes_max=ConsumerConfig().metadata_bytes_max,
+    )
+
+
+def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[str, object]:
+    """For a program: every finding, those that are in order too."""
+    counts = Counter(finding.level for finding in found)
+    return {
+        "namespace": config.namespace,
+        "counts": {level.value: counts[level] for level in Level},
+        "findings": [{**f._asdict(), "level": f.level.value} for f in found],
+    }
+
+
+def _show(found: list[Finding], *, config: CoordinatorConfig, show_all: bool) -> None:
+    counts = Counter(finding.level for finding in found)
+    shown = [f for f in found if show_all or f.level is not Level.OK]
+    console = Console()
+    if shown:
+        table = Table("", "check", "about", "reason", "mend it by", title=f"namespace {config.namespace}", show_lines=True)  # fmt: skip
+        for finding in sorted(shown, key=lambda f: _ORDER.index(f.level)):
+            style = _STYLES[finding.level]
+            table.add_row(
+                f"[{style}]{finding.level.value}[/]",
+                *map(escape, (finding.check, finding.about, finding.reason, finding.mend)),
+            )
+        console.print(table)
+    summary = ", ".join(f"{counts[level]} {level.value}" for level in Level)
+    more = "" if show_all else "; --all shows what is in order"
+    console.print(f"{summary}{more}")

@@ -1,0 +1,161 @@
+"""What `txlayer doctor` knows of a cluster: values, gathered by an adapter, judged by `core/doctor.py`. None: not told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txlayer.core.topicspec import Change
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """One broker."""
+
+    broker_id: int
+    settings: Mapping[str, str]
+    """Empty: these credentials may not read them."""
+    features: Mapping[str, int] | None
+    """{feature: level in force}; None: it did not tell."""
+    metadata_level_max: int | None = None
+    """The newest `metadata.version` that this broker's software knows: its release."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """One topic: the namespace's own, Kafka's internal, or a real one."""
+
+    name: str
+    replicas: tuple[tuple[int, ...], ...]
+    """Per partition: brokers, the preferred leader first."""
+    in_sync: tuple[tuple[int, ...], ...]
+    leaders: tuple[int | None, ...]
+    settings: Mapping[str, str]
+    """Empty: these credentials may not read them."""
+
+    @property
+    def replication_factor(self) -> int:
+        """Of the partition with the fewest replicas."""
+        return min(map(len, self.replicas), default=0)
+
+    def number(self, setting: str) -> int | None:
+        """A setting that is a number."""
+        text = self.settings.get(setting, "")
+        digits = text.removeprefix("-")
+        return int(text) if digits.isascii() and digits.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """One partition of half, op and doubt; None where nothing is stored or nothing is there."""
+
+    partition: int
+    half_start: int
+    half_end: int
+    op_start: int
+    op_end: int
+    low_water: int | None
+    op_next: int | None
+    low_water_ms: int | None = None
+    """When the half record at the low-water mark was stored; None: half holds none from there on."""
+    owner: str = ""
+    """Client of the coordinator that owns it; "": nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """The coordinators' group."""
+
+    name: str
+    state: str
+    member_count: int
+
+
+class ClockFacts(NamedTuple):
+    """The broker's clock minus this machine's."""
+
+    at_least_ms: int | None  # None: nothing is known in this direction
+    at_most_ms: int | None
+
+
+NO_CLOCK = ClockFacts(None, None)
+
+
+class Right(NamedTuple):
+    """One thing that was tried or asked about, and whether these credentials may."""
+
+    role: str  # who needs it: coordinator, producer, doctor
+    operation: str  # as ACLs call it
+    kind: str  # topic, group, transactional id
+    resource: str
+    is_allowed: bool | None  # None: it could not be found out
+    tried: str  # how
+    detail: str = ""
+
+
+class Quota(NamedTuple):
+    """One limit of the brokers for clients."""
+
+    entity: str  # "user=shop", "default user", …
+    name: str  # producer_byte_rate, consumer_byte_rate, request_percentage, …
+    value: float
+
+
+class Limits(NamedTuple):
+    """The settings of txlayer that a cluster must allow; milliseconds and bytes."""
+
+    check_immunity_ms: int
+    check_interval_ms: int
+    check_interval_max_ms: int
+    check_max: int
+    transaction_age_max_ms: int
+    immunity_max_ms: int
+    doubt_after_ms: int
+    kafka_transaction_timeout_ms: int
+    session_timeout_ms: int
+    metadata_bytes_max: int
+
+    @property
+    def check_span_ms(self) -> int:
+        """From the first half message to the last question, when each is answered with unknown."""
+        span = self.check_immunity_ms
+        for number in range(self.check_max):
+            span += min(self.check_interval_ms * 2**number, self.check_interval_max_ms)
+        return span
+
+    @property
+    def longest_ms(self) -> int:
+        """For how long a transaction may be undecided before its policy acts."""
+        return max(self.check_span_ms, self.transaction_age_max_ms + self.check_immunity_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """Everything that was found out."""
+
+    namespace: str
+    half: str
+    op: str
+    now_ms: int
+    brokers: tuple[BrokerFacts, ...]
+    topics: tuple[TopicFacts, ...]
+    """Of the namespace."""
+    internal_topics: tuple[TopicFacts, ...] = ()
+    real_topics: tuple[TopicFacts, ...] = ()
+    missing_real_topics: tuple[str, ...] = ()
+    """Named by half messages or by an option, and not there."""
+    changes: tuple[Change, ...] = ()
+    """What `topics plan` would do."""
+    partitions: tuple[PartitionFacts, ...] = ()
+    group: GroupFacts | None = None
+    clock: ClockFacts = NO_CLOCK
+    rights: tuple[Right, ...] = ()
+    quotas: tuple[Quota, ...] | None = None
+    """None: they could not be asked for."""
+    untold: Mapping[str, str] = field(default_factory=dict)
+    """{what could not be found out: why}."""
+
+    def topic(self, name: str) -> TopicFacts | None:
+        """One of the namespace's topics."""
+        return next((topic for topic in self.topics if topic.name == name), None)
