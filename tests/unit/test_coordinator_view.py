@@ -97,7 +97,8 @@ def test_every_family_of_the_page_has_a_sample_and_no_other() -> None:
     driver = PartitionDriver()
     driver.half(txn_key("a"))
     driver.read()
-    seen = view(shard(driver.ledger), now_ms=driver.now_ms, ends=ends, stored_at_ms=1)
+    seen = view(shard(driver.ledger), now_ms=driver.now_ms, ends=ends)
+    seen.measures.publishing.took(0.0, 0.0, 0.0, 0.0, NOW)
 
     found = {sample.family for sample in samples(seen)} - set(EVERYBODYS)
 
@@ -188,6 +189,16 @@ def test_groups_beyond_the_limit_are_other_at_every_age() -> None:
     assert (51, 10, 60) == (
         len({group for group, _ in found}), found["other", "10s"], sum(found.values()),
     )  # fmt: skip
+
+
+def test_the_last_kafka_transaction_is_told_by_the_wall_clock() -> None:
+    seen = view(shard())
+    seen.measures.publishing.took(0.0, 0.0, 0.0, 0.0, NOW - 5)
+    observed = ObservedCoordinator(
+        lambda: seen, version="1", clock=lambda: NOW, wall_clock=lambda: 2_000_000.0
+    )
+
+    assert [1_999_995.0] == [s.value for s in observed.samples() if s.family == f.STORED_AT]
 
 
 def test_lag_is_told_of_partitions_whose_end_is_known() -> None:

@@ -86,7 +86,7 @@ KAFKA_STAGE_DURATION = histogram(
 )
 STORED_AT = gauge(
     "txlayer_last_kafka_transaction_timestamp_seconds",
-    "When a Kafka transaction last went through, by the broker's clock.",
+    "When a Kafka transaction last went through, by this machine's clock.",
 )
 
 PARTITIONS = gauge("txlayer_assigned_partitions", "Partitions of half and op that are worked on.")

@@ -36,6 +36,8 @@ class PublishStats:
     """Transactions."""
     forwarded_record_count: int = 0
     replaced_count: int = 0
+    ended_at: float | None = None
+    """Monotonic seconds: when the last Kafka transaction went through."""
     seconds: Histogram = field(default_factory=lambda: Histogram(CALL_S))
     """Of a Kafka transaction, from its beginning to the answer of its commit."""
     stage_seconds: dict[str, Histogram] = field(
@@ -45,6 +47,7 @@ class PublishStats:
     def took(self, began: float, written: float, flushed: float, sent: float, ended: float) -> None:
         """A Kafka transaction went through; when each of its stages ended."""
         self.kafka_transaction_count += 1
+        self.ended_at = ended
         self.seconds.observe(ended - began)
         stages = self.stage_seconds
         stages["write"].observe(written - began)
@@ -75,15 +78,12 @@ class Measures:
     """Where half and op end, as the last fetches told it."""
     turned_at: float | None = None
     """When the loop last turned; None: not yet."""
-    stored_at_ms: int = 0
-    """When a Kafka transaction last went through, by the broker's clock."""
 
     def stored(self, batch: Batch, before: Positions, after: Positions, *, now_ms: int) -> None:
         """What followed from one partition's records between two positions is in the log."""
         self.half_count += after.half_next - before.half_next
         self.op_count += after.op_offset - before.op_offset
         self.rollback_count += batch.rollback_count
-        self.stored_at_ms = now_ms
         if batch.answers:
             self.answers.update(batch.answers)
         for report in batch.reports:

@@ -107,6 +107,7 @@ class ObservedCoordinator:
         look: the coordinator's `view`.
         version: of txlayer.
         clock: monotonic seconds, the same as the coordinator's.
+        wall_clock: seconds since 1970.
     """
 
     def __init__(
@@ -115,8 +116,10 @@ class ObservedCoordinator:
         *,
         version: str,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._look = look
+        self._wall_clock = wall_clock
         self._version = version
         self._clock = clock
         self._ages = Ages()
@@ -137,7 +140,7 @@ class ObservedCoordinator:
         return chain(
             everybodys(health, role="coordinator", version=self._version, name=view.namespace),
             _counts(view.measures),
-            _times(view.measures),
+            _times(view.measures, to_wall_s=self._wall_clock() - now),
             _partitions(view),
             _open(self._ages),
             _state(view, ledgers),
@@ -186,7 +189,7 @@ def _counts(measures: Measures) -> Iterator[Sample]:
     yield Sample(f.REBUILDS, measures.rebuild_count)
 
 
-def _times(measures: Measures) -> Iterator[Sample]:
+def _times(measures: Measures, *, to_wall_s: float) -> Iterator[Sample]:
     yield Sample(f.DURATION, measures.seconds.view())
     for stage, seconds in measures.stage_seconds.items():
         yield Sample(f.STAGE_DURATION, seconds.view(), (stage,))
@@ -194,8 +197,8 @@ def _times(measures: Measures) -> Iterator[Sample]:
     yield Sample(f.KAFKA_DURATION, published.seconds.view())
     for stage, seconds in published.stage_seconds.items():
         yield Sample(f.KAFKA_STAGE_DURATION, seconds.view(), (stage,))
-    if measures.stored_at_ms:
-        yield Sample(f.STORED_AT, measures.stored_at_ms / 1000)
+    if published.ended_at is not None:
+        yield Sample(f.STORED_AT, to_wall_s + published.ended_at)
 
 
 def _partitions(view: View) -> Iterator[Sample]:
