@@ -15,6 +15,7 @@ from tests.support.broker import create_topic
 from tests.support.check_back import Asker
 from tests.support.dashboards import alerts, dashboard_expressions, named_in, series_names
 from tests.support.databases import free_port
+from tests.support.logs import partition_counts
 from tests.support.processes import CoordinatorProcess, TxlayerProcess
 from tests.support.prometheus import (
     NoPrometheusError,
@@ -67,9 +68,6 @@ def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int
     """Every role with its port, and something to do for each."""
     arena = make_arena(broker.bootstrap_servers)
     group, topic = f"loyalty-{arena.namespace}", arena.targets[0]
-    partitions = 3
-    from tests.support.logs import partition_counts
-
     partitions = partition_counts(arena.servers, [topic])[topic]
     for name in (dead_letter_topic(group, topic), replay_topic(group, topic)):
         create_topic(arena.servers, name, partitions=partitions)
@@ -124,6 +122,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         found.wait_for("rate(txlayer_consumer_messages_handled_total[30s]) > 0")
         found.wait_for("sum(txlayer_responder_answers_stored_total) >= 2")
         found.wait_for("count(up == 1) == 3")
+        found.wait_for("sum(txlayer_open_transactions) > 0")
         yield found
 
 
