@@ -44,6 +44,11 @@ class PublishStats:
         default_factory=lambda: _call_times("write", "flush", "offsets", "commit")
     )
 
+    def forwarded(self, transaction_count: int, further_count: int) -> None:
+        """It held these: transactions, and their messages beyond the first ones."""
+        self.forwarded_count += transaction_count
+        self.forwarded_record_count += transaction_count + further_count
+
     def took(self, began: float, written: float, flushed: float, sent: float, ended: float) -> None:
         """A Kafka transaction went through; when each of its stages ended."""
         self.kafka_transaction_count += 1

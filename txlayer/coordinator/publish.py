@@ -67,6 +67,9 @@ class Publisher:
         self._recycle_after_s = config.recycle_after.total_seconds()
         self._writers: list[TransactionalWriter] = []
         self._turn = 0
+        self._further_count = (
+            0  # messages of this Kafka transaction beyond the first of each transaction
+        )
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
         self._topics = config.topics
 
@@ -100,7 +103,7 @@ class Publisher:
                 stored offsets, which tell.
         """
         writer = self._next_writer()
-        began = self._clock()
+        began, self._further_count = self._clock(), 0
         writer.begin()
         try:
             kept = self._write(writer, batches, is_careful=is_careful)
@@ -124,6 +127,7 @@ class Publisher:
         if max(sent - started, ended - sent) > self._recycle_after_s:
             self._replace_aside(self._turn)
         self.stats.took(began, written, started, sent, ended)
+        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
         self._turn = 1 - self._turn
         return kept
 
@@ -198,8 +202,6 @@ class Publisher:
                 self._forward_all(writer, partition, batch.forwards)
             self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
             self._write_words(writer, partition, batch)
-            self.stats.forwarded_count += len(batch.forwards)
-            self.stats.forwarded_record_count += len(batch.forwards)
         return kept
 
     def _write_doubt(
@@ -238,7 +240,7 @@ class Publisher:
         for txn in transactions:
             record = txn.content
             if type(record) is list:
-                self.stats.forwarded_record_count += len(record) - 1
+                self._further_count += len(record) - 1
                 for content in record:
                     self._forward(writer, partition, txn, content)
                 continue
@@ -263,7 +265,7 @@ class Publisher:
         for txn in transactions:
             report = _FirstError()
             try:
-                self.stats.forwarded_record_count += len(contents_of(txn)) - 1
+                self._further_count += len(contents_of(txn)) - 1
                 for content in contents_of(txn):
                     self._forward(writer, partition, txn, content, report)
             except Exception as exc:
