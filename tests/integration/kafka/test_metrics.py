@@ -121,7 +121,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         found.wait_for("rate(txlayer_forwarded_records_total[30s]) > 0")
         found.wait_for("rate(txlayer_consumer_messages_handled_total[30s]) > 0")
         found.wait_for("sum(txlayer_responder_answers_stored_total) >= 2")
-        found.wait_for("count(up == 1) == 3")
+        found.wait_for("count(count_over_time((up == 1)[30s:1s]) > 3) == 3")
         found.wait_for("sum(txlayer_open_transactions) > 0")
         yield found
 
