@@ -3,7 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
-SUBJECTS := throughput latency recovery failover barrier checkback consumers spark
+SUBJECTS := throughput latency recovery failover barrier checkback consumers metrics spark
 STAMP := .venv/.set-up
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
@@ -74,7 +74,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
 	$(PIP) --quiet --upgrade pip
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark]" --group dev
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics]" --group dev
 	@touch $(STAMP)
 
 clean:

@@ -17,6 +17,7 @@ from txlayer.config import (
     ClientConfig,
     ConsumerConfig,
     CoordinatorConfig,
+    MetricsConfig,
     ProducerConfig,
     ResponderConfig,
 )
@@ -24,6 +25,8 @@ from txlayer.config import (
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "limits.md"
 
 MIB = 1024 * 1024
+
+Role = type[ClientConfig] | type[MetricsConfig]
 
 
 def shown(value: object) -> str:
@@ -48,7 +51,7 @@ def shown(value: object) -> str:
     return "none"
 
 
-def reasons(role: type[ClientConfig]) -> dict[str, str]:
+def reasons(role: Role) -> dict[str, str]:
     """{field: the text below it} of one class."""
     (body,) = ast.parse(inspect.getsource(role)).body
     assert isinstance(body, ast.ClassDef)
@@ -61,7 +64,7 @@ def reasons(role: type[ClientConfig]) -> dict[str, str]:
     return found
 
 
-def expected_rows(role: type[ClientConfig]) -> list[list[str]]:
+def expected_rows(role: Role) -> list[list[str]]:
     """[setting, default, why] of what the role itself adds."""
     inherited = {f.name for f in fields(ClientConfig)} if role is not ClientConfig else set()
     why = reasons(role)
@@ -93,10 +96,11 @@ def table(heading: str) -> list[list[str]]:
         ("Responder", ResponderConfig),
         ("Coordinator", CoordinatorConfig),
         ("Consumer", ConsumerConfig),
+        ("Metrics", MetricsConfig),
     ],
 )
 def test_every_setting_stands_there_with_its_default_and_its_reason(
-    heading: str, role: type[ClientConfig]
+    heading: str, role: Role
 ) -> None:
     found = table(heading)
     expected = expected_rows(role)

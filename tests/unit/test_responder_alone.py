@@ -17,6 +17,7 @@ from txlayer.core.messages import COMMIT, Resolution
 from txlayer.errors import BrokerUnavailableError, FencedError, NotAuthorisedError
 from txlayer.producer import standalone
 from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.figures import QUESTIONS, ObservedResponder
 
 PATIENCE_S = 10.0
 
@@ -29,6 +30,7 @@ class Alone:
         self.failure: BaseException | None = None
         self.stop = threading.Event()
         self.next_failure: BrokerUnavailableError | None = None
+        self.observed = ObservedResponder(group="g", version="1")
         self._check = check
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -54,7 +56,7 @@ class Alone:
         try:
             standalone.run_responder(
                 ResponderConfig(), group="g", should_stop=self.stop.is_set, check=self._check,
-                connect=self.connect,
+                connect=self.connect, observed=self.observed,
             )  # fmt: skip
         except BaseException as exc:  # noqa: BLE001 - the test looks at it
             self.failure = exc
@@ -112,6 +114,22 @@ def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(
 
     assert [COMMIT] == answered(alone.log(1))
     assert first.connections.members[0].is_closed
+
+
+def test_its_figures_are_those_of_the_client_that_works(begin: Callable[..., Alone]) -> None:
+    alone = begin(commit)
+
+    def asked() -> list[object]:
+        return [s.value for s in alone.observed.samples() if s.family == QUESTIONS]
+
+    alone.log().connections.members[0].say(question())
+    wait_until(lambda: asked() == [1], within=PATIENCE_S, what="one question")
+    assert "" == alone.observed.health().waiting
+    alone.log().writer.fatal = FencedError("fatal")
+    alone.log(1)
+
+    # The counts of a new client begin anew, as those of a new process do.
+    wait_until(lambda: asked() == [0], within=PATIENCE_S, what="another client")
 
 
 def test_no_broker_at_the_start_is_an_error() -> None:

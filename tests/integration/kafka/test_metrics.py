@@ -1,0 +1,173 @@
+"""A real Prometheus scrapes real processes of every role under a small load, and answers every query and every alert."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import make_arena
+from tests.support.broker import create_topic
+from tests.support.check_back import Asker
+from tests.support.dashboards import alerts, dashboard_expressions, named_in, series_names
+from tests.support.databases import free_port
+from tests.support.logs import partition_counts
+from tests.support.processes import CoordinatorProcess, TxlayerProcess
+from tests.support.prometheus import (
+    NoPrometheusError,
+    Prometheus,
+    get,
+    program,
+    promtool,
+    running_prometheus,
+)
+from tests.support.responders import ResponderProcess
+from tests.support.waiting import wait_until
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PATIENCE_S = 60.0
+SHOWN_LATER = {"ALERTS", "txlayer_responder_unknown_answers_total"}
+"""Series that are there only after something went wrong."""
+
+PROGRAM = """
+from txlayer import COMMIT, OrderedConsumer
+
+consumer = OrderedConsumer(
+    bootstrap_servers={servers!r}, group="loyalty-{namespace}", topics=[{topic!r}], namespace={namespace!r},
+    start_at="earliest",
+)
+
+@consumer.handler
+def handle(message, context):
+    pass
+
+def check(request):
+    return COMMIT
+"""
+
+
+class Running:
+    """A coordinator, a consumer and a responder, a load on them, and a Prometheus that looks at all."""
+
+    def __init__(self, prometheus: Prometheus, ports: dict[str, int]) -> None:
+        self.prometheus = prometheus
+        self.ports = ports
+
+    def wait_for(self, expression: str) -> None:
+        """Until it is true of what was scraped."""
+        wait_until(lambda: self.prometheus.query(expression), within=PATIENCE_S, what=expression)
+
+
+def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int]) -> None:
+    """Every role with its port, and something to do for each."""
+    arena = make_arena(broker.bootstrap_servers)
+    group, topic = f"loyalty-{arena.namespace}", arena.targets[0]
+    partitions = partition_counts(arena.servers, [topic])[topic]
+    for name in (dead_letter_topic(group, topic), replay_topic(group, topic)):
+        create_topic(arena.servers, name, partitions=partitions)
+    (folder / "shop.py").write_text(
+        PROGRAM.format(servers=arena.servers, namespace=arena.namespace, topic=topic),
+        encoding="utf-8",
+    )
+
+    def at(role: str) -> list[str]:
+        return ["--metrics-port", str(ports[role])]
+
+    stack.enter_context(
+        CoordinatorProcess(
+            arena.servers, arena.namespace, log_file=folder / "coordinator.log",
+            arguments=at("coordinator"), settings={"check_immunity": "1s"},
+        )
+    )  # fmt: skip
+    command = ["consumer", "run", "shop:consumer", *at("consumer")]
+    stack.enter_context(TxlayerProcess(command, log_file=folder / "consumer.log", folder=folder))
+    asker = Asker(arena)
+    stack.enter_context(
+        ResponderProcess(
+            arena.servers, arena.namespace, asker.group, folder=folder, name="responder",
+            arguments=["--handler", "shop:check", *at("responder")],
+        )
+    )  # fmt: skip
+    for role, port in ports.items():
+        wait_until(lambda port=port: get(port, "/readyz")[0] == 200, within=PATIENCE_S, what=role)  # type: ignore[misc]  # a lambda's own argument
+    load = arena.load(rate=50, seed=8)
+    load.start()
+    stack.callback(load.stop)
+    asker.ask(asker.question("a"), asker.question("b"))
+
+
+@pytest.fixture(scope="module")
+def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    try:
+        program("prometheus")
+    except NoPrometheusError as exc:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            raise
+        pytest.skip(str(exc))
+    folder = tmp_path_factory.mktemp("metrics")
+    ports = {role: free_port() for role in ("coordinator", "consumer", "responder")}
+    targets = {f"txlayer-{role}": [f"127.0.0.1:{port}"] for role, port in ports.items()}
+    with ExitStack() as stack:
+        started(stack, broker, folder, ports)
+        prometheus = stack.enter_context(running_prometheus(folder, targets))
+        found = Running(prometheus, ports)
+        # Rates need two scrapes, and something that happened between them.
+        found.wait_for("rate(txlayer_forwarded_records_total[30s]) > 0")
+        found.wait_for("rate(txlayer_consumer_messages_handled_total[30s]) > 0")
+        found.wait_for("sum(txlayer_responder_answers_stored_total) >= 2")
+        found.wait_for("count(count_over_time((up == 1)[30s:1s]) > 3) == 3")
+        found.wait_for("sum(txlayer_open_transactions) > 0")
+        yield found
+
+
+@pytest.mark.parametrize("role", ["coordinator", "consumer", "responder"])
+def test_the_page_is_as_prometheus_wants_it(running: Running, role: str, tmp_path: Path) -> None:
+    _, page = get(running.ports[role], "/metrics")
+
+    code, said = promtool("check", "metrics", folder=tmp_path, text=page)
+
+    assert (0, "") == (code, said)
+
+
+def test_every_series_that_is_asked_for_was_scraped(running: Running) -> None:
+    found = running.prometheus.query('group by (__name__) ({__name__=~"txlayer_.+|process_.+|up"})')
+    names = {series["metric"]["__name__"] for series in found}
+
+    assert set() == series_names() - names - SHOWN_LATER
+
+
+def test_every_query_of_the_dashboard_has_data(running: Running) -> None:
+    empty = [
+        expression
+        for expression in dashboard_expressions()
+        if not running.prometheus.query(expression) and not named_in(expression) <= SHOWN_LATER
+    ]
+
+    assert [] == empty
+
+
+def test_every_alert_is_evaluated_without_an_error(running: Running) -> None:
+    rules = wait_until(
+        lambda: [r for r in running.prometheus.rules() if r["health"] != "unknown"],
+        within=PATIENCE_S, what="rules were evaluated",
+    )  # fmt: skip
+
+    assert {alert["alert"]: "ok" for alert in alerts()} == {r["name"]: r["health"] for r in rules}
+
+
+def test_nothing_that_works_is_called_down_or_stalled(running: Running) -> None:
+    firing = running.prometheus.query('ALERTS{alertname=~"Txlayer(Down|Stalled|NotReady|NobodyForwards)"}')  # fmt: skip
+
+    assert [] == firing
+
+
+def test_counters_agree_with_what_was_read(running: Running) -> None:
+    forwarded = "txlayer_transaction_duration_seconds_count - on() txlayer_transactions_settled_total{decision='commit'}"
+
+    running.wait_for(f"abs({forwarded}) < 1")

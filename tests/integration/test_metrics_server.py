@@ -1,0 +1,175 @@
+"""The one port of a process: its three pages, and what it refuses."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import free_port
+from tests.support.prometheus import get
+from tests.support.waiting import wait_until
+from txlayer.adapters.http import CONNECTION_COUNT_MAX, MetricsServer
+from txlayer.adapters.meters import Health, Histogram, Sample, counter, gauge, histogram
+from txlayer.config import MetricsConfig
+from txlayer.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+SENT = counter("txlayer_sent_total", "What was sent.", "topic")
+OPEN = gauge("txlayer_open", "What is open.")
+TOOK = histogram("txlayer_took_seconds", "How long it took.")
+
+
+class Observed:
+    """Says what a test tells it."""
+
+    def __init__(self) -> None:
+        self.told = Health("", "")
+        self.failure: Exception | None = None
+        seconds = Histogram((0.1, 1.0))
+        seconds.observe(0.5, weight=3)
+        self.found = [Sample(SENT, 7, ("orders",)), Sample(OPEN, 2.5), Sample(TOOK, seconds.view())]
+
+    def samples(self) -> Iterable[Sample]:
+        """As told."""
+        if self.failure is not None:
+            raise self.failure
+        return self.found
+
+    def health(self) -> Health:
+        """As told."""
+        return self.told
+
+
+@pytest.fixture
+def observed() -> Observed:
+    return Observed()
+
+
+@pytest.fixture
+def port(observed: Observed) -> Iterator[int]:
+    port = free_port()
+    with MetricsServer(MetricsConfig(metrics_port=port), observed):
+        yield port
+
+
+def test_metrics_are_told_in_prometheus_own_form(port: int) -> None:
+    status, body = get(port, "/metrics")
+
+    assert status == 200
+    lines = body.splitlines()
+    assert 'txlayer_sent_total{topic="orders"} 7.0' in lines
+    assert "# TYPE txlayer_sent_total counter" in lines
+    assert "txlayer_open 2.5" in lines
+    assert [
+        'txlayer_took_seconds_bucket{le="0.1"} 0.0', 'txlayer_took_seconds_bucket{le="1.0"} 3.0',
+        'txlayer_took_seconds_bucket{le="+Inf"} 3.0', "txlayer_took_seconds_count 3.0",
+        "txlayer_took_seconds_sum 1.5",
+    ] == [line for line in lines if line.startswith("txlayer_took")]  # fmt: skip
+    assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
+
+
+def test_whoever_asks_for_openmetrics_gets_it(port: int) -> None:
+    _, body = get(port, "/metrics", accept="application/openmetrics-text; version=1.0.0")
+
+    assert body.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("told", "live", "ready"),
+    [
+        (Health("", ""), (200, "ok\n"), (200, "ok\n")),
+        (Health("", "not yet"), (200, "ok\n"), (503, "not yet\n")),
+        (Health("it hangs", ""), (503, "it hangs\n"), (503, "it hangs\n")),
+    ],
+)
+def test_probes_get_a_status_and_the_reason_in_one_line(
+    port: int, observed: Observed, told: Health, live: tuple[int, str], ready: tuple[int, str]
+) -> None:
+    observed.told = told
+
+    assert (live, ready) == (get(port, "/livez"), get(port, "/readyz"))
+
+
+def test_another_path_is_told_which_there_are(port: int) -> None:
+    assert (404, "there are /metrics, /livez and /readyz\n") == get(port, "/")
+
+
+def test_what_fails_once_is_logged_and_the_next_reader_is_answered(
+    port: int, observed: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    observed.failure = RuntimeError("once")
+    with caplog.at_level(logging.ERROR, "txlayer.metrics"):
+        assert 0 == get(port, "/metrics")[0]
+    observed.failure = None
+
+    assert 200 == get(port, "/metrics")[0]
+    wait_until(
+        lambda: [r.getMessage() for r in caplog.records] == ["metrics.failed"],
+        within=10, what="one line",
+    )  # fmt: skip
+
+
+def test_readers_that_say_nothing_do_not_keep_others_out_for_long(port: int) -> None:
+    with ExitStack() as stack:
+        for _ in range(CONNECTION_COUNT_MAX):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+        assert wait_until(lambda: get(port, "/livez")[0] == 200, within=30, what="an answer")
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(port: int, observed: Observed) -> None:
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{port}") as caught:
+        MetricsServer(MetricsConfig(metrics_port=port), observed).start()
+
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_of_another_machine_is_told_in_one_line(observed: Observed) -> None:
+    config = MetricsConfig(metrics_port=free_port(), metrics_host="192.0.2.1")
+
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        MetricsServer(config, observed).start()
+
+
+def test_after_the_end_nobody_listens_and_the_port_can_be_had_again(observed: Observed) -> None:
+    config = MetricsConfig(metrics_port=free_port())
+    for _ in range(2):
+        with MetricsServer(config, observed) as server:
+            server.start()
+            assert 200 == get(config.port, "/livez")[0]
+        server.close()
+
+    assert 0 == get(config.port, "/livez")[0]
+
+
+# Finders come before the path: this one makes the extra missing.
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "prometheus_client":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="prometheus_client")
+sys.meta_path.insert(0, Missing())
+from txlayer.cli import run
+run()
+"""
+
+
+def test_without_the_extra_a_port_is_refused_in_one_line() -> None:
+    command = ["coordinator", "run", "-b", "127.0.0.1:1", "--target-topic", "x", "--metrics-port", str(free_port())]  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *command],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert 2 == answer.returncode
+    assert [
+        "error: metrics need their extra: pip install \"txlayer[metrics]\" (name='--metrics-port')"
+    ] == answer.stderr.splitlines()

@@ -1,0 +1,75 @@
+"""Ports of workers, and the commands' one port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.commands import run_command
+from txlayer.cli import consumer_run, coordinator, responder
+from txlayer.cli.consumer import app as consumer_app
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.observing import ports_of_workers
+from txlayer.config import MetricsConfig
+
+COMMANDS = {
+    "coordinator": (coordinator.app, ["run"]),
+    "responder": (responder.app, ["run", "--group", "orders"]),
+    "consumer": (consumer_app, ["run", "shop:consumer"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command sets up the log of its process, which here is the test's."""
+    root = logging.getLogger("txlayer")
+    before = (list(root.handlers), root.level, root.propagate)
+    client_level = logging.getLogger("txlayer.librdkafka").level
+    yield
+    root.handlers[:], root.propagate = before[0], before[2]
+    root.setLevel(before[1])
+    logging.getLogger("txlayer.librdkafka").setLevel(client_level)
+
+
+def test_each_worker_is_told_the_next_port() -> None:
+    ports = ports_of_workers(MetricsConfig(metrics_port=9464), 3)
+
+    assert ports is not None
+    assert [("--metrics-port", str(9464 + n)) for n in range(3)] == [ports(n) for n in range(3)]
+
+
+def test_without_a_port_workers_are_told_nothing() -> None:
+    assert ports_of_workers(MetricsConfig(), 3) is None
+
+
+@pytest.mark.parametrize("role", COMMANDS)
+def test_a_port_that_is_none_ends_the_command_in_one_line(
+    role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app, words = COMMANDS[role]
+
+    code, said, told = run_command(app, *words, "--metrics-port", "70000", capsys=capsys)
+
+    assert (ExitCode.USAGE, "") == (code, said)
+    assert [
+        "error: a port (name='metrics_port', value=70000, expected='0 (nothing listens) to 65535')"
+    ] == told.splitlines()
+
+
+@pytest.mark.parametrize("role", ["coordinator", "consumer"])
+def test_workers_beyond_the_last_port_end_the_command_before_any_starts(
+    role: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, words = COMMANDS[role]
+    for module in (coordinator, consumer_run):
+        monkeypatch.setattr(module, "supervise", lambda *_, **__: pytest.fail("started"))
+        monkeypatch.setattr(module.StopSignal, "install", lambda _: None)
+
+    code, _, told = run_command(
+        app, *words, "--workers", "2", "--metrics-port", "65535", capsys=capsys
+    )
+
+    assert ExitCode.USAGE == code
+    assert "65536" in told
