@@ -143,9 +143,15 @@ def txlayer_stage(
     txlayer_kafka: KafkaAccess, txlayer_coordinator_settings: Mapping[str, Any]
 ) -> Iterator[Stage]:
     """A namespace of the test's own, with a coordinator that runs."""
+    from txlayer.errors import BrokerUnavailableError, NotAuthorisedError
     from txlayer.testing.stage import Stage
 
-    with Stage(txlayer_kafka, settings=txlayer_coordinator_settings) as stage:
+    stage = Stage(txlayer_kafka, settings=txlayer_coordinator_settings)
+    try:
+        stage.start()
+    except (BrokerUnavailableError, NotAuthorisedError) as exc:
+        _refuse(txlayer_kafka.bootstrap_servers, exc)
+    with stage:
         yield stage
 
 

@@ -74,7 +74,8 @@ class Stage:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.start()
+        if self._coordinator is None:
+            self.start()
         return self
 
     def __exit__(
@@ -92,9 +93,10 @@ class Stage:
             ConfigError, UsageError, BrokerUnavailableError, NotAuthorisedError: the brokers cannot be used.
         """
         with ExitStack() as begun:
-            begun.callback(self._remove)
-            self._made += sorted(self._config.topics.all)
             with closing(self.kafka.make_admin()) as admin:
+                admin.topic_names()  # brokers that do not answer are not asked to remove anything, either
+                begun.callback(self._remove)
+                self._made += sorted(self._config.topics.all)
                 Namespace(admin, topics=self._config.topics, files=read_topic_files()).apply(
                     partition_count=self._partition_count
                 )
