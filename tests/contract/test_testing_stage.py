@@ -11,7 +11,7 @@ import pytest
 from tests.contract.conftest import LOGS
 from txlayer import Context, OrderedConsumer, ReceivedMessage
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import ConfigError, TopicMismatchError
 from txlayer.testing import KafkaAccess, Stage, memory_access, real_access, wait_until
 
 SOON_S = 0.3
@@ -69,6 +69,11 @@ def test_one_message_more_than_expected_is_a_failure(stage: Stage) -> None:
     assert 2 == len(stage.assert_published(orders, value="one", count=2))
     with pytest.raises(AssertionError, match="published 2 times, not 1: value=b'one'"):
         stage.assert_published(orders, value="one")
+
+
+def test_a_count_of_none_is_no_way_to_say_that_nothing_came(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="assert_nothing_published"):
+        stage.assert_published(stage.topic("orders"), count=0)
 
 
 def test_nothing_is_published_of_what_was_rolled_back(stage: Stage) -> None:

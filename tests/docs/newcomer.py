@@ -46,7 +46,8 @@ class Step(NamedTuple):
 
 def install_line() -> str:
     """The line that installs what README's commands need."""
-    (line,) = re.findall(r"^pip install .*$", BROKER_PAGE, re.MULTILINE)
+    lines: list[str] = re.findall(r"^pip install .*$", BROKER_PAGE, re.MULTILINE)
+    (line,) = lines
     return line
 
 

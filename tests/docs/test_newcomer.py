@@ -7,13 +7,13 @@ import re
 from tests.docs.newcomer import (
     PASTE_S,
     READ_PER_MINUTE,
-    ROOT,
     TYPED_PER_MINUTE,
     commands,
     install_line,
     program,
     words_to_read,
 )
+from tests.support.packaging import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "first-message.md").read_text(encoding="utf-8")
 
