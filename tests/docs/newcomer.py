@@ -64,10 +64,13 @@ def program() -> str:
 
 
 def words_to_read() -> int:
-    """Of README, from its first line to where the message is seen; code is copied, not read."""
-    end = README.rindex("```python")
-    prose = re.sub(r"^```.*?^```$", "", README[:end], flags=re.DOTALL | re.MULTILINE)
-    return len(prose.split())
+    """Of README up to where the message is seen, and of the broker's page up to its first lines to type.
+
+    Code is copied, not read.
+    """
+    seen, started = README.rindex("```python"), BROKER_PAGE.index("```sh")
+    text = f"{README[:seen]}\n{BROKER_PAGE[:started]}"
+    return len(re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE).split())
 
 
 class Newcomer:
