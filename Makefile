@@ -11,7 +11,7 @@ SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation bench setup lint jars clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench setup lint jars clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -51,6 +51,14 @@ mutation: setup
 	$(BIN)/python -m mutmut run
 	$(BIN)/python -m mutmut results
 
+# A new user: from nothing to a message of their own by what README says, in a new folder with a new HOME (some minutes).
+newcomer: setup
+	$(BIN)/python -m tests.docs.newcomer
+
+# Every claimed Python that is on PATH: the core's tests, and a service's in memory from the wheel.
+pythons: setup
+	TXLAYER_TEST_PYTHONS=all $(BIN)/python -m pytest tests/integration/test_pythons.py
+
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
 		echo "== $$subject"; $(BIN)/python bench/$$subject.py || failed=1; \
@@ -74,7 +82,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
 	$(PIP) --quiet --upgrade pip
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics]" --group dev
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics,testing]" --group dev
 	@touch $(STAMP)
 
 clean:

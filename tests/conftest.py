@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
 
 from tests.support.broker import GivenBroker
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
 from txlayer.errors import ConfigError
@@ -43,11 +42,10 @@ def local_config() -> LocalConfig:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest) -> Broker:
     """One broker for the whole run: tests use topics and groups with names of their own, and never stop it."""
     if GIVEN_SERVERS:
-        yield GivenBroker(GIVEN_SERVERS)
-        return
+        return GivenBroker(GIVEN_SERVERS)
     try:
         prepare_runtime(LOCAL_CONFIG)
     except (ConfigError, RepositoryUnreachableError) as exc:
@@ -55,5 +53,6 @@ def broker() -> Iterator[Broker]:
         if IS_CI:
             raise
         pytest.skip(f"no broker: {exc}")
-    with LocalBroker(config=LOCAL_CONFIG) as started:
-        yield started
+    # Users' own fixture: the two never start a broker each.
+    started: Broker = request.getfixturevalue("txlayer_local_kafka")
+    return started

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub forgets NewTopic
 
 from tests.support.waiting import wait_until
+from txlayer.testing.names import unique_name
+
+__all__ = ["GivenBroker", "create_topic", "unique_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +18,6 @@ class GivenBroker:
     """A cluster that somebody else runs for the tests."""
 
     bootstrap_servers: str
-
-
-def unique_name(prefix: str) -> str:
-    """A name that no other test and no earlier run has: for topics, groups, namespaces, transactional ids."""
-    return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 def create_topic(

@@ -1,40 +1,7 @@
-"""The one place where tests wait: a condition with a deadline that reports the last state seen."""
+"""The one way in which tests wait; it is users', too."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import TypeVar
+from txlayer.testing.waiting import POLL_S, wait_until
 
-POLL_S = 0.02
-
-T = TypeVar("T")
-
-
-def wait_until(
-    condition: Callable[[], T],
-    *,
-    within: float,
-    what: str,
-    growing: Callable[[], int] | None = None,
-) -> T:
-    """The first true value of `condition()`; fails after `within` seconds with the last value seen.
-
-    With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
-    waited for, work that stands still is not. The number must have an end.
-
-    An exception of `condition` is not caught: a state that is expected for a while belongs into its value.
-    """
-    deadline = time.monotonic() + within
-    most: int | None = None
-    while True:
-        seen = condition()
-        if seen:
-            return seen
-        now, grown = time.monotonic(), growing() if growing else None
-        if grown is not None and (most is None or grown > most):
-            most, deadline = grown, now + within
-        if now > deadline:
-            progress = "" if most is None else f" since it got to {most}"
-            raise AssertionError(f"{what}: not within {within:g} s{progress}, last seen: {seen!r}")
-        time.sleep(POLL_S)
+__all__ = ["POLL_S", "wait_until"]

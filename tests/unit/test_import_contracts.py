@@ -46,6 +46,7 @@ def test_every_import_contract_holds() -> None:
     [
         ("txlayer/core/broken.py", "import txlayer.config", "layers"),
         ("txlayer/adapters/broken.py", "import txlayer.coordinator", "layers"),
+        ("txlayer/producer/broken.py", "import txlayer.testing", "layers"),
         ("txlayer/stranger.py", "", "stranger"),
         ("txlayer/core/broken.py", "import time", "the core is pure"),
         ("txlayer/core/broken.py", "import threading", "the core is pure"),
@@ -87,6 +88,8 @@ def test_a_broken_import_contract_is_found(
         "txlayer.cli.topics",
         "txlayer.cli.barrier",
         "txlayer.producer.sync",
+        "txlayer.testing.stage",
+        "txlayer.testing.plugin",
     ],
 )
 def test_an_import_loads_neither_the_kafka_client_nor_sqlalchemy(module: str) -> None:

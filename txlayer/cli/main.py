@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
+from txlayer import __version__
 from txlayer.cli.border import guard
 from txlayer.config import check_names
 
@@ -45,7 +47,21 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _check_environment() -> None:
+def _tell_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
+    if is_asked:
+        typer.echo(f"txlayer {__version__}")
+        raise typer.Exit
+
+
+def _check_environment(
+    *,
+    version: Annotated[  # noqa: ARG001 - its callback answers and ends the process
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Say the version and end."
+        ),
+    ] = False,
+) -> None:
     check_names(os.environ)
 
 

@@ -1,0 +1,91 @@
+"""Every Python that is claimed and found here runs a service from the wheel; in `make pythons` the core's tests, too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.packaging import CONSTRAINTS, ROOT, build_wheel, clean_environ, make_environment
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CLAIMED = sorted(
+    re.findall(r"Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"])),
+    key=lambda version: int(version.partition(".")[2]),
+)
+IS_WHOLE = os.environ.get("TXLAYER_TEST_PYTHONS") == "all"
+"""`make pythons` says so: half a minute for each Python, too long for every run of everything."""
+
+OURS = f"3.{sys.version_info.minor}"
+
+CORE_TESTS = PYPROJECT["tool"]["mutmut"]["pytest_add_cli_args_test_selection"]
+"""What the core is broken against holds it wherever it runs."""
+
+
+def version_of(python: str) -> str | None:
+    """3.12 of an interpreter that runs; some on PATH only say that they are not there."""
+    said = subprocess.run(
+        [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def interpreters() -> dict[str, str]:
+    """{version: path} of those that are claimed and on PATH, and of this one."""
+    found = {}
+    for version in CLAIMED:
+        path = shutil.which(f"python{version}")
+        if path is not None and version_of(path) == version:
+            found[version] = path
+    return {**found, OURS: sys.executable}
+
+
+FOUND = interpreters()
+
+
+def test_this_python_is_claimed() -> None:
+    assert OURS in CLAIMED
+    assert PYPROJECT["project"]["requires-python"] == f">={CLAIMED[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", FOUND)
+def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
+    constraints = dict(
+        line.split("==")
+        for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    )
+    needed = [f"{name}=={constraints[name]}" for name in ("pytest", "hypothesis")]
+    python = make_environment(tmp_path / "venv", str(wheel), *needed, python=FOUND[version])
+    assert version == version_of(str(python))
+
+    def run_pytest(folder: Path, *arguments: str) -> str:
+        ran = subprocess.run(
+            [python, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=folder, env=clean_environ(tmp_path), capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert 0 == ran.returncode, ran.stdout[-4000:] + ran.stderr[-2000:]
+        return ran.stdout
+
+    # Ours runs all tests anyway.
+    if version != OURS and IS_WHOLE:
+        run_pytest(ROOT, "--hypothesis-profile=mutation", *CORE_TESTS)
+    # From the wheel, where nothing of ours is beside it: producer, coordinator and consumer in memory.
+    service = shutil.copytree(
+        ROOT / "examples" / "tested_service",
+        tmp_path / "service",
+        ignore=shutil.ignore_patterns("__pycache__", ".*"),
+    )
+    assert "6 passed" in run_pytest(service, "--txlayer-kafka=memory")

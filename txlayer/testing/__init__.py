@@ -1,0 +1,51 @@
+"""What tests of services that use txlayer need: a Kafka, a namespace with a coordinator, assertions, waiting.
+
+The fixtures are in `plugin.py`, which pytest finds by itself once `txlayer[testing]` is installed; what is here works
+without pytest, too. Never: a broker of its own. Names are loaded when they are first used: pytest loads this package in
+every run of whoever has it installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txlayer.testing.access import KafkaAccess, memory_access, real_access
+    from txlayer.testing.names import unique_name
+    from txlayer.testing.running import RunningCoordinator
+    from txlayer.testing.stage import Stage
+    from txlayer.testing.waiting import wait_until
+
+_PLACES = {
+    "KafkaAccess": "txlayer.testing.access",
+    "RunningCoordinator": "txlayer.testing.running",
+    "Stage": "txlayer.testing.stage",
+    "memory_access": "txlayer.testing.access",
+    "real_access": "txlayer.testing.access",
+    "unique_name": "txlayer.testing.names",
+    "wait_until": "txlayer.testing.waiting",
+}
+
+__all__ = [
+    "KafkaAccess",
+    "RunningCoordinator",
+    "Stage",
+    "memory_access",
+    "real_access",
+    "unique_name",
+    "wait_until",
+]
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(place), name)
+    globals()[name] = value  # the next use does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,118 @@
+"""A coordinator in a thread of the test's own process: the real loop, with settings of the test's own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.loop import Coordinator
+from txlayer.testing.waiting import wait_until
+
+LOGGER = logging.getLogger("txlayer.coordinator")
+
+START_S = 30.0
+"""A group of real brokers may still wait for the session of a member that died."""
+STOP_S = 30.0
+
+
+class _Collector(logging.Handler):
+    """Keeps log records, of every coordinator of this process."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+class RunningCoordinator:
+    """Runs from `with` to its end; what it raised is raised there, and by whoever waits for what it does.
+
+    Args:
+        config: its settings.
+        connections: its cluster; None: the real one that `config` names. They are closed with it.
+    """
+
+    def __init__(
+        self, config: CoordinatorConfig, connections: CoordinatorConnections | None = None
+    ) -> None:
+        self.coordinator = Coordinator(config, connections or connect_coordinator(config))
+        self.failure: BaseException | None = None
+        self._log = _Collector()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._level = LOGGER.level
+        LOGGER.addHandler(self._log)
+        LOGGER.setLevel(logging.INFO)
+        self._thread.start()
+        try:
+            self.wait_for("partitions.taken_over", within=START_S)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+        assert not self._thread.is_alive(), "the coordinator does not end"
+        if error is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise what ended it, if something did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What it logged: the fields, with the name as `event`."""
+        found = [{"event": record.getMessage(), **record.__dict__} for record in self._log.records]
+        return [event for event in found if name in (None, event["event"])]
+
+    def wait_for(self, name: str, *, within: float = 30) -> None:
+        """Wait until it logged this."""
+
+        def logged() -> bool:
+            self.check()
+            return bool(self.events(name))
+
+        wait_until(logged, within=within, what=name)
+
+    def trouble(self) -> list[str]:
+        """Its warnings and errors, a line each: what held back or refused a transaction."""
+        return [
+            " ".join([record.getMessage(), *_fields(record)])
+            for record in self._log.records
+            if record.levelno >= logging.WARNING
+        ]
+
+    def _end(self) -> None:
+        self._is_stopping.set()
+        self._thread.join(STOP_S)
+        LOGGER.removeHandler(self._log)
+        LOGGER.setLevel(self._level)
+
+    def _run(self) -> None:
+        try:
+            self.coordinator.run(should_stop=self._is_stopping.is_set)
+        except BaseException as exc:  # noqa: BLE001 - raised where the block ends
+            self.failure = exc
+
+
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> list[str]:
+    return [f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN]

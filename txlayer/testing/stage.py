@@ -1,0 +1,345 @@
+"""`Stage`: a namespace, its coordinator and topics for one test, and what can be said about them. Never: which Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from types import TracebackType
+from typing import Any, Self
+
+from txlayer.adapters.group_topics import GroupTopics
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.ports import TransactionalWriter
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import CoordinatorConfig
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.messages import Headers
+from txlayer.core.topicspec import CreateTopic
+from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
+from txlayer.producer.sync import TransactionalProducer
+from txlayer.testing.access import KafkaAccess
+from txlayer.testing.names import unique_name
+from txlayer.testing.published import Expected, Text, TopicView, Wanted, shown
+from txlayer.testing.running import RunningCoordinator
+from txlayer.testing.standing import described, unsettled
+from txlayer.testing.waiting import comes_true
+
+PARTITION_COUNT = 2
+"""Of half, op and doubt: two show what several do, and are made and taken over sooner than eight."""
+WITHIN_S = 10.0
+"""How long assertions wait; on real brokers a message is visible some 20 ms after its commit, on a busy machine later."""
+POLL_S = 0.05
+_WRITE_S = 30.0
+_WRITER_BATCH_BYTES = 1_000_000
+
+
+class Stage:
+    """A namespace of one's own on some Kafka, with a coordinator that runs as long as the `with` block.
+
+    ::
+
+        with Stage(memory_access(MemoryKafka())) as stage:
+            orders = stage.topic("orders")
+            sell(stage.producer(group="shop"), orders)
+            stage.assert_published(orders, key="customer-7")
+
+    For the test's own thread; producers and consumers made with it may run anywhere. At the end producers are closed,
+    then the coordinator; on brokers that somebody else runs the topics and groups go, too.
+
+    Args:
+        kafka: where.
+        partition_count: of half, op and doubt.
+        settings: of the coordinator, by their names in `CoordinatorConfig`: `check_immunity`, `doubt_after`, …
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaAccess,
+        *,
+        partition_count: int = PARTITION_COUNT,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kafka = kafka
+        self.namespace = unique_name("tests")
+        self._config = CoordinatorConfig(**{**self._where(), **(settings or {})})
+        self._partition_count = partition_count
+        self._topics: list[str] = []
+        self._made: list[str] = []
+        self._names: list[str] = []
+        self._views: dict[str, TopicView] = {}
+        self._opened = ExitStack()
+        self._coordinator: RunningCoordinator | None = None
+        self._plain_writer: TransactionalWriter | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._coordinator is None:
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._opened.__exit__(kind, error, trace)
+
+    def start(self) -> None:
+        """Create the namespace and start its coordinator; when it fails, nothing is left running.
+
+        Raises:
+            ConfigError, UsageError, BrokerUnavailableError, NotAuthorisedError: the brokers cannot be used.
+        """
+        with ExitStack() as begun:
+            with closing(self.kafka.make_admin()) as admin:
+                admin.topic_names()  # brokers that do not answer are not asked to remove anything, either
+                begun.callback(self._remove)
+                self._made += sorted(self._config.topics.all)
+                Namespace(admin, topics=self._config.topics, files=read_topic_files()).apply(
+                    partition_count=self._partition_count
+                )
+            self._looking = self.kafka.connect_coordinator(self._config)
+            begun.callback(self._looking.close)
+            running = RunningCoordinator(self._config, self.kafka.connect_coordinator(self._config))
+            self._coordinator = begun.enter_context(running)
+            self._opened = begun.pop_all()
+
+    def close(self) -> None:
+        """End everything; may be repeated.
+
+        Raises:
+            TxLayerError: what ended the coordinator, or a producer that could not bring its work to an end.
+        """
+        self._opened.close()
+
+    @property
+    def coordinator(self) -> RunningCoordinator:
+        """The one that runs here; its `events` tell what it logged."""
+        if self._coordinator is None:
+            raise LifecycleError("start it first, or use `with`", state="new")
+        return self._coordinator
+
+    # --- what the code under test is given ----------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers' address."""
+        return self.kafka.bootstrap_servers
+
+    @property
+    def producer_options(self) -> dict[str, Any]:
+        """What `TransactionalProducer` and its asyncio twin take, beside their group, to work here."""
+        return {**self._where(), "connect": self.kafka.connect_producer}
+
+    @property
+    def consumer_options(self) -> dict[str, Any]:
+        """What `OrderedConsumer` and the others take, beside group and topics, to work here."""
+        return {**self._where(), "connect": self.kafka.connect_consumer}
+
+    def unique(self, prefix: str) -> str:
+        """A name for a group or an id that nobody else has; a consumer group of this name goes at the end."""
+        name = unique_name(prefix)
+        self._names.append(name)
+        return name
+
+    def topic(
+        self,
+        prefix: str = "topic",
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        consumer_group: str | None = None,
+    ) -> str:
+        """Create a topic with a name that nobody else has, which begins with `prefix`; the name.
+
+        With a `consumer_group` the topics for its dead letters and replays are there, too.
+
+        Raises:
+            UsageError: the cluster refuses its form. Nothing was created.
+        """
+        name = unique_name(prefix)
+        wanted = CreateTopic(name, partitions, None, dict(settings or {}), why="a test's")
+        with closing(self.kafka.make_admin()) as admin:
+            self._made += admin.create([wanted])
+            self._topics.append(name)
+            if consumer_group is not None:
+                group = GroupTopics(
+                    admin, group=consumer_group, topics=[name], files=read_topic_files()
+                )
+                self._made += [change.topic for change in group.plan() if isinstance(change, CreateTopic)]  # fmt: skip
+                group.apply()
+        return name
+
+    def producer(self, group: str = "tests", **settings: Any) -> TransactionalProducer:
+        """A producer that is started, and closed at the end; `settings` are further arguments of its class."""
+        made = TransactionalProducer(**{**self.producer_options, "group": group, **settings})
+        return self._opened.enter_context(made)
+
+    def write(
+        self,
+        topic: str,
+        value: Text | None,
+        *,
+        key: Text | None = None,
+        headers: Headers | None = None,
+        partition: int = -1,
+    ) -> None:
+        """Write one message as any producer outside txlayer might; it is visible when this returns.
+
+        Args:
+            topic: where.
+            value: bytes, or text as UTF-8.
+            key: the same.
+            headers: as they are.
+            partition: -1: the key's.
+
+        Raises:
+            TxLayerError: it is not there.
+        """
+        writer = self._writer()
+        writer.begin()
+        writer.produce(
+            topic, _encoded(value), _encoded(key), partition, None, None, 0, list(headers or ())
+        )
+        writer.commit(timeout_s=_WRITE_S)
+        view, reach = self._view(topic), self._view(topic).reach()
+        if not comes_true(lambda: not view.is_hanging(reach), within=_WRITE_S):
+            raise BrokerUnavailableError("the end of a Kafka transaction was not written")
+
+    # --- what became of it --------------------------------------------------------------------------------------------
+
+    def messages(self, topic: str) -> list[ReceivedMessage]:
+        """All that a `read_committed` reader sees now, partition by partition in the order of offsets."""
+        return self._view(topic).messages()
+
+    def assert_published(
+        self,
+        topic: str,
+        *,
+        value: Wanted = ...,
+        key: Wanted = ...,
+        headers: Mapping[str, Text | None] | None = None,
+        txn_id: str | None = None,
+        where: Callable[[ReceivedMessage], bool] | None = None,
+        count: int = 1,
+        within: float = WITHIN_S,
+    ) -> list[ReceivedMessage]:
+        """Exactly `count` messages of this description become visible within so many seconds; they are given back.
+
+        More than `count` fail at once. What comes after this returned is not seen; `wait_until_settled` before it makes
+        sure that nothing does.
+        """
+        __tracebackhide__ = True
+        if count < 1:
+            raise ConfigError(
+                "that there is none is another question", name="count", value=count,
+                expected="1 or more; assert_nothing_published asks for none",
+            )  # fmt: skip
+        expected = Expected(value=value, key=key, headers=headers or {}, txn_id=txn_id, where=where)
+        view = self._view(topic)
+        found: list[ReceivedMessage] = []
+
+        def is_there() -> bool:
+            self.coordinator.check()
+            found[:] = [message for message in view.messages() if expected.fits(message)]
+            return len(found) >= count
+
+        is_enough = comes_true(is_there, within=within, poll_s=POLL_S)
+        if len(found) == count and is_enough:
+            return found
+        late = "" if is_enough else f" within {within:g} s"
+        raise AssertionError(
+            f"published {len(found)} times{late}, not {count}: {expected}\n"
+            f"visible on {topic}:\n{shown(view.messages())}{self._why_not()}"
+        )
+
+    def assert_nothing_published(
+        self,
+        *topics: str,
+        value: Wanted = ...,
+        key: Wanted = ...,
+        headers: Mapping[str, Text | None] | None = None,
+        txn_id: str | None = None,
+        where: Callable[[ReceivedMessage], bool] | None = None,
+        within: float = WITHIN_S,
+    ) -> None:
+        """No message of this description is visible, and of nothing that is prepared so far will one become so.
+
+        It waits until every transaction of the namespace is settled (or parked) and carried out, and until no open Kafka
+        transaction hides anything, and looks then: no length of time is guessed. When something stays undecided for
+        `within` seconds it fails, because nobody can know. What your code has not prepared yet it cannot know either:
+        call it when your code has returned. Without `topics` it looks at all that `topic` created; what else describes a
+        message is as in `assert_published`.
+        """
+        __tracebackhide__ = True
+        if not topics and not self._topics:
+            raise ConfigError("nothing to look at", name="topics", expected="a topic's name")
+        expected = Expected(value=value, key=key, headers=headers or {}, txn_id=txn_id, where=where)
+        self.wait_until_settled(within=within)
+        for topic in topics or self._topics:
+            view = self._view(topic)
+            reach = view.reach()
+            if not comes_true(lambda v=view, r=reach: not v.is_hanging(r), within=within):  # type: ignore[misc]  # lambdas take no types
+                raise AssertionError(
+                    f"a Kafka transaction on {topic} stays open: what it hides nobody knows"
+                )
+            found = [message for message in view.messages() if expected.fits(message)]
+            if found:
+                raise AssertionError(
+                    f"published on {topic}, though nothing should be: {expected}\n{shown(found)}"
+                )
+
+    def wait_until_settled(self, *, within: float = WITHIN_S) -> None:
+        """Wait until every transaction that is prepared by now is settled or parked, and the coordinator has stored that."""
+        __tracebackhide__ = True
+
+        def is_settled() -> bool:
+            self.coordinator.check()
+            return not unsettled(self._config, self._looking)
+
+        if not comes_true(is_settled, within=within, poll_s=POLL_S):
+            raise AssertionError(f"not settled within {within:g} s{self._why_not()}")
+
+    def _why_not(self) -> str:
+        said = ""
+        if open_ones := unsettled(self._config, self._looking):
+            said += f"\nnot settled:\n{described(open_ones)}"
+        if trouble := self.coordinator.trouble():
+            said += "\nthe coordinator says:\n" + "\n".join(f"  {line}" for line in trouble[-5:])
+        return said
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _where(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "namespace": self.namespace,
+            "client_settings": self.kafka.client_settings,
+            "is_insecure_allowed": self.kafka.is_insecure_allowed,
+        }
+
+    def _view(self, topic: str) -> TopicView:
+        if topic not in self._views:
+            self._views[topic] = self._opened.enter_context(
+                closing(TopicView(topic, self._looking))
+            )
+        return self._views[topic]
+
+    def _writer(self) -> TransactionalWriter:
+        if self._plain_writer is None:
+            self._plain_writer = self._looking.make_writer(
+                unique_name("tests"), batch_bytes_max=_WRITER_BATCH_BYTES
+            )
+            self._opened.callback(self._plain_writer.close)
+            self._plain_writer.initialise(timeout_s=_WRITE_S)
+        return self._plain_writer
+
+    def _remove(self) -> None:
+        groups = [self._config.topics.coordinator_group, *self._names]
+        self.kafka.remove(self._made, groups)
+
+
+def _encoded(text: Text | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
