@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
@@ -30,9 +31,14 @@ TRY_AGAIN_S = 1.0
 
 
 async def sell(
-    purchases: list[Purchase], shop: Shop, *, per_second: float, alive: Path, closing: asyncio.Event
+    purchases: list[Purchase],
+    shop: Shop,
+    *,
+    per_second: float,
+    beat: Callable[[], object],
+    closing: asyncio.Event,
 ) -> None:
-    """One purchase after the other at a steady rate, until all are sold or the shop closes."""
+    """One purchase after the other at a steady rate, until all are sold or the shop closes; `beat` after each."""
     accepted_count = 0
     for count, purchase in enumerate(purchases, start=1):
         if await _closes_within(1 / per_second, closing):
@@ -45,12 +51,12 @@ async def sell(
                 return
             continue
         accepted_count += receipt.is_accepted
-        alive.touch()
+        beat()
         if count % TELL_EVERY == 1:
             print(f"{count} sold, {accepted_count} accepted, the last in {receipt.took_ms:.0f} ms")
     print("all is sold")
     while not await _closes_within(1.0, closing):
-        alive.touch()
+        beat()
 
 
 async def _closes_within(seconds: float, closing: asyncio.Event) -> bool:
@@ -79,7 +85,11 @@ async def run(wishes: argparse.Namespace) -> None:
             # An opening of its own for each start: what was cut off is sold under another transaction id.
             shop = Shop(connection, producer, opening=int(time.time()))
             await sell(
-                purchases, shop, per_second=wishes.per_second, alive=wishes.alive, closing=closing
+                purchases,
+                shop,
+                per_second=wishes.per_second,
+                beat=wishes.alive.touch,
+                closing=closing,
             )
     database.dispose()
 
@@ -94,7 +104,7 @@ def create_missing_topics(bootstrap_servers: str) -> None:
                 raise
 
 
-def main() -> None:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -104,8 +114,8 @@ def main() -> None:
     parser.add_argument("--per-second", type=float, default=5.0, metavar="N")
     parser.add_argument("--alive", type=Path, default=Path(os.devnull), metavar="FILE")
     parser.add_argument("--insecure", action="store_true", help="plain text to another machine")
-    asyncio.run(run(parser.parse_args()))
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(run(parse(None)))

@@ -30,6 +30,8 @@ OTHER_NAMES = frozenset(
         "INBOX_URL",
         "LOG_FORMAT",
         "LOG_LEVEL",
+        "METRICS_HOST",
+        "METRICS_PORT",
     )
 )
 
