@@ -86,8 +86,8 @@ def play(
         finally:
             world.close()
     for coordinator in society.coordinators:
-        played.happened["ledgers rebuilt"] += coordinator.rebuild_count
-        played.happened["producers replaced"] += coordinator.replaced_count
+        played.happened["ledgers rebuilt"] += coordinator.measures.rebuild_count
+        played.happened["producers replaced"] += coordinator.measures.publishing.replaced_count
     for *_, detail in world.trace:
         if detail in FENCES:
             played.happened[detail] += 1

@@ -175,6 +175,10 @@ class FakeMember:
         """As told; 0 else."""
         return 0, self.ends.get(partition[1], 0)
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """As told; None else."""
+        return self.ends.get(partition[1])
+
     def close(self) -> None:
         """Leave."""
         self.is_closed = True

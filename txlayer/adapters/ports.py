@@ -327,6 +327,10 @@ class GroupReader(Protocol):
         """(first offset, last stable offset)."""
         ...
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """The end of an assigned partition as the last fetch told it; nobody is asked, nothing waits. None: not known."""
+        ...
+
     def close(self) -> None:
         """Leave the group."""
         ...

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from txlayer import __version__
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -35,9 +36,17 @@ from txlayer.cli.coordinator import (
     parse_position,
 )
 from txlayer.cli.handlers import load_object
+from txlayer.cli.observing import (
+    MetricsHost,
+    MetricsPort,
+    given_metrics,
+    observed,
+    ports_of_workers,
+)
 from txlayer.cli.options import BootstrapServers, ClientSetting, Insecure, Json, client_config
 from txlayer.config import ClientConfig
 from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.figures import ObservedConsumer
 from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.service import ConsumerService
 from txlayer.coordinator.workers import StopSignal, supervise
@@ -83,6 +92,8 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Handle messages until SIGTERM or Ctrl-C; then let handlers end, store what ended, and leave the group.
@@ -96,13 +107,17 @@ def run(  # every option is a parameter
         level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
     )
     stop = StopSignal()
+    metrics = given_metrics(metrics_port, metrics_host)
     if workers > 1 or reload:
         stop.install()
         command = [sys.executable, "-m", "txlayer", *_without_reload(sys.argv[1:])]
         command += ["--workers", "1", "--watch-parent"]
         if reload:
             raise typer.Exit(_run_again(command, stop, folder=Path.cwd()))
-        raise typer.Exit(supervise(command, worker_count=workers, wait=stop.wait))
+        ports = ports_of_workers(metrics, workers)
+        raise typer.Exit(
+            supervise(command, worker_count=workers, wait=stop.wait, own_arguments=ports)
+        )
     consumer = load_object(
         place,
         ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
@@ -123,7 +138,9 @@ def run(  # every option is a parameter
         stop.watch(sys.stdin.buffer)
     # Records and messages end by their reference counts; looking for cycles among those that wait costs much.
     gc.set_threshold(GC_THRESHOLD)
-    _run_until(consumer, stop)
+    told = ObservedConsumer(consumer.stats, group=consumer.group, version=__version__)
+    with observed(metrics, lambda: told):
+        _run_until(consumer, stop)
 
 
 def _run_until(consumer: ConsumerService, stop: StopSignal) -> None:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.coordinator_status import (
     CoordinatorStatus,
@@ -25,6 +26,13 @@ from txlayer.adapters.namespace import OffsetReset, StartPosition
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.cli.exits import ExitCode
+from txlayer.cli.observing import (
+    MetricsHost,
+    MetricsPort,
+    given_metrics,
+    observed,
+    ports_of_workers,
+)
 from txlayer.cli.options import (
     BootstrapServers,
     ClientSetting,
@@ -36,6 +44,7 @@ from txlayer.cli.options import (
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.view import ObservedCoordinator
 from txlayer.coordinator.workers import StopSignal, supervise
 
 GC_THRESHOLD = 100_000
@@ -125,6 +134,8 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Forward committed messages until SIGTERM or Ctrl-C.
@@ -146,6 +157,7 @@ def run(  # every option is a parameter
         start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
     )
     check_policies(config)  # a wrong setting ends here, before any worker starts
+    metrics = given_metrics(metrics_port, metrics_host)
     stop = StopSignal()
     stop.install()
     if workers > 1:
@@ -159,7 +171,9 @@ def run(  # every option is a parameter
             "1",
             "--watch-parent",
         ]
-        code = supervise(command, worker_count=workers, wait=stop.wait)
+        code = supervise(
+            command, worker_count=workers, wait=stop.wait, own_arguments=ports_of_workers(metrics, workers),
+        )  # fmt: skip
         raise typer.Exit(code)
     if watch_parent:
         stop.watch(sys.stdin.buffer)
@@ -171,7 +185,9 @@ def run(  # every option is a parameter
     # Records and transactions end by their reference counts. Looking for cycles among those that live took a tenth of the
     # CPU (bench/README.md); what an error leaves behind is still found.
     gc.set_threshold(GC_THRESHOLD)
-    Coordinator(config, connect_coordinator(config)).run(should_stop=stop.is_set)
+    coordinator = Coordinator(config, connect_coordinator(config))
+    with observed(metrics, lambda: ObservedCoordinator(coordinator.view, version=__version__)):
+        coordinator.run(should_stop=stop.is_set)
 
 
 @app.command()

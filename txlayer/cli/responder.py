@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
+from txlayer import __version__
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.barrier import opened
 from txlayer.cli.coordinator import LogFormat, LogLevel, StartTimeout
 from txlayer.cli.handlers import load_handler
+from txlayer.cli.observing import MetricsHost, MetricsPort, given_metrics, observed
 from txlayer.cli.options import (
     BootstrapServers,
     ClientSetting,
@@ -25,6 +27,7 @@ from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
 from txlayer.errors import ConfigError
+from txlayer.producer.figures import ObservedResponder
 from txlayer.producer.standalone import run_responder
 
 BARRIER_URL = "TXLAYER_BARRIER_URL"
@@ -104,6 +107,8 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
 ) -> None:
     """Answer until SIGTERM or Ctrl-C; then finish the answers in flight, and leave the group.
 
@@ -131,10 +136,13 @@ def run(  # every option is a parameter
     if handler is not None and barrier_url is not None:
         raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
     stop = StopSignal()
+    metrics = given_metrics(metrics_port, metrics_host)
+    told = ObservedResponder(group=group, version=__version__)
     if handler is not None:
         check = load_handler(handler, folder=str(Path.cwd()))
         stop.install()
-        run_responder(config, group=group, should_stop=stop.is_set, check=check)
+        with observed(metrics, lambda: told):
+            run_responder(config, group=group, should_stop=stop.is_set, check=check, observed=told)
         return
     url = barrier_url or os.environ.get(BARRIER_URL)
     if not url:
@@ -146,7 +154,10 @@ def run(  # every option is a parameter
     with opened(url, table=barrier_table, schema=barrier_schema) as barrier:
         barrier.check_table()
         stop.install()
-        run_responder(config, group=group, should_stop=stop.is_set, barrier=barrier)
+        with observed(metrics, lambda: told):
+            run_responder(
+                config, group=group, should_stop=stop.is_set, barrier=barrier, observed=told
+            )
 
 
 def hide_url(argv: Sequence[str], environ: Mapping[str, str]) -> None:

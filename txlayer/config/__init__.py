@@ -14,6 +14,7 @@ from txlayer.config.client import (
 )
 from txlayer.config.consumer import ConsumerConfig
 from txlayer.config.coordinator import CoordinatorConfig
+from txlayer.config.metrics import MetricsConfig, metrics_config
 from txlayer.config.producer import (
     IMMUNITY_MAX,
     AnsweringConfig,
@@ -45,6 +46,7 @@ __all__ = [
     "ClientConfig",
     "ConsumerConfig",
     "CoordinatorConfig",
+    "MetricsConfig",
     "ProducerConfig",
     "ResponderConfig",
     "SystemTopics",
@@ -54,6 +56,7 @@ __all__ = [
     "check_transport",
     "environment_names",
     "from_environ",
+    "metrics_config",
     "milliseconds",
     "parse_duration",
     "parse_settings",

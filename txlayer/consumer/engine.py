@@ -7,9 +7,10 @@ which tell what has ended. A handler's own exception is nothing that goes wrong 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import FOR_EVER
 from txlayer.consumer.dead_letter_reader import DeadLetterReader
@@ -79,6 +80,7 @@ class Engine:
         self._wall_base = surroundings.wall_clock() - surroundings.clock()
         self._is_ending = False
         self.rebuild_count = 0
+        self._turned_at: float | None = None
         self._reader = connections.make_group_reader(plan.group)
         self._storer = Storer(
             self._reader, interval_s=config.store_interval.total_seconds(),
@@ -158,6 +160,7 @@ class Engine:
             TxLayerError: the queues must be built anew.
         """
         holdings, dispatcher = self._holdings, self._dispatcher
+        self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
         if holdings.look_at_group():
             records = ()
@@ -175,6 +178,7 @@ class Engine:
         now = self._clock()
         for tally in holdings.tallies.values():
             tally.roll(now)
+        holdings.look_at_ends(now)
         if dispatcher.in_flight_count:
             dispatcher.wait(min(BUSY_WAIT_S, self._next_s()))
 
@@ -195,12 +199,19 @@ class Engine:
         now_ms = self._now_ms()
         return ConsumerStats(
             topics={
-                topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms)
+                topic: _topic_stats(
+                    tally, [o for o in owned if o.topic == topic], now_ms, self._holdings.ends
+                )
                 for topic, tally in self._holdings.tallies.items()
             },
             partitions=tuple(sorted(o.place for o in owned)),
             rebuild_count=self.rebuild_count,
             stale_count=self._dispatcher.stale_count,
+            assigned_count=self._holdings.assigned_count,
+            rebalance_count=self._holdings.rebalance_count,
+            lost_lease_count=self._holdings.lost_lease_count,
+            replaced_count=self._holdings.replaced_count,
+            turned_at=self._turned_at,
         )
 
     # --- how long nothing is to do ------------------------------------------------------------------------------------
@@ -329,7 +340,9 @@ class Engine:
                 self._surroundings.sleep(min(0.05, wait_s))
 
 
-def _topic_stats(tally: Tally, owned: list[Owned], now_ms: int) -> TopicStats:
+def _topic_stats(
+    tally: Tally, owned: list[Owned], now_ms: int, ends: Mapping[TopicPartition, int]
+) -> TopicStats:
     figures = [o.queues.figures() for o in owned]
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
     in_flight = sum(f.in_flight_count for f in figures)
@@ -350,4 +363,9 @@ def _topic_stats(tally: Tally, owned: list[Owned], now_ms: int) -> TopicStats:
             for o, f in zip(owned, figures, strict=True)
         ),
         handled_by_key_group=dict(tally.by_key_group),
+        attempts=tally.attempt_count,
+        attempt_s=tally.attempt_s,
+        unread=sum(
+            max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends
+        ),
     )

@@ -31,6 +31,9 @@ from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
 
 logger = logging.getLogger("txlayer.consumer")
 
+ENDS_S = 1.0
+"""How often it is looked where the topics end."""
+
 
 class Holdings:
     """Used by the engine's thread."""
@@ -71,6 +74,12 @@ class Holdings:
         self.places: dict[TopicPartition, Owned] = {}
         """The same, by both sources of each."""
         self.tallies = {topic: Tally() for topic in plan.topics}
+        self.ends: dict[TopicPartition, int] = {}
+        """Where the topics of what is owned end, as the last fetches told it."""
+        self.rebalance_count = 0
+        self.lost_lease_count = 0
+        self._replaced_count = 0
+        self._ends_at = float("-inf")
 
     def start(self) -> None:
         """Get to know who holds what.
@@ -84,6 +93,26 @@ class Holdings:
         """Give everything back."""
         self.revoke()
         self._leases.close()
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def assigned_count(self) -> int | None:
+        """Queues that the group gave to this member; None: it has not said."""
+        return None if self.assignment is None else len(self._assigned)
+
+    @property
+    def replaced_count(self) -> int:
+        """Transactional producers that were replaced, since the start."""
+        writer = self.writer
+        return self._replaced_count + (0 if writer is None else writer.replaced_count)
+
+    def look_at_ends(self, now: float) -> None:
+        """Remember where topics end; nobody is asked."""
+        if now - self._ends_at >= ENDS_S:
+            self._ends_at = now
+            found = {place: self._reader.known_end(place) for place in self.owned}
+            self.ends = {place: end for place, end in found.items() if end is not None}
 
     # --- the group ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +155,7 @@ class Holdings:
                     topic=own, expected=f"partitions {sorted(found[topic])}", found=f"{sorted(found[own])}",
                 )  # fmt: skip
         self.assignment = assignment
+        self.rebalance_count += 1
         self._assigned = frozenset((t, p) for t in self._plan.topics for p in found[t])
         self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
@@ -236,6 +266,7 @@ class Holdings:
         """Work nothing off any more, and begin anew from the stored offsets with what is still held."""
         if self.writer is not None:
             self._former_writers.add(self.writer.name)
+            self._replaced_count += self.writer.replaced_count
             self.writer.close()
             self.writer = None
         self._storer.forget()
@@ -257,6 +288,7 @@ class Holdings:
             self._dispatcher.forget(owned)
             del self.owned[owned.place], self.places[owned.place], self.places[owned.replay_place]
             if is_told:
+                self.lost_lease_count += 1
                 logger.warning(
                     "lease.lost",
                     extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token},

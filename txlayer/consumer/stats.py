@@ -38,6 +38,12 @@ class TopicStats(NamedTuple):
     """Partitions that are not read, or not handled, for now: a limit, or an operator's word."""
     handled_by_key_group: dict[str, int]
     """Messages handled by what `key_group` said of their keys, since the start."""
+    attempts: int = 0
+    """Attempts that ended, since the start."""
+    attempt_s: float = 0.0
+    """Seconds that they took together."""
+    unread: int = 0
+    """Messages in the topic's log that were not read yet, by offset, as the last fetches told."""
 
 
 class ConsumerStats(NamedTuple):
@@ -50,6 +56,16 @@ class ConsumerStats(NamedTuple):
     """How often it began anew from the stored offsets."""
     stale_count: int
     """Results that were refused, because their queue had been lost meanwhile."""
+    assigned_count: int | None = None
+    """Queues that the group gave to this member, held or not; None: it has not said yet."""
+    rebalance_count: int = 0
+    """Assignments that the group gave."""
+    lost_lease_count: int = 0
+    """Leases that ended while their queue was worked off."""
+    replaced_count: int = 0
+    """Transactional producers of dead letters that were replaced, because a call may have been sent twice."""
+    turned_at: float | None = None
+    """Monotonic seconds: when its loop last turned; None: not yet."""
 
 
 @dataclass(slots=True)

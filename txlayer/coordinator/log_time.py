@@ -36,7 +36,12 @@ class LogTime:
 
     def now_ms(self) -> int:
         """The time now."""
-        if self._began_at is not None:
-            ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
-            self._told_ms = max(self._told_ms, int(self._clock() * 1000 + ahead_ms))
+        self._told_ms = self.peek_ms()
         return self._told_ms
+
+    def peek_ms(self) -> int:
+        """The same for whoever only looks: nothing is decided by it, so it changes nothing."""
+        if self._began_at is None:
+            return self._told_ms
+        ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
+        return max(self._told_ms, int(self._clock() * 1000 + ahead_ms))

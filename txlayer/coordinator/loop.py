@@ -13,6 +13,7 @@ from typing import Any
 from txlayer.adapters.ports import Assignment, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.measures import Measures
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery
@@ -24,11 +25,14 @@ from txlayer.coordinator.shard import (
     empty_ledgers,
     fill_contents,
     first_partition_count,
+    keep_within_memory,
+    known_ends,
     ledger_settings,
 )
 from txlayer.coordinator.stored import encode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.view import View
 from txlayer.core import codec
 from txlayer.core.batch import Batch
 from txlayer.core.ledger import Ledger
@@ -90,10 +94,14 @@ class Coordinator:
         self._stored_at = 0.0
         self._ticked_at = 0.0
         self._has_more = False
-        self.forwarded_count = 0
-        self.kafka_transaction_count = 0
-        self.replaced_count = 0
-        self.rebuild_count = 0
+        self.measures = Measures()
+
+    def view(self) -> View:
+        """What it did and has before it; any thread may ask."""
+        return View(
+            self._config.namespace, self.measures, dict(self._shards), self._assignment,
+            dict(self._book.targets), self._time.peek_ms(),
+        )  # fmt: skip
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -132,6 +140,7 @@ class Coordinator:
             self._connections.close()
 
     def _turn(self) -> None:
+        self.measures.turned_at = self._clock()
         records = self._group.read(
             record_count_max=READ_COUNT_MAX, timeout_s=0.0 if self._has_more else IDLE_WAIT_S
         )
@@ -144,6 +153,7 @@ class Coordinator:
             # One poll may bring a revocation and the next assignment: what was before is over either way.
             self._give_up_state()
             self._assignment = assignment
+            self.measures.rebalance_count += 1
             records = ()
         if self._assignment is not None and self._publisher is None:
             self._take_over(self._assignment)
@@ -157,7 +167,7 @@ class Coordinator:
         logger.warning(
             "coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count}
         )
-        self.rebuild_count += 1
+        self.measures.rebuild_count += 1
         self._refusals.learn(
             reason, {p: s.ledger.batch for p, s in self._shards.items()}, self._book
         )
@@ -185,11 +195,12 @@ class Coordinator:
         assignment = self._group.take_assignment()
         if assignment is not None:
             self._assignment = assignment
+            self.measures.rebalance_count += 1
+        self.measures.turned_at = self._clock()
         return assignment is not None
 
     def _give_up_state(self) -> None:
         if self._publisher is not None:
-            self._add_stats(self._publisher)
             self._publisher.abandon()
             self._publisher = None
         if self._shards:
@@ -206,7 +217,7 @@ class Coordinator:
         name = f"{self._config.namespace}.{self._surroundings.draw_name()}"
         publisher = self.make_publisher(
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
-            surroundings=self._surroundings,
+            surroundings=self._surroundings, stats=self.measures.publishing,
         )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,
@@ -275,13 +286,7 @@ class Coordinator:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         if records:
             self._time.see(appended_ms)
-            self._keep_within_memory(ledgers)
-
-    def _keep_within_memory(self, ledgers: dict[int, Ledger]) -> None:
-        content_bytes = sum(ledger.content_bytes for ledger in ledgers.values())
-        if content_bytes > self._config.content_bytes_max:
-            for ledger in ledgers.values():
-                ledger.drop_content(ledger.content_bytes // 4)
+            keep_within_memory(ledgers.values(), self._config.content_bytes_max)
 
     def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
         now = self._clock()
@@ -318,6 +323,7 @@ class Coordinator:
         patience_s = self._config.misplaced_after.total_seconds()
         moves_max = self._config.batch_moves_max
         seen = {p for p, _ in batches}
+        self.measures.ends = known_ends(self._group, self._shards, self._topics)
         present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         for p, shard in self._in_turn():
             ledger = shard.ledger
@@ -326,6 +332,7 @@ class Coordinator:
             now = self._clock()
             shard.look_for_misplaced(self._group, self._topics, now=now, patience_s=patience_s)
             if shard.is_read_to_the_ends(is_idle=is_idle):
+                shard.is_caught_up = True
                 ledger.due(now_ms=self._time.now_ms(), move_count_max=moves_max, present=present)
                 self._has_more |= len(ledger.batch.keeps) >= moves_max
             if not ledger.batch.is_empty and p not in seen:
@@ -362,13 +369,14 @@ class Coordinator:
             )
         is_careful = self._refusals.is_careful(included)
         kept = publisher.publish(batches, offsets, self._assignment.member, is_careful=is_careful)
-        self._stored_at = self._clock()
+        self._stored_at, now_ms = self._clock(), self._time.peek_ms()
         for p, batch in batches:
             self._refusals.passed(p, batch)
         for p, position in positions.items():
             ledger = self._shards[p].ledger
             # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
             log_reports(logger, p, ledger.batch)
+            self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 
@@ -387,13 +395,5 @@ class Coordinator:
         except TxLayerError as exc:
             logger.info("coordinator.not_stored", extra={"reason": str(exc)})
             return  # the successor begins where the last Kafka transaction ended
-        self._add_stats(publisher)
         publisher.close()
         self._publisher = None
-
-    # --- time and counts ----------------------------------------------------------------------------------------------
-
-    def _add_stats(self, publisher: Publisher) -> None:
-        self.forwarded_count += publisher.stats.forwarded_count
-        self.kafka_transaction_count += publisher.stats.kafka_transaction_count
-        self.replaced_count += publisher.stats.replaced_count

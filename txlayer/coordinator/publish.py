@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.coordinator.measures import PublishStats
 from txlayer.coordinator.surroundings import REAL, Running, Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
@@ -42,16 +42,6 @@ COMMIT_PATIENCE_S = 10.0
 """How much longer than its own time-out an unanswered commit is asked for again."""
 
 
-@dataclass(slots=True)
-class PublishStats:
-    """What the publisher did since it began."""
-
-    kafka_transaction_count: int = 0
-    forwarded_count: int = 0
-    replaced_count: int = 0
-    slowest_end_ms: float = 0.0
-
-
 class Publisher:
     """The two writers of one assignment. One thread uses it."""
 
@@ -63,13 +53,14 @@ class Publisher:
         make_writer: MakeWriter,
         book: TargetBook,
         surroundings: Surroundings = REAL,
+        stats: PublishStats | None = None,
     ) -> None:
         self.name = name
         self._clock = surroundings.clock
         self._wall_clock = surroundings.wall_clock
         self._aside = surroundings.aside
         self._book = book
-        self.stats = PublishStats()
+        self.stats = stats or PublishStats()
         self._config = config
         self._make_writer = make_writer
         self._timeout_s = config.kafka_transaction_timeout.total_seconds()
@@ -109,6 +100,7 @@ class Publisher:
                 stored offsets, which tell.
         """
         writer = self._next_writer()
+        began = self._clock()
         writer.begin()
         try:
             kept = self._write(writer, batches, is_careful=is_careful)
@@ -116,6 +108,7 @@ class Publisher:
             raise
         except Exception as exc:
             raise writer.failure(exc) from exc
+        written = self._clock()
         waiting = writer.flush(timeout_s=self._timeout_s)
         if waiting:
             raise BrokerUnavailableError(
@@ -127,11 +120,10 @@ class Publisher:
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
         self._commit(writer)
-        slowest = max(sent - started, self._clock() - sent)
-        if slowest > self._recycle_after_s:
+        ended = self._clock()
+        if max(sent - started, ended - sent) > self._recycle_after_s:
             self._replace_aside(self._turn)
-        self.stats.slowest_end_ms = max(self.stats.slowest_end_ms, slowest * 1000)
-        self.stats.kafka_transaction_count += 1
+        self.stats.took(began, written, started, sent, ended)
         self._turn = 1 - self._turn
         return kept
 
@@ -207,6 +199,7 @@ class Publisher:
             self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
             self._write_words(writer, partition, batch)
             self.stats.forwarded_count += len(batch.forwards)
+            self.stats.forwarded_record_count += len(batch.forwards)
         return kept
 
     def _write_doubt(
@@ -245,6 +238,7 @@ class Publisher:
         for txn in transactions:
             record = txn.content
             if type(record) is list:
+                self.stats.forwarded_record_count += len(record) - 1
                 for content in record:
                     self._forward(writer, partition, txn, content)
                 continue
@@ -269,6 +263,7 @@ class Publisher:
         for txn in transactions:
             report = _FirstError()
             try:
+                self.stats.forwarded_record_count += len(contents_of(txn)) - 1
                 for content in contents_of(txn):
                     self._forward(writer, partition, txn, content, report)
             except Exception as exc:

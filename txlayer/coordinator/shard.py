@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader
+from txlayer.adapters.ports import (
+    Assignment,
+    CoordinatorConnections,
+    GroupReader,
+    TopicPartition,
+)
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds
 from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.ranges import fetch_contents
@@ -33,6 +38,7 @@ class Shard:
     )
     op_end: int
     is_op_paused: bool = False
+    is_caught_up: bool = False  # those ends have been reached once
     waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
 
     @property
@@ -77,6 +83,22 @@ class Shard:
         if waits_for >= half_end and self.ledger.half_next >= half_end:
             self.ledger.give_up_waiting_for_half()
         self.waiting_since = None
+
+
+def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
+    """Drop the oldest content when all of it is too much; it is fetched again when it is needed."""
+    if sum(ledger.content_bytes for ledger in ledgers) > content_bytes_max:
+        for ledger in ledgers:
+            ledger.drop_content(ledger.content_bytes // 4)
+
+
+def known_ends(
+    group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics
+) -> dict[TopicPartition, int]:
+    """Where half and op end as the last fetches told it, without asking anybody; who is not known yet is missing."""
+    places = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
+    found = {place: group.known_end(place) for place in places}
+    return {place: end for place, end in found.items() if end is not None}
 
 
 def first_partition_count(

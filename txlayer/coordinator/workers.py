@@ -114,13 +114,24 @@ class _Worker:
             self.process.wait()
 
 
-def supervise(command: Sequence[str], *, worker_count: int, wait: Callable[[float], bool]) -> int:
+def supervise(
+    command: Sequence[str],
+    *,
+    worker_count: int,
+    wait: Callable[[float], bool],
+    own_arguments: Callable[[int], Sequence[str]] | None = None,
+) -> int:
     """Run `worker_count` processes of `command` until `wait` answers True; 0, or the code that a restart would repeat.
+
+    `own_arguments` tells what a worker's command has beside, by its number.
 
     A worker that dies otherwise is started again, ever more seldom. Workers end when this process does: they watch
     their standard input.
     """
-    workers = [_Worker(number, command) for number in range(worker_count)]
+    workers = [
+        _Worker(number, [*command, *(own_arguments(number) if own_arguments is not None else ())])
+        for number in range(worker_count)
+    ]
     try:
         for worker in workers:
             worker.start()

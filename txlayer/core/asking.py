@@ -25,7 +25,8 @@ from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 LIMIT_LOOK_MS = 10_000
 """How often open transactions are counted where there are very many, and a limit is said again."""
 
-_ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
+ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
+"""Who writes op lines that answer a question."""
 
 
 class Asking(HalfFold):
@@ -38,7 +39,7 @@ class Asking(HalfFold):
             return
         more = txn.more
         if (
-            op.source not in _ANSWERING
+            op.source not in ANSWERING
             or more is None
             or op.check_number != more.checked_count
             or op.check_number <= more.answered_number

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.core.messages import CheckRecord, Origin, Undecodable
+from txlayer.core.messages import CheckRecord, Origin, Resolution, Undecodable
 from txlayer.core.transaction import Transaction
 
 
@@ -82,6 +82,10 @@ class Batch:
     line_count: int = 0
     byte_count: int = 0
     release_count: int = 0  # transactions on doubt that were tried though no line named them
+    rollback_count: int = 0  # transactions that nobody will ever see
+    answers: dict[Resolution, int] = field(default_factory=dict)  # to check-backs
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """(n, append time): the op lines that sent forwards n and following stand in the log since then."""
 
     @property
     def is_empty(self) -> bool:

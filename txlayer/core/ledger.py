@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.asking import Asking
+from txlayer.core.asking import ANSWERING, Asking
 from txlayer.core.batch import Batch, Keep, Positions, ReportKind
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.fields import VERSION
@@ -75,6 +75,7 @@ class Ledger(Asking):
             batch.line_count = (
                 0  # lines from which nothing followed are no part of what may be refused
             )
+            batch.marks.clear()
         self._go_on()
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         half_next = NEVER if self.is_replaying else self.half_next
@@ -83,9 +84,13 @@ class Ledger(Asking):
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
         topic, topic_bytes_max = "", -1
         self.waits_for_half = None
+        marked_ms = -1
         while ops:
             op_offset, appended_ms, lines = ops[0]
             self.newest_ms = max(self.newest_ms, appended_ms)
+            if appended_ms != marked_ms:
+                marked_ms = appended_ms
+                batch.marks.append((len(forwards), appended_ms))
             for number in range(start, len(lines)):
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
                     return self._pause((op_offset, number), line_count, quick_bytes)
@@ -144,6 +149,9 @@ class Ledger(Asking):
         if isinstance(op, Undecodable):
             self._keep_aside(self.settings.op_topic, position[0], op, line=line, number=position[1])
             return
+        if op.source in ANSWERING:
+            answers = self.batch.answers
+            answers[op.resolution] = answers.get(op.resolution, 0) + 1
         kind = Kind.ABANDON if op.is_abandon else _KINDS[op.resolution]
         txn = self.transactions.get(op.key)
         if txn is None and op.key in self.asleep.sleepers:
@@ -172,6 +180,7 @@ class Ledger(Asking):
             elif effect is Effect.FORGET:
                 self._settle(txn)
                 txn.content = None
+                self.batch.rollback_count += 1
             elif effect is Effect.COUNT:
                 self._answered_unknown(txn, op)
             else:

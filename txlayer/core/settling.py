@@ -105,6 +105,11 @@ class Settling:
         """Transactions that are not settled."""
         return len(self.transactions) + len(self.asleep)
 
+    @property
+    def limited_groups(self) -> list[str]:
+        """Producer groups that have too many open transactions."""
+        return list(self._limited)
+
     def everybody(self) -> Iterator[Transaction]:
         """Every transaction that is not settled, for whoever only looks."""
         return chain(self.transactions.values(), self.asleep.everybody())

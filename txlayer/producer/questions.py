@@ -87,6 +87,7 @@ class ResponderStats:
     ]  # of the check topic; empty: the group gave none to this instance
     is_member: bool  # of the check group
     failure: TxLayerError | None  # why it hears nothing just now; it goes on trying
+    turned_at: float | None = None  # monotonic seconds: when its loop last turned; None: not yet
 
 
 @dataclass(slots=True)

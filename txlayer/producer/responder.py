@@ -104,6 +104,7 @@ class Responder:
         self._is_ending = threading.Event()
         self._end_at = float("inf")
         self._failure: TxLayerError | None = None
+        self._turned_at: float | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"txlayer-responder-{group}", daemon=True
         )
@@ -153,6 +154,7 @@ class Responder:
             own_partitions=() if reader is None else tuple(sorted(reader.own_partitions)),
             is_member=reader is not None and reader.is_member,
             failure=self._failure,
+            turned_at=self._turned_at,
         )
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -161,6 +163,7 @@ class Responder:
         retry_s = RETRY_S
         try:
             while not self._is_ending.is_set() and self._writer.is_alive:
+                self._turned_at = self._clock()
                 try:
                     if not self._calls.is_able:
                         self._stand_aside()

@@ -19,6 +19,7 @@ from txlayer.adapters.connect import ConnectProducer, connect_producer
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
+from txlayer.producer.figures import ObservedResponder
 from txlayer.producer.sync import TransactionalProducer
 
 logger = logging.getLogger("txlayer.responder")
@@ -45,10 +46,11 @@ def run_responder(
     check: Callable[[CheckRequest], Any] | None = None,
     barrier: Barrier | None = None,
     connect: ConnectProducer = connect_producer,
+    observed: ObservedResponder | None = None,
 ) -> None:
     """Answer for `group` until `should_stop`; then finish what is begun, and leave the group.
 
-    An outage of the brokers, of whatever length, is waited for once it has started.
+    An outage of the brokers, of whatever length, is waited for once it has started. `observed` is told whose figures count.
 
     Raises:
         BrokerUnavailableError: nobody answered within `start_timeout`.
@@ -64,10 +66,14 @@ def run_responder(
             "barrier": barrier,
             "connect": connect,
         }
-        _run(made_with, should_stop)
+        _run(made_with, should_stop, observed)
 
 
-def _run(made_with: dict[str, Any], should_stop: Callable[[], bool]) -> None:
+def _run(
+    made_with: dict[str, Any],
+    should_stop: Callable[[], bool],
+    observed: ObservedResponder | None,
+) -> None:
     renew_s = RENEW_S
     has_run = False
     while not should_stop():
@@ -76,11 +82,15 @@ def _run(made_with: dict[str, Any], should_stop: Callable[[], bool]) -> None:
             with TransactionalProducer(**made_with) as producer:
                 has_run = True
                 logger.info("responder.started", extra={"group": made_with["group"]})
+                if observed is not None:
+                    observed.follow(producer.responder_stats)
                 _answer(producer, should_stop)
         except (FencedError, RetriableError) as exc:
             # Its client failed for good; or the next one found no broker, which is no reason to end once it has run.
             if not has_run:
                 raise
+            if observed is not None:
+                observed.follow(None)
             logger.error("responder.renewed", extra={"reason": str(exc)})  # noqa: TRY400 - the reason is all there is
             if time.monotonic() - begun_at > HEALTHY_AFTER_S:
                 renew_s = RENEW_S

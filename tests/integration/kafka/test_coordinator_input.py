@@ -40,7 +40,7 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     )
     with RunningCoordinator(config) as running:
         yield running
-        assert 0 == running.coordinator.rebuild_count
+        assert 0 == running.coordinator.measures.rebuild_count
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ goes wrong in one is kept and raised by the next `read`.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.adapters.translation import translate_read_error
 from txlayer.config import ClientConfig
 from txlayer.errors import InvariantError
+
+logger = logging.getLogger("txlayer.kafka")
 
 _METADATA_PREFIX = b"CGMDv2:"
 
@@ -136,6 +139,16 @@ class KafkaGroupReader:
         except KafkaException as exc:
             raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
         return low, high
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """The end of an assigned partition as the last fetch told it; None: none has."""
+        try:
+            _, high = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
+        except KafkaException as exc:
+            # It was taken away, or nobody has fetched from it yet.
+            logger.debug("end.unknown", extra={"partition": partition, "reason": str(exc)})
+            return None
+        return high if high >= 0 else None
 
     def partition_count(self, topic: str, *, timeout_s: float) -> int:
         """Partitions of a topic, 0 when there is no such topic.

@@ -144,6 +144,12 @@ class MemoryGroupReader:
         """
         return MemoryAdmin(self._link, timeout_s=timeout_s).watermarks(partition, is_committed=True)
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """None: nothing is fetched ahead of `read`."""
+        del partition
+        known: int | None = None
+        return known
+
     def close(self) -> None:
         """Leave the group."""
         member_id, broker = self._member_id, self._link.broker

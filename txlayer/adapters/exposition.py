@@ -1,0 +1,84 @@
+"""Samples as Prometheus reads them. Needs the extra `metrics`; nothing else in txlayer knows its client.
+
+Figures are read when somebody scrapes. Nothing is counted twice, and nothing costs anything between two scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from txlayer.adapters.meters import Family, FamilyKind, HistogramView, Observed, Sample
+
+_TOTAL = "_total"
+
+
+class Page:
+    """The page of one process, in the form that the reader asks for. Any thread may ask; they take turns."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Collector(observed))
+        ProcessCollector(registry=self._registry)
+        self._lock = Lock()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """(body, content type); `accept` is the reader's header of that name."""
+        encode, content_type = choose_encoder(accept)
+        with self._lock:
+            return encode(self._registry), content_type
+
+
+class _Collector(Collector):
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family that has a sample now."""
+        return _metrics(self._observed.samples())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry would collect at once to learn the names."""
+        return ()
+
+
+def _metrics(samples: Iterable[Sample]) -> Iterator[Metric]:
+    by_family: dict[Family, list[Sample]] = {}
+    for sample in samples:
+        by_family.setdefault(sample.family, []).append(sample)
+    for family, found in by_family.items():
+        yield _metric(family, found)
+
+
+def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
+    if family.kind is FamilyKind.COUNTER:
+        counted = CounterMetricFamily(
+            family.name.removesuffix(_TOTAL), family.text, labels=family.labels
+        )
+        for sample in samples:
+            counted.add_metric(sample.labels, _number(sample))
+        return counted
+    if family.kind is FamilyKind.GAUGE:
+        gauged = GaugeMetricFamily(family.name, family.text, labels=family.labels)
+        for sample in samples:
+            gauged.add_metric(sample.labels, _number(sample))
+        return gauged
+    sized = HistogramMetricFamily(family.name, family.text, labels=family.labels)
+    for sample in samples:
+        view = sample.value
+        assert isinstance(view, HistogramView), family.name
+        bounds = [*map(str, view.bounds), "+Inf"]
+        buckets = [(b, float(n)) for b, n in zip(bounds, view.counts, strict=True)]
+        sized.add_metric(sample.labels, buckets, view.total)
+    return sized
+
+
+def _number(sample: Sample) -> float:
+    assert not isinstance(sample.value, HistogramView), sample.family.name
+    return sample.value

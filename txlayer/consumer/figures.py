@@ -1,0 +1,110 @@
+"""What may be seen of a consumer from outside: its metrics and its health, out of the figures that it keeps anyway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from txlayer.adapters.meters import Health, Sample, counter, everybodys, gauge
+from txlayer.consumer.stats import ConsumerStats, TopicStats
+
+STALL_S = 60.0
+"""A loop that has not turned for so long hangs: a store of offsets is given up after 10 s, and the pause after an error is
+5 s at most. Handlers run elsewhere and stop nothing."""
+
+HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")  # fmt: skip
+PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")  # fmt: skip
+DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
+ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
+FAILED = counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic")  # fmt: skip
+ATTEMPT_SECONDS = counter("txlayer_consumer_attempt_seconds_total", "Time that calls of handlers took.", "topic")  # fmt: skip
+IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")  # fmt: skip
+WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")  # fmt: skip
+RETRYING = gauge("txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic")  # fmt: skip
+UNREAD = gauge("txlayer_consumer_unread_messages", "Messages in the log that were not read yet, by offset: markers count.", "topic")  # fmt: skip
+OLDEST = gauge("txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic")  # fmt: skip
+PARKED_KEYS = gauge("txlayer_consumer_parked_keys", "Keys whose messages go to the dead letters until they are replayed.", "topic")  # fmt: skip
+PAUSED = gauge("txlayer_consumer_paused_partitions", "Partitions that are not read or not handled for now: a limit, or an operator's word.", "topic")  # fmt: skip
+ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group gave to this member.")  # fmt: skip
+HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")  # fmt: skip
+LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")  # fmt: skip
+STALE = counter("txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile.")  # fmt: skip
+REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
+REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")  # fmt: skip
+REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced because a call may have been sent twice.")  # fmt: skip
+
+FAMILIES = (
+    HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD, OLDEST,
+    PARKED_KEYS, PAUSED, ASSIGNED_QUEUES, HELD_QUEUES, LEASES_LOST, STALE, REBALANCES, REBUILDS, REPLACEMENTS,
+)  # fmt: skip
+
+
+class ObservedConsumer:
+    """A consumer for whoever scrapes and probes. Any thread may ask.
+
+    Args:
+        group: its consumer group.
+        stats: the consumer's own.
+        version: of txlayer.
+        clock: monotonic seconds, the same as the consumer's.
+    """
+
+    def __init__(
+        self,
+        stats: Callable[[], ConsumerStats],
+        *,
+        group: str,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stats = stats
+        self._group = group
+        self._version = version
+        self._clock = clock
+
+    def health(self) -> Health:
+        """Alive while the loop turns; ready when every queue that the group gave to it is worked off."""
+        return health_of(self._stats(), now=self._clock())
+
+    def samples(self) -> Iterator[Sample]:
+        """Every figure."""
+        stats = self._stats()
+        health = health_of(stats, now=self._clock())
+        return chain(
+            everybodys(health, role="consumer", version=self._version, name=self._group),
+            chain.from_iterable(_of_topic(name, found) for name, found in stats.topics.items()),
+            _of_queues(stats),
+        )
+
+
+def health_of(stats: ConsumerStats, *, now: float) -> Health:
+    """Its health at monotonic `now`. How far it is behind is no part of it: whoever works off a backlog is ready."""
+    if stats.turned_at is None:
+        return Health("", "it waits for a broker")
+    age_s = now - stats.turned_at
+    stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
+    if stats.assigned_count is None:
+        return Health(stalled, "the group has assigned nothing yet")
+    missing = stats.assigned_count - len(stats.partitions)
+    waiting = f"{missing} of {stats.assigned_count} queues are not held yet"
+    return Health(stalled, waiting if missing > 0 else "")
+
+
+def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
+    values = {
+        HANDLED: found.handled, PASSED_OVER: found.passed_over, DEAD_LETTERED: found.dead_lettered,
+        ATTEMPTS: found.attempts, FAILED: found.failed, ATTEMPT_SECONDS: found.attempt_s,
+        IN_FLIGHT: found.in_flight, WAITING: found.waiting, RETRYING: found.retrying, UNREAD: found.unread,
+        OLDEST: found.oldest_ms / 1000, PARKED_KEYS: found.parked_keys, PAUSED: found.paused_partitions,
+    }  # fmt: skip
+    return (Sample(family, value, (topic,)) for family, value in values.items())
+
+
+def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:
+    values = {
+        ASSIGNED_QUEUES: stats.assigned_count or 0, HELD_QUEUES: len(stats.partitions),
+        LEASES_LOST: stats.lost_lease_count, STALE: stats.stale_count, REBALANCES: stats.rebalance_count,
+        REBUILDS: stats.rebuild_count, REPLACEMENTS: stats.replaced_count,
+    }  # fmt: skip
+    return (Sample(family, value) for family, value in values.items())
