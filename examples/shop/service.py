@@ -21,8 +21,9 @@ from reading import create_topics
 from shop import LOYALTY, ORDERS, Purchase, QuickBarrier, Shop, open_database, read_purchases
 from till import GROUP, open_purchases
 
-from txlayer import AsyncTransactionalProducer, RetriableError
+from txlayer import AsyncTransactionalProducer
 from txlayer.adapters.sql import SqlBarrier
+from txlayer.errors import RetriableError
 
 TELL_EVERY = 100
 """Purchases between two lines of output."""
