@@ -161,7 +161,7 @@ def test_every_mounted_file_is_there() -> None:
     assert [] == [path for path in mounted if not (COMPOSE / path).exists()]
 
 
-def test_there_is_a_shell_check_for_the_script_that_makes_stand_ins() -> None:
+def test_the_scripts_of_the_stand_ins_are_read_by_the_shell() -> None:
     bash = shutil.which("bash")
     assert bash is not None
     for script in (Path("stand-ins/make.sh"), Path("stand-ins/kafka/run")):

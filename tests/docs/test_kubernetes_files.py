@@ -21,7 +21,11 @@ OBJECTS = {
     for name in KUSTOMIZATION["resources"]
     for found in documents(FOLDER / name)
 }
-PODS = {name: found["spec"]["template"]["spec"] for name, found in OBJECTS.items() if "template" in found["spec" if "spec" in found else "metadata"]}  # fmt: skip
+PODS = {
+    name: found["spec"]["template"]["spec"]
+    for name, found in OBJECTS.items()
+    if "template" in found.get("spec", {})
+}
 CONTAINERS = {name: pod["containers"][0] for name, pod in PODS.items()}
 DEPLOYMENTS = {name: found for name, found in OBJECTS.items() if found["kind"] == "Deployment"}
 
