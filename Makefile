@@ -11,7 +11,13 @@ SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench setup lint jars clean
+DOCKER ?= docker
+REGISTRY ?=
+IMAGE_OPTIONS ?=
+IMAGES := coordinator shop spark
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -63,6 +69,14 @@ bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
 		echo "== $$subject"; $(BIN)/python bench/$$subject.py || failed=1; \
 	done; exit $$failed
+
+# REGISTRY=mirror/ for the base image; IMAGE_OPTIONS for what reaches package mirrors from here (docs/howto/deploy.md).
+images:
+	@for image in $(IMAGES); do \
+		echo "== txlayer/$$image:$(VERSION)"; \
+		DOCKER_BUILDKIT=1 $(DOCKER) build --file compose/Dockerfile --target $$image --tag txlayer/$$image:$(VERSION) \
+			--build-arg REGISTRY=$(REGISTRY) $(IMAGE_OPTIONS) . || exit 1; \
+	done
 
 setup: $(STAMP)
 

@@ -1,0 +1,168 @@
+"""The compose files are what compose understands, and every service in them is bounded, watched and without rights."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.debian import program
+from tests.support.deployment import ALONE, COMPOSE, COMPOSE_FILES, ROOT, exit_code, services
+from txlayer.cli.main import build_app
+from txlayer.config import check_names
+
+PINNED = re.compile(r"[a-z0-9/-]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z]+)?")
+SERVICES = services()
+TOGETHER = [[ALONE], [ALONE, "docker-compose.override.yml"], [ALONE, "docker-compose.three.yml"], [ALONE, "docker-compose.host.yml"]]  # fmt: skip
+
+
+def environment(service: dict[str, Any]) -> dict[str, str]:
+    """A service's environment as its program sees it."""
+    return {name: str(value) for name, value in service.get("environment", {}).items()}
+
+
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_a_compose_file_follows_the_specification(name: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    command += ["--traceback-mode", "short", str(COMPOSE / name)]
+
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (0, "") == (answer.returncode, answer.stderr), answer.stdout
+
+
+@pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[-1])
+def test_the_oldest_docker_compose_reads_the_files(names: list[str]) -> None:
+    found = program("docker-compose", package="docker-compose")
+    files = [word for name in names for word in ("--file", str(COMPOSE / name))]
+
+    answer = subprocess.run(
+        [found, *files, "config", "--quiet"], capture_output=True, text=True, check=False, timeout=60,
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+    )  # fmt: skip
+
+    assert (0, "") == (answer.returncode, answer.stderr)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_watched_bounded_and_without_rights(name: str) -> None:
+    service = SERVICES[name]
+
+    lacking = [
+        setting
+        for setting in ("healthcheck", "cpus", "mem_limit", "pids_limit", "restart", "user", "tmpfs")
+        if not service.get(setting)
+    ]  # fmt: skip
+    assert [] == lacking
+    assert service["read_only"] is True
+    assert ["ALL"] == service["cap_drop"]
+    assert ["no-new-privileges:true"] == service["security_opt"]
+    assert service["user"].partition(":")[0] not in ("", "0", "root")
+    assert "privileged" not in service
+    assert "ports" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_is_pinned(name: str) -> None:
+    assert PINNED.fullmatch(SERVICES[name]["image"])
+
+
+def test_what_is_published_is_published_on_this_machine_alone() -> None:
+    published = [
+        port
+        for service in services("docker-compose.override.yml").values()
+        for port in service["ports"]
+    ]
+
+    assert [] == [port for port in published if not port.startswith("127.0.0.1:")]
+
+
+def test_every_broker_of_three_has_its_own_number_and_folder() -> None:
+    extra = services("docker-compose.three.yml")
+
+    brokers = {name: extra[name] for name in extra if name.startswith("broker-")}
+    numbers = {b["environment"]["KAFKA_NODE_ID"] for b in brokers.values()}
+    assert {2, 3} == numbers
+    assert {"broker-2", "broker-3"} == {b["volumes"][0].partition(":")[0] for b in brokers.values()}
+    voters = extra["broker"]["environment"]["KAFKA_CONTROLLER_QUORUM_VOTERS"]
+    assert "1@broker:9093,2@broker-2:9093,3@broker-3:9093" == voters
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        (file, name)
+        for file in (ALONE, "docker-compose.three.yml")
+        for name, service in services(file).items()
+        if service.get("image", SERVICES.get(name, {}).get("image")) == "txlayer/coordinator:0.1.0"
+    ],
+)
+def test_a_command_line_of_ours_is_one_that_the_program_takes(file: str, name: str) -> None:
+    assert 0 == exit_code(services(file)[name]["command"], build_app())
+
+
+def test_a_command_line_that_the_program_does_not_take_would_be_seen() -> None:
+    assert 2 == exit_code(["coordinator", "run", "--no-such-option"], build_app())
+
+
+@pytest.mark.spark
+def test_the_command_line_of_the_spark_job_is_one_that_the_program_takes() -> None:
+    from txlayer.cli.spark.main import build_app as build_spark_app
+
+    assert 0 == exit_code(SERVICES["spark"]["command"], build_spark_app())
+
+
+def test_the_command_line_of_the_shop_is_one_that_it_takes() -> None:
+    shop = ROOT / "examples" / "shop"
+    program = "import sys; import service; service.parse(sys.argv[1:])"
+
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *SERVICES["shop"]["command"]], capture_output=True, text=True,
+        check=False, timeout=60, env={"PYTHONPATH": f"{shop}:{ROOT}"},
+    )  # fmt: skip
+
+    assert (0, "") == (answer.returncode, answer.stderr)
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_every_name_in_an_environment_is_known(file: str) -> None:
+    for service in services(file).values():
+        check_names(environment(service))
+
+
+def test_no_secret_stands_in_a_compose_file() -> None:
+    words = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
+    found = [
+        f"{file}: {name}: {variable}"
+        for file in COMPOSE_FILES
+        for name, service in services(file).items()
+        for variable in environment(service)
+        if words.search(variable)
+    ]
+
+    assert [] == found
+
+
+def test_every_mounted_file_is_there() -> None:
+    mounted = [
+        volume.partition(":")[0]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", ())
+        if volume.startswith("./")
+    ]
+
+    assert len(mounted) > 3
+    assert [] == [path for path in mounted if not (COMPOSE / path).exists()]
+
+
+def test_the_scripts_of_the_stand_ins_are_read_by_the_shell() -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    for script in (Path("stand-ins/make.sh"), Path("stand-ins/kafka/run")):
+        subprocess.run([bash, "-n", str(COMPOSE / script)], check=True, timeout=60)
