@@ -5,8 +5,9 @@ set (each one a row in SQLite and two messages, or nothing). The loyalty service
 now and then it fails, and one customer's account is broken: those orders become dead letters, and are replayed when it is
 mended. Each coordinator is killed once with SIGKILL on the way, the shop three times, between a local commit and its
 resolution, and the loyalty service once, between a local commit and its stored offset. At the end the shop's database is
-compared with both topics and with the points. Exit code 0: equal; 1: something differs; 2: it could not run. Begin
-reading in shop.py, then points.py.
+compared with both topics and with the points, and Spark reads every topic and judges each transaction in a report. Exit
+code 0: equal, and no promise is broken; 1: something differs or is broken; 2: it could not run. Begin reading in shop.py,
+then points.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from audit import PAGE_FILE, AuditTroubleError, audit
 from bad_day import BadDay
 from child import ShopTroubleError
 from compare import compare, stored_purchases
@@ -59,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_wanted = is_wanted or not report.is_good
     except (
         TxLayerError,
+        AuditTroubleError,
         CoordinatorTroubleError,
         ShopTroubleError,
         KafkaException,
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_wanted:
             show.tell(f"database, logs and Kafka's data are in {folder}")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            clear(folder)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -111,6 +114,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if any(wishes.keep.iterdir()):
             parser.error(f"--keep: {wishes.keep} is not empty")
     return wishes
+
+
+def clear(folder: Path) -> None:
+    """End all that a good day left, but for the report."""
+    kept = {PAGE_FILE, Path(PAGE_FILE).with_suffix(".json").name}
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in kept:
+            path.unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()  # it was over before there was a report
 
 
 def run(  # the whole day from morning to evening, in one piece
@@ -162,6 +177,9 @@ def run(  # the whole day from morning to evening, in one piece
         # Nobody forwards any more: what the topics hold now is all that they will ever hold.
         comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
         checks = read_checks(servers)
+        whole_s = show.elapsed_s
+        with show.working("Spark reads all topics and judges each transaction: half a minute"):
+            judged = audit(servers, folder=folder)
     return Report(
         purchase_count=len(purchases),
         seed=seed,
@@ -169,11 +187,12 @@ def run(  # the whole day from morning to evening, in one piece
         checks=checks,
         selling_s=closed - opened,
         settling_s=settling_s,
-        whole_s=show.elapsed_s,
+        whole_s=whole_s,
         buying=Percentiles.of(shop.took_ms),
         forwarding=Percentiles.of(comparison.forward_ms),
         comparison=comparison,
         rewards=rewards,
+        audit=judged,
     )
 
 

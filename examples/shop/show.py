@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from audit import Audit
 from bad_day import Kill
 from compare import Comparison, Finding
 from compare_points import PointsComparison
@@ -70,10 +71,12 @@ class Report:
     settling_s: float | None
     """From the last purchase until every decision was carried out; None: not within the time allowed."""
     whole_s: float
+    """Until the comparison; the audit comes on top of it."""
     buying: Percentiles
     forwarding: Percentiles
     comparison: Comparison
     rewards: Rewards
+    audit: Audit
 
     @property
     def findings(self) -> list[Finding]:
@@ -82,8 +85,9 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """True when nothing differs and nothing was left over."""
-        return not self.findings and self.settling_s is not None and self.rewards.is_complete
+        """True when nothing differs, nothing was left over, and no promise is broken."""
+        is_over = self.settling_s is not None and self.rewards.is_complete
+        return not self.findings and is_over and self.audit.is_good
 
 
 class Show:
@@ -123,12 +127,22 @@ class Show:
         with bars:
             yield update
 
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """The same line, and on a terminal something that moves until the block ends."""
+        self.tell(what)
+        with self._progress_console.status("working"):
+            yield
+
     def result(self, report: Report) -> None:
-        """The closing table, or JSON."""
+        """The closing table with the path of Spark's report, or JSON."""
         if self._as_json:
             print(json.dumps(_as_json(report), indent=2))
-        else:
-            Console(highlight=False).print(_as_table(report))
+            return
+        console = Console(highlight=False)
+        console.print(_as_table(report))
+        # A path that is broken into lines cannot be opened.
+        console.print(f"Spark's report: {report.audit.page}", soft_wrap=True, markup=False)
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -166,8 +180,12 @@ def _as_table(report: Report) -> Table:
             f"[red]{finding.where}[/]",
             f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}",
         )
+    table.add_row("judged by Spark", _judged(report.audit))
     table.add_row("verdict", _verdict(report))
-    table.caption = f"{report.whole_s:.0f} s in all; the same moments again: --seed {report.seed}"
+    table.caption = (
+        f"{report.whole_s:.0f} s and {report.audit.took_s:.0f} s for Spark; "
+        f"the same moments again: --seed {report.seed}"
+    )
     return table
 
 
@@ -179,6 +197,12 @@ def _rewards(found: Rewards) -> Sequence[tuple[str, str]]:
         ("handled", f"{found.handled_count:,}; {found.again_count:,} came again and were in the inbox; {found.failed_count:,} failed attempts"),
         ("dead letters", f"{found.dead_letter_count:,}, of customer {found.broken}; mended, and {found.replayed_count:,} replayed; {found.took_s:.1f} s"),
     )  # fmt: skip
+
+
+def _judged(found: Audit) -> str:
+    counts = sorted(found.verdicts.items(), key=lambda item: -item[1])
+    told = ", ".join(f"{count:,} {verdict}" for verdict, count in counts)
+    return told if found.is_good else f"[red]{told}: a promise is broken[/]"
 
 
 def _settling(took_s: float | None) -> str:

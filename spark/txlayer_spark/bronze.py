@@ -55,11 +55,14 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
 def names(half: DataFrame) -> DataFrame:
     """Rows of bronze of the half topic → producer_group, real_topic, each pair once."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    fields = half.select(line.alias("_line")).where(F.col("_line").rlike(lines.HALF))
-    return fields.select(
-        F.split_part("_line", F.lit("|"), F.lit(3)).alias("producer_group"),
-        F.split_part("_line", F.lit("|"), F.lit(4)).alias("real_topic"),
-    ).distinct()
+    fitting = half.select(line.alias("_line")).where(F.col("_line").rlike(lines.HALF))
+    # Only the few that differ are taken apart.
+    both = F.substring_index(F.substring_index("_line", "|", 4), "|", -2).alias("_both")
+    found = fitting.select(both).distinct()
+    return found.select(
+        lines.before(F.col("_both"), "|").alias("producer_group"),
+        lines.after(F.col("_both"), "|").alias("real_topic"),
+    )
 
 
 def subscription(real_topics: Sequence[str]) -> str:

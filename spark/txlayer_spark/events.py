@@ -63,6 +63,9 @@ EVENT_KINDS = (
 class Names:
     """Producer groups and real topics by number: what is short can be aggregated as a number, or as one bit."""
 
+    _COMPARED_MAX = 16
+    """Names that a row is compared with one by one; more are looked up by a join, which takes steps of its own."""
+
     def __init__(
         self, spark: SparkSession, *, groups: Sequence[str], topics: Sequence[str]
     ) -> None:
@@ -74,6 +77,9 @@ class Names:
         """The frame with `alias`: the number of the name in `_name`, null for an unknown one; `_name` goes."""
         if not names:
             return frame.withColumn(alias, F.lit(None).cast("bigint")).drop("_name")
+        if len(names) <= self._COMPARED_MAX:
+            place = F.array_position(F.array(*map(F.lit, names)), F.col("_name"))
+            return frame.withColumn(alias, F.when(place > 0, place - 1)).drop("_name")
         rows = [
             F.struct(F.lit(name).alias("_name"), F.lit(number).cast("bigint").alias(alias))
             for number, name in enumerate(names)
@@ -94,7 +100,10 @@ class Names:
             F.when(bits.bitwiseAND(F.lit(1 << at)) != 0, F.lit(name))
             for at, name in enumerate(shown)
         ]
-        return F.array_compact(F.array(*named)) if named else F.array().cast("array<string>")
+        nothing = F.array().cast("array<string>")
+        # No name of a topic has a comma; to leave nulls out of an array Spark walks it, which it does not compile.
+        joined = F.concat_ws(",", *named)
+        return F.when(joined != "", F.split(joined, ",")).otherwise(nothing)
 
 
 def events(
@@ -114,19 +123,28 @@ def events(
 def _half(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: group; b: bit of the topic; c: immunity and mode; key: hash of the ordering key."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    rows = _split(records.withColumn("_line", line), lines.HALF)
+    rows = _split(_narrow(records, _line=line), lines.HALF)
     rows = names.number(rows.withColumn("_name", _field(2)), names.groups, "_group")
     rows = names.number(rows.withColumn("_name", _field(3)), names.topics, "_topic")
     options = _field(6)
-    key = lines.key_hash_option(options)
-    halves = [F.conv(F.substring(key, at, 8), 16, 10).cast("bigint") for at in (1, 9)]
-    prepare = F.coalesce(lines.option(options, "o", "p") == "p", F.lit(False)).cast("bigint")
-    immunity = F.coalesce(lines.whole(lines.option(options, "i")), F.lit(0))
-    index = lines.whole(_part(4, "/", 1))
+    rows = rows.withColumns(
+        {
+            "_key": lines.option_or_empty(options, "k", lines.KEY_HASH),
+            "_immunity": lines.option_or_empty(options, "i"),
+        }
+    )
+    digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
+    halves = [F.conv(digit, 16, 10).cast("bigint") for digit in digits]
+    prepare = F.coalesce(lines.option_or_empty(options, "o", "p") == "p", F.lit(False))
+    # What is no number costs an exception that nobody sees.
+    immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
+    immunity = F.coalesce(immunity, F.lit(0))
+    part = _field(4)
+    index = lines.whole(lines.before(part, "/"))
     return _row(
         rows, Kind.HALF, key=_field(1), born_ms=lines.whole(_field(5)), pos=F.col("offset"),
-        n=lines.whole(_part(4, "/", 2)), idx=index, hash=_content(_field(3), index), a=F.col("_group"),
-        b=_bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare),
+        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64(_field(3), index, "_content"), a=F.col("_group"),
+        b=_bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
         ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
     )  # fmt: skip
 
@@ -184,40 +202,40 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
     headers = F.col("headers")
-    rows = records.withColumns(
-        {
-            "_id": lines.text(lines.header(headers, codec.ID_HEADER)),
-            "_line": lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
-        }
+    found = _narrow(
+        records,
+        _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_place=-2)),
+        _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
     )
-    rows = names.number(
-        _split(rows, lines.ORIGIN).withColumn("_name", F.col("topic")), names.topics, "_topic"
-    )
+    rows = _split(found, lines.ORIGIN).withColumn("_name", F.col("topic"))
+    rows = names.number(rows, names.topics, "_topic")
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
-    index = lines.whole(_part(1, "/", 1))
+    origin, part = _field(0), _field(1)
+    index = lines.whole(lines.before(part, "/"))
     return _row(
         rows.where(F.isnotnull("_id")), Kind.FORWARDED, key=F.col("_id"), born_ms=lines.whole(_field(2)),
-        partition=lines.whole(_part(0, ":", 1)), pos=lines.whole(_part(0, ":", 2)), n=lines.whole(_part(1, "/", 2)),
-        idx=index, hash=_content(F.col("topic"), index), b=_bit(F.col("_topic")), c=place,
+        partition=lines.whole(lines.before(origin, ":")), pos=lines.whole(lines.after(origin, ":")),
+        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64("topic", index, "_content"), b=_bit(F.col("_topic")), c=place,
     )  # fmt: skip
 
 
+def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
+    """Place and time, those columns, and `_content`: what must be the same in a half message and in what was forwarded of it.
+
+    Every step behind it copies its rows: what is large is hashed before the first.
+    """
+    content = F.xxhash64("key", "value", lines.of_user(F.col("headers"))).alias("_content")
+    named = [column.alias(name) for name, column in columns.items()]
+    return records.select("topic", "partition", "offset", "timestamp", *named, content)
+
+
 def _split(rows: DataFrame, form: str) -> DataFrame:
-    return rows.where(F.col("_line").rlike(form)).withColumn("_f", lines.fields(F.col("_line")))
+    fitting = rows.where(F.col("_line").rlike(form))
+    return fitting.withColumn("_f", lines.fields(F.col("_line"))).drop("_line")
 
 
 def _field(number: int) -> Column:
     return F.get("_f", F.lit(number))
-
-
-def _part(number: int, separator: str, at: int) -> Column:
-    return F.split_part(_field(number), F.lit(separator), F.lit(at))
-
-
-def _content(topic: Column, index: Column) -> Column:
-    """What must be the same in a half message and in what was forwarded of it."""
-    user = lines.of_user(F.col("headers"))
-    return F.xxhash64(topic, index, F.col("key"), F.col("value"), user)
 
 
 def _bit(number: Column) -> Column:
@@ -231,10 +249,10 @@ def _row(
     """`COLUMNS`; `key` is id/nonce, or the id alone."""
     nothing = F.lit(None).cast("bigint")
     columns = {
-        "txn_id": F.split_part(key, F.lit("/"), F.lit(1)),
-        "nonce": F.conv(
-            F.when(F.contains(key, F.lit("/")), F.split_part(key, F.lit("/"), F.lit(2))), 16, 10
-        ).cast("bigint"),
+        "txn_id": lines.txn_id_of(key),
+        "nonce": F.conv(F.when(F.contains(key, F.lit("/")), lines.nonce_of(key)), 16, 10).cast(
+            "bigint"
+        ),
         "kind": F.lit(int(kind)),
         "partition": numbers.pop("partition", F.col("partition")).cast("int"),
         "at_ms": F.unix_millis("timestamp"),

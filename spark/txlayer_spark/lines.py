@@ -6,29 +6,41 @@ The same rules as in `txlayer.core.codec` and `txlayer.core.fields`, which a tes
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from txlayer.core.fields import PARTITION_MAX, VERSION
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
 
-# One character of ASCII but for the separators of ours: what is not UTF-8 reads as U+FFFD and fits nowhere.
-_FIELD = r"[\x00-\x7F&&[^|]]"
-_LINE_FIELD = r"[\x00-\x7F&&[^|\n]]"
+
+def _ascii_but(excluded: str) -> str:
+    r"""One character of ASCII but for those: what is not UTF-8 reads as U+FFFD and fits nowhere.
+
+    Named one by one: Java looks such a class up in one table, and asks each part of `[\x00-\x7F&&[^|]]` in turn.
+    """
+    return "[" + "".join(rf"\x{n:02x}" for n in range(128) if chr(n) not in excluded) + "]"
+
+
+_FIELD = _ascii_but("|")
+_LINE_FIELD = _ascii_but("|\n")
+_KEY_PART = _ascii_but("|/\n")
+_ASCII = _ascii_but("")
 _NUMBER = r"[0-9]{1,19}"
-KEY = r"[\x00-\x7F&&[^|/\n]]{1,128}/[\x00-\x7F&&[^|/\n]]{8}"
+KEY = rf"{_KEY_PART}{{1,128}}/{_KEY_PART}{{8}}"
 """id/nonce."""
 _TOPIC = r"(?!\.{1,2}\|)[A-Za-z0-9._-]{1,249}"
-_KEY_HASH = r"[0-9a-f]{16}"
-_OPTION = rf"(?:k{_KEY_HASH}|[intm]{_NUMBER}|(?:[^kintm,|\n][^,|\n]*)?)"
+KEY_HASH = r"[0-9a-f]{16}"
+_OPTION = rf"(?:k{KEY_HASH}|[intm]{_NUMBER}|(?:[^kintm,|\n][^,|\n]*)?)"
 _OPTIONS = rf"(?:{_OPTION}(?:,{_OPTION})*)"
 _SOURCES = "|".join(source.value for source in Source)
 _LETTERS = "".join(resolution.value for resolution in Resolution) + "A"
 
-ASCII = r"\A[\x00-\x7F]*\z"
+ASCII = rf"\A{_ASCII}*\z"
 HALF = (
     rf"\A{VERSION}\|{KEY}\|{_LINE_FIELD}+\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|"
-    rf"(?=[\x00-\x7F]*\z){_OPTIONS}\z"
+    rf"(?={_ASCII}*\z){_OPTIONS}\z"
 )
 OP = (
     rf"\A{VERSION}\|[{_LETTERS}]\|{KEY}\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|"
@@ -40,13 +52,13 @@ CHECK = (
 )
 SUMMARY = (
     rf"\A{VERSION}\|{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"
-    rf"{_NUMBER}\|{_NUMBER}\|(?:{_KEY_HASH})?\|(?:commit|prepare)\|(?:{_NUMBER})?\|(?:{_NUMBER}:{_NUMBER})?\|"
+    rf"{_NUMBER}\|{_NUMBER}\|(?:{KEY_HASH})?\|(?:commit|prepare)\|(?:{_NUMBER})?\|(?:{_NUMBER}:{_NUMBER})?\|"
     rf"{_NUMBER}\|{_FIELD}*\|{_NUMBER}/{_NUMBER}/{_NUMBER}/{_NUMBER}\z"
 )
 ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
-KEPT_ASIDE_KEY = rf"\Aorigin/[\x00-\x7F&&[^/]]+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
+KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
 
 
 def text(raw: Column) -> Column:
@@ -64,14 +76,24 @@ def fields(line: Column) -> Column:
     return F.split(line, r"\|")
 
 
+def before(pair: Column, separator: str) -> Column:
+    """The first of two parts; `split_part` would compile a pattern for each row."""
+    return F.substring_index(pair, separator, 1)
+
+
+def after(pair: Column, separator: str) -> Column:
+    """The second of two parts."""
+    return F.substring_index(pair, separator, -1)
+
+
 def txn_id_of(key: Column) -> Column:
     """The id in id/nonce."""
-    return F.split_part(key, F.lit("/"), F.lit(1))
+    return before(key, "/")
 
 
 def nonce_of(key: Column) -> Column:
     """The nonce in id/nonce."""
-    return F.split_part(key, F.lit("/"), F.lit(2))
+    return after(key, "/")
 
 
 def unquoted(field: Column) -> Column:
@@ -82,14 +104,16 @@ def unquoted(field: Column) -> Column:
     return F.when(F.contains(field, F.lit("%")), F.coalesce(decoded, field)).otherwise(field)
 
 
-def header(headers: Column, name: str) -> Column:
-    """The value of the last header of that name; null without one."""
-    last = F.try_element_at(headers, F.lit(-1))
+def header(headers: Column, name: str, *, usual_place: int = -1) -> Column:
+    """The value of the last header of that name; null without one.
+
+    `usual_place` is where ours nearly always stands, from the end: one look instead of a walk that Spark does not compile.
+    """
+    usual = F.try_element_at(headers, F.lit(usual_place))
+    others = [F.try_element_at(headers, F.lit(at)) for at in range(usual_place + 1, 0)]
+    is_last = reduce(lambda so, each: so & (each["key"] != name), others, usual["key"] == name)
     every = F.filter(headers, lambda each: each["key"] == name)
-    # Ours nearly always stands last: one look instead of a walk.
-    return F.when(last["key"] == name, last["value"]).otherwise(
-        F.try_element_at(every, F.lit(-1))["value"]
-    )
+    return F.when(is_last, usual["value"]).otherwise(F.try_element_at(every, F.lit(-1))["value"])
 
 
 def of_user(headers: Column) -> Column:
@@ -99,14 +123,20 @@ def of_user(headers: Column) -> Column:
 
 def option(options: Column, letter: str, form: str = _NUMBER) -> Column:
     """The value of the last option of that letter; null without one."""
+    found = option_or_empty(options, letter, form)
+    return F.when(found != "", found)
+
+
+def option_or_empty(options: Column, letter: str, form: str = _NUMBER) -> Column:
+    """The same, empty or null without one: Spark would look twice to make it null."""
     # Nearly every message has no options at all.
     found = F.regexp_extract(options, rf"\A(?:.*,)?{letter}({form})(?:,.*)?\z", 1)
-    return F.when((options != "") & (found != ""), found)
+    return F.when(options != "", found)
 
 
 def key_hash_option(options: Column) -> Column:
     """The hash of the ordering key; null without one."""
-    return option(options, "k", _KEY_HASH)
+    return option(options, "k", KEY_HASH)
 
 
 def is_partition(number: Column) -> Column:

@@ -7,7 +7,7 @@ or abandoned holds nobody up and waits for nobody, so it is not judged.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from txlayer_spark.events import PLACE_BITS, Kind
@@ -34,21 +34,33 @@ def keyed(cores: DataFrame) -> DataFrame:
 
 def visible(happened: DataFrame, cores: DataFrame) -> DataFrame:
     """What became visible of those cores → a row per message with its lane, its place there, and its transaction's order."""
-    ordered = cores.select(
-        "txn_id",
+    ordered = cores.select("txn_id", *_order())
+    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
+    return forwarded.select("txn_id", *_message("b", "c", "pos", "at_ms")).join(ordered, "txn_id")
+
+
+def visible_alone(cores: DataFrame) -> DataFrame:
+    """The same of cores with one visible message, which say all of it: no record has to be read again."""
+    message = _message("v_topics", "v_place", "v_first", "v_first_ms")
+    return cores.select("txn_id", *message, *_order())
+
+
+def _order() -> tuple[Column, ...]:
+    return (
         F.col("h_key").alias("key"),
         F.when(~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
     )
-    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED)).select(
-        "txn_id",
-        F.col("b").alias("topic_bit"),
-        F.shiftright("c", PLACE_BITS).alias("real_partition"),
-        F.col("c").bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
-        F.col("pos").alias("stored_now"),
-        "at_ms",
+
+
+def _message(bit: str, place: str, stored: str, at_ms: str) -> tuple[Column, ...]:
+    return (
+        F.col(bit).alias("topic_bit"),
+        F.shiftright(place, PLACE_BITS).alias("real_partition"),
+        F.col(place).bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
+        F.col(stored).alias("stored_now"),
+        F.col(at_ms).alias("at_ms"),
     )
-    return forwarded.join(ordered, "txn_id")
 
 
 def out_of_order(messages: DataFrame, state: DataFrame) -> DataFrame:

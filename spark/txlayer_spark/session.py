@@ -12,6 +12,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Of the default, 200, each task on the way writes as many pieces; few cores read them one after the other.
+    "spark.sql.shuffle.partitions": "16",
 }
 """A driver and its executors in one process of this machine."""
 
@@ -23,7 +25,15 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stopTimeout": "30s",
     # Rows are decoded by many small expressions; what Spark infers from them costs minutes and finds nothing.
     "spark.sql.constraintPropagation.enabled": "false",
+    # Java compiles no method that is larger: it would interpret our plans of many expressions, at three times the CPU.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # A small table before the large one, for few groups: ours are as many as there are transactions.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Records of a log are written once and read a few times: the level that packs best for its time.
+    "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+    # Files that a task has open: with enough of them nothing is sorted before it is written into folders.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
 """Settings of every session of ours; the user's own win."""
 

@@ -26,6 +26,12 @@ from txlayer_spark.schemas import SCHEMA_VERSION
 
 WORK = ("core", "few", "exact", "messages", "late")
 """What a run puts down on its way; ended with it."""
+_PASSING = {
+    "compression": "snappy",
+    "parquet.enable.dictionary": "false",
+    "parquet.column.statistics.enabled": "false",
+}
+"""Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,12 @@ class Shelf:
 
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
-        rows.write.mode("overwrite").parquet(self.path(kind, run))
+        rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         return self._spark.read.parquet(self.path(kind, run))
+
+    def has_open(self, run: int) -> bool:
+        """Whether a run wrote rows that are not settled."""
+        return self.folder.has("rows", f"run={run}", "is_settled=0")
 
     def carried(self, run: Run) -> DataFrame | None:
         """The cores that a run carried on; None without any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,7 +99,7 @@ def planted(left: Left, tmp_path: Path) -> Callable[[str], tuple[int, str]]:
 def environment() -> dict[str, str]:
     """This process's own, with this checkout's txlayer, and the machine's Java and jars, which no test sees."""
     named = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'spark'}",
         "TXLAYER_HOME": str(LOCAL_CONFIG.home),
         "TXLAYER_KAFKA_HOME": LOCAL_CONFIG.kafka_home,
         "TXLAYER_JAVA_HOME": LOCAL_CONFIG.named_java_home,
@@ -165,6 +167,20 @@ def test_a_customer_whose_orders_never_succeed_is_parked_in_the_dead_letters_and
     assert rewards["dead_letter_count"] > 1
     assert rewards["dead_letter_count"] == rewards["replayed_count"]
     assert rewards["is_complete"]
+
+
+def test_the_demo_ends_with_sparks_report_on_every_transaction(run: Run) -> None:
+    judged, accepted_count = run.result["audit"], run.result["comparison"]["accepted_count"]
+    verdicts = judged["verdicts"]
+
+    assert judged["is_good"]
+    assert set() == set(verdicts) - {"ok", "rolled_back", "conflicting"}
+    # A purchase is one transaction; what the shop was killed over is rolled back, and told so too late now and then.
+    assert accepted_count <= verdicts["ok"] + verdicts.get("conflicting", 0)
+    page = Path(judged["page"])
+    assert run.folder == page.parent
+    assert f"{verdicts['ok']:,}" in page.read_text("utf-8")
+    assert verdicts == json.loads(page.with_suffix(".json").read_text("utf-8"))["verdicts"]
 
 
 def test_the_demo_leaves_no_process_behind(run: Run) -> None:
@@ -288,3 +304,45 @@ def test_messages_planted_into_a_topic_are_found(left: Left) -> None:
         "loyalty: 1 of no purchase, such as no purchase at all",
     ):
         assert finding in output
+
+
+def test_a_commit_planted_into_its_topics_that_nobody_forwards_breaks_a_promise_in_the_report(
+    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTHONPATH", *filter(lambda name: name.startswith("TXLAYER_"), environment())):
+        monkeypatch.setenv(name, environment()[name])
+    monkeypatch.syspath_prepend(str(SHOP))
+    places: list[int] = []
+    producer = Producer({"bootstrap.servers": left.bootstrap_servers})
+    producer.produce(
+        "txlayer.half", key="k", value="v", partition=0,
+        headers={"txl": b"1|planted/00000001|shop|orders|0/1|1|"},
+        on_delivery=lambda _error, record: places.append(record.offset()),
+    )  # fmt: skip
+    assert 0 == producer.flush(30)
+    said = f"1|C|planted/00000001|shop|{places[0]}|1|producer||"
+    producer.produce("txlayer.op", value=said, partition=0)
+    assert 0 == producer.flush(30)
+
+    judged = importlib.import_module("audit").audit(left.bootstrap_servers, folder=tmp_path)
+
+    assert (1, False) == (judged.verdicts["lost"], judged.is_good)
+    assert f"txlayer.half-0@{places[0]}" in Path(judged.page).read_text("utf-8")
+
+
+def test_a_broken_promise_makes_the_demo_fail_though_everything_is_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(SHOP))
+    show, audit = importlib.import_module("show"), importlib.import_module("audit")
+    nothing = SimpleNamespace(findings=[])
+
+    def report(*, is_good: bool) -> Any:
+        judged = audit.Audit(verdicts={"ok": 1}, is_good=is_good, page="report.html", took_s=1.0)
+        rewards = SimpleNamespace(is_complete=True, comparison=nothing)
+        return show.Report(
+            purchase_count=1, seed=1, kills=[], checks=None, selling_s=1.0, settling_s=1.0, whole_s=1.0, buying=None,
+            forwarding=None, comparison=nothing, rewards=rewards, audit=judged,
+        )  # fmt: skip
+
+    assert (True, False) == (report(is_good=True).is_good, report(is_good=False).is_good)

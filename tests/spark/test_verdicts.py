@@ -135,7 +135,7 @@ class Planted:
         field.check(contrary, 0, CheckKind.REFUSED)
 
     def plant_order(self) -> None:
-        """Two of one key, the wrong way round, in each order mode; and two that may be."""
+        """Two of one key, the wrong way round, in each order mode and with two messages; and two that may be."""
         field = self.field
         first, second = (field.prepare(ordering_key=b"in turn") for _ in range(2))
         field.commit(first, second)
@@ -153,6 +153,11 @@ class Planted:
         field.forward(self.note("passing", passing, "ok"))
         field.forward(self.note("was parked", parked, "ok"))
         field.doubt(parked, "ended")
+        both = (Message(field.orders), Message(field.stock))
+        one, other = (field.prepare(*both, ordering_key=b"two messages") for _ in range(2))
+        field.commit(one, other)
+        field.forward(self.note("second of two messages", other, "ok"))
+        field.forward(self.note("late with two messages", one, "out_of_order"))
         other_partition = [field.prepare(ordering_key=b"apart") for _ in range(2)]
         field.commit(*other_partition)
         for number, txn in enumerate(reversed(other_partition)):

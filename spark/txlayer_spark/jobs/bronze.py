@@ -13,8 +13,11 @@ from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, R
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import source_options
 
-_WRITERS_AT_ONCE = 64
-"""Files that a task has open: with enough of them nothing is sorted before it is written."""
+_WRITING = {
+    f"parquet.enable.dictionary#{column}": "false"
+    for column in ("offset", "timestamp", "key", "value", "headers.list.element.value")
+}
+"""What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,10 @@ def _read(  # the parts of a job
     def write(records: DataFrame, batch: int) -> None:
         folder = BatchFolder(reader.number, batch, batch)
         rows = to_bronze(records, namespace=settings.namespace, batch=batch)
-        rows.write.mode("overwrite").partitionBy("kind", "day").parquet(catalog.path_of(folder))
+        writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
+        writer.parquet(catalog.path_of(folder))
         written.append(folder)
 
-    writers = "spark.sql.maxConcurrentOutputFileWriters"
-    spark.conf.set(writers, _WRITERS_AT_ONCE)
     query = (
         stream.load()
         .writeStream.foreachBatch(write)

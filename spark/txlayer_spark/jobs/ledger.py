@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
@@ -28,6 +28,15 @@ from txlayer_spark.verdicts import SETTLED, Judging, is_transaction, verdict_col
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
 
+_WRITING = {
+    f"parquet.enable.dictionary#{column}": "false"
+    for column in (
+        "txn_id", "nonce", "first_offset", "last_offset", "stored_at", "decided_at", "decided_offset", "forwarded_at",
+        "visible_offset",
+    )
+}  # fmt: skip
+"""What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSettings:
@@ -45,7 +54,7 @@ class _Sources:
 
     new: DataFrame
     """What happened since the last run."""
-    forwarded: DataFrame
+    forwarded: Callable[[], DataFrame]
     """Of that, what became visible."""
     since: Callable[[int], DataFrame]
     """Whatever happened since a time (in ms)."""
@@ -82,13 +91,16 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     late = _order(spark, sources, whole, shelf, last, judging)
     rows = to_ledger(_judge(whole, late, judging), sources.names)
     rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
-    rows.write.mode("overwrite").partitionBy("is_settled").parquet(shelf.path("rows", number))
-    _carry(spark, core, shelf, number)
+    writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("is_settled")
+    writer.parquet(shelf.path("rows", number))
+    has_open = shelf.has_open(number)
+    if has_open:
+        _carry(spark, core, shelf, number)
     if revised is not None:
         shelf.put(revised, "revised", number)
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
-        has_carried=True, has_order=last.has_order or late is not None,
+        has_carried=has_open, has_order=last.has_order or late is not None,
         revised=(*last.revised, *((number,) if revised is not None else ())),
     )  # fmt: skip
     shelf.store(run)
@@ -116,8 +128,11 @@ def _sources(
     new = catalog.records(folders, kinds=EVENT_KINDS)
     if done:
         new = new.where(is_new)
-    visible = events(new, names, kinds=[TopicKind.FORWARDED])
-    return _Sources(events(new, names), visible, since, names, is_first=not last.number), folders
+
+    def forwarded() -> DataFrame:
+        return events(new, names, kinds=[TopicKind.FORWARDED])
+
+    return _Sources(events(new, names), forwarded, since, names, is_first=not last.number), folders
 
 
 def _first_offsets(
@@ -188,17 +203,34 @@ def _order(  # the parts of a run
     """Ids that became visible too late; writes how far each key came. None when no key was ever used."""
     keyed = order.keyed(whole)
     before = shelf.order(last)
-    if before is None and keyed.isEmpty():
+    counted = keyed.agg(F.count("*").alias("all"), F.count_if(_has_several()).alias("several"))
+    found = counted.head()
+    if before is None and (found is None or not found["all"]):
         return None
     if before is None:
         before = order.nothing(spark)
     number = last.number + 1
-    messages = shelf.put(order.visible(sources.forwarded, keyed), "messages", number)
+    has_several = found is not None and bool(found.several)
+    messages = shelf.put(_messages(sources, keyed, has_several=has_several), "messages", number)
     late = shelf.put(order.out_of_order(messages, before), "late", number)
     reached = order.progress(messages, before)
     recent = reached.where(F.col("seen_ms") >= judging.cut_ms - ORDER_KEPT_MS)
     shelf.put(recent, "order", number)
     return late
+
+
+def _has_several() -> Column:
+    return F.col("v_n") > 1
+
+
+def _messages(sources: _Sources, keyed: DataFrame, *, has_several: bool) -> DataFrame:
+    # A later run's cores may say what an earlier one compared already; what it reads anew they do not.
+    if not sources.is_first:
+        return order.visible(sources.forwarded(), keyed)
+    alone = order.visible_alone(keyed.where(~_has_several()))
+    if not has_several:
+        return alone
+    return alone.unionByName(order.visible(sources.forwarded(), keyed.where(_has_several())))
 
 
 def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFrame:
