@@ -182,7 +182,8 @@ class Catalog:
         """The records of those folders, of some kinds or of all; one row per record, the columns of `BRONZE`."""
         paths = [self.path_of(folder) for folder in folders]
         if not paths:
-            return self._spark.createDataFrame([], BRONZE)
+            nothing = (F.lit(None).cast(f.dataType).alias(f.name) for f in BRONZE)
+            return self._spark.range(0).select(*nothing)
         read = (
             self._spark.read.schema(BRONZE)
             .option("basePath", self.folder.at(_RECORDS))

@@ -77,6 +77,7 @@ def latency(summary: Summary) -> str:
                 )
             axes.set_title(STAGE_NAMES[stage], fontsize=11, color=MUTED)
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_plain)
             _time_axis(axes)
         panels[0].set_ylabel("ms")
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -98,34 +99,22 @@ def ages(summary: Summary) -> str:
 
 def checks(summary: Summary) -> str:
     """How often a producer group was asked, and who said the decision."""
-    names = ("never asked", "asked once", "twice", "three times or more")
-    sources = sorted({row["decided_by"] or "undecided" for row in summary.checks})
-    colours = (BLUE, GREEN, VIOLET, AMBER, RED, MUTED)
-    with mpl.rc_context(_SETTINGS):
-        figure, axes = _canvas(height=2.4)
-        left = [0] * len(names)
-        for source, colour in zip(sources, colours, strict=False):
-            widths = [
-                sum(
-                    row["n"] for row in summary.checks
-                    if row["checked"] == number and (row["decided_by"] or "undecided") == source
-                )
-                for number in range(len(names))
-            ]  # fmt: skip
-            axes.barh(names, widths, left=left, label=source, color=colour, height=0.6)
-            left = [low + more for low, more in zip(left, widths, strict=True)]
-        axes.invert_yaxis()
-        axes.set_xscale("symlog", linthresh=10)
-        axes.set_xlabel("transactions")
-        return _finish(figure, axes)
+    asked = ("never asked", "asked once", "asked twice", "asked more often")
+    rows = sorted(summary.checks, key=lambda row: (row["checked"], row["decided_by"] or "~"))
+    names = [f"{asked[row['checked']]}: {row['decided_by'] or 'undecided'}" for row in rows]
+    return bars(names, [row["n"] for row in rows], unit="transactions", is_log=True)
 
 
-def bars(names: Sequence[str], values: Sequence[int], *, unit: str) -> str:
-    """One bar for each name, lying."""
+def bars(names: Sequence[str], values: Sequence[int], *, unit: str, is_log: bool = False) -> str:
+    """One bar for each name, lying; on a logarithmic scale small ones are seen beside large ones."""
     with mpl.rc_context(_SETTINGS):
         figure, axes = _canvas(height=0.8 + 0.24 * max(3, len(names)))
         axes.barh(list(names), list(values), color=BLUE, height=0.6)
         axes.invert_yaxis()
+        if is_log:
+            axes.set_xscale("log")
+            axes.set_xlim(left=0.5)
+        axes.xaxis.set_major_formatter(_plain)
         axes.set_xlabel(unit)
         return _svg(figure)
 
@@ -133,6 +122,10 @@ def bars(names: Sequence[str], values: Sequence[int], *, unit: str) -> str:
 def _canvas(*, height: float = 3.0) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(9, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _plain(value: float, _position: int) -> str:
+    return f"{value:,.0f}"
 
 
 def _marker(times: Sequence[Any]) -> str:

@@ -14,9 +14,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlayer.core.messages import OrderMode, ParkReason, Resolution, Source
+from txlayer.core import codec
+from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
-from txlayer_spark.parse import parse
+from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 
 TOPIC_BITS = 63
@@ -69,20 +70,21 @@ class Names:
         self.groups, self.topics = tuple(groups), tuple(topics)
         self._spark = spark
 
-    def number(self, frame: DataFrame, column: str, names: Sequence[str], alias: str) -> DataFrame:
-        """The frame with `alias`: the number of the name in `column`, null for an unknown one."""
+    def number(self, frame: DataFrame, names: Sequence[str], alias: str) -> DataFrame:
+        """The frame with `alias`: the number of the name in `_name`, null for an unknown one; `_name` goes."""
+        if not names:
+            return frame.withColumn(alias, F.lit(None).cast("bigint")).drop("_name")
         rows = [
             F.struct(F.lit(name).alias("_name"), F.lit(number).cast("bigint").alias(alias))
             for number, name in enumerate(names)
         ]
-        if not rows:
-            return frame.withColumn(alias, F.lit(None).cast("bigint"))
         known = self._spark.range(1).select(F.inline(F.array(*rows)))
-        joined = frame.join(F.broadcast(known), frame[column] == known["_name"], "left")
-        return joined.drop("_name")
+        return frame.join(F.broadcast(known), "_name", "left").drop("_name")
 
     def text(self, number: Column, names: Sequence[str]) -> Column:
         """The name of a number."""
+        if not names:
+            return F.lit(None).cast("string")
         return F.get(F.array(*(F.lit(name) for name in names)), number.cast("int"))
 
     def texts(self, bits: Column) -> Column:
@@ -98,81 +100,124 @@ class Names:
 def events(
     bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVENT_KINDS
 ) -> DataFrame:
-    """Rows of bronze → what happened, `COLUMNS`; what is not of our form is left out."""
-    made = []
-    for kind in kinds:
-        parsed = parse(bronze.where(F.col("kind") == kind.value), kind)
-        made.append(_MAKERS[kind](parsed.where(F.isnull("error")), names))
-    return reduce(DataFrame.union, made)
+    """Rows of bronze → what happened, `COLUMNS`; what is not of our form is left out.
+
+    Each record is held against one pattern and split once. `parse` says more of it, and of what is wrong with it, but a
+    filter on what it says makes Spark repeat all of it, and plan for minutes.
+    """
+    return reduce(
+        DataFrame.union,
+        (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds),
+    )
 
 
-def _half(rows: DataFrame, names: Names) -> DataFrame:
+def _half(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: group; b: bit of the topic; c: immunity and mode; key: hash of the ordering key."""
-    rows = names.number(rows, "producer_group", names.groups, "_group")
-    rows = names.number(rows, "real_topic", names.topics, "_topic")
-    halves = [F.conv(F.substring("key_hash", at, 8), 16, 10).cast("bigint") for at in (1, 9)]
-    prepare = (F.col("order") == OrderMode.PREPARE.value).cast("bigint")
+    line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
+    rows = _split(records.withColumn("_line", line), lines.HALF)
+    rows = names.number(rows.withColumn("_name", _field(2)), names.groups, "_group")
+    rows = names.number(rows.withColumn("_name", _field(3)), names.topics, "_topic")
+    options = _field(6)
+    key = lines.key_hash_option(options)
+    halves = [F.conv(F.substring(key, at, 8), 16, 10).cast("bigint") for at in (1, 9)]
+    prepare = F.coalesce(lines.option(options, "o", "p") == "p", F.lit(False)).cast("bigint")
+    immunity = F.coalesce(lines.whole(lines.option(options, "i")), F.lit(0))
+    index = lines.whole(_part(4, "/", 1))
     return _row(
-        rows, Kind.HALF, pos=F.col("offset"), n=F.col("count"), idx=F.col("index"),
-        hash=_content(F.col("real_topic")), a=F.col("_group"), b=_bit(F.col("_topic")),
-        c=F.shiftleft(F.coalesce("immunity_ms", F.lit(0)), 1).bitwiseOR(prepare),
-        key=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
+        rows, Kind.HALF, key=_field(1), born_ms=lines.whole(_field(5)), pos=F.col("offset"),
+        n=lines.whole(_part(4, "/", 2)), idx=index, hash=_content(_field(3), index), a=F.col("_group"),
+        b=_bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare),
+        ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
     )  # fmt: skip
 
 
-def _op(rows: DataFrame, _names: Names) -> DataFrame:
+def _op(records: DataFrame, _names: Names) -> DataFrame:
     """pos: offset, line and source packed; n: last half offset; a: what it says."""
-    said = F.when(F.col("is_abandon"), Said.ABANDON)
-    for resolution in Resolution:
-        said = said.when(F.col("resolution") == resolution.name, Said[resolution.name])
-    source = F.array_position(F.array(*map(F.lit, SOURCES)), F.col("source"))
-    line = F.least("line", F.lit((1 << LINE_BITS) - 1)).cast("bigint")
+    each = F.split(lines.text(F.col("value")), "\n")
+    rows = records.select(
+        "partition", "offset", "timestamp", F.posexplode(each).alias("_at", "_line")
+    )
+    rows = _split(rows, lines.OP)
+    letters = [*((r.value, int(Said[r.name])) for r in Resolution), ("A", int(Said.ABANDON))]
+    said = F.array_position(
+        F.array(*(F.lit(letter) for letter, _ in sorted(letters, key=lambda x: x[1]))), _field(1)
+    )
+    source = F.array_position(F.array(*map(F.lit, SOURCES)), _field(6))
+    line = F.least("_at", F.lit((1 << LINE_BITS) - 1)).cast("bigint")
     pos = F.shiftleft("offset", LINE_BITS + SOURCE_BITS)
     pos = pos.bitwiseOR(F.shiftleft(line, SOURCE_BITS)).bitwiseOR(source)
-    return _row(rows, Kind.OP, pos=pos, n=F.col("last_offset"), a=said)
+    return _row(
+        rows, Kind.OP, key=_field(2), born_ms=lines.whole(_field(5)), pos=pos, n=lines.whole(_field(4)), a=said
+    )  # fmt: skip
 
 
-def _check(rows: DataFrame, _names: Names) -> DataFrame:
+def _check(records: DataFrame, _names: Names) -> DataFrame:
     """a: 1 a question, 2 a refusal; n: its number."""
-    rows = rows.where(F.isnotnull("txn_id") & F.col("kind").isin("Q", "X"))
-    kind = F.when(F.col("kind") == "Q", 1).otherwise(2)
-    rows = rows.withColumn("partition", F.col("half_partition").cast("int"))
-    return _row(rows, Kind.CHECK, pos=F.col("offset"), n=F.col("number"), a=kind)
+    rows = _split(records.withColumn("_line", lines.text(F.col("value"))), lines.CHECK)
+    rows = rows.where(_field(1).isin("Q", "X"))
+    rows = rows.withColumn("partition", lines.whole(_field(4)).cast("int"))
+    return _row(
+        rows, Kind.CHECK, key=_field(2), born_ms=lines.whole(_field(6)), pos=F.col("offset"),
+        n=lines.whole(_field(7)), a=F.when(_field(1) == "Q", 1).otherwise(2),
+    )  # fmt: skip
 
 
-def _doubt(rows: DataFrame, names: Names) -> DataFrame:
+def _doubt(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: number of the state, 0 its end; b: of the reason; c: group."""
-    rows = rows.where(F.col("record") == "summary")
-    rows = rows.withColumn("_said", F.col("summary.producer_group"))
-    rows = names.number(rows, "_said", names.groups, "_group")
-    found = F.array_position(F.array(*map(F.lit, STATES)), F.col("summary.state"))
-    # A state of a later version is one that is not settled.
-    state = F.when(found > 0, found - 1).otherwise(1)
-    reason = F.array_position(F.array(*map(F.lit, REASONS)), F.col("summary.reason")) - 1
-    rows = rows.withColumn("born_ms", F.col("summary.born_ms"))
-    return _row(
-        rows, Kind.DOUBT, pos=F.col("offset"), n=F.col("summary.count"),
-        a=F.when(F.col("is_tombstone"), 0).otherwise(state),
-        b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"),
-    )  # fmt: skip
-
-
-def _forwarded(rows: DataFrame, names: Names) -> DataFrame:
-    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
-    rows = names.number(rows.where(F.isnotnull("txn_id")), "topic", names.topics, "_topic")
-    place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
-    rows = rows.withColumns(
-        {"_place": place, "partition": F.col("half_partition").cast("int"), "nonce": F.lit(None)}
+    key = lines.text(F.col("key"))
+    rows = records.where(key.rlike(lines.SUMMARY_KEY)).withColumn(
+        "_line", lines.text(F.col("value"))
     )
+    rows = rows.where(F.isnull("_line") | F.col("_line").rlike(lines.SUMMARY))
+    rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
+    rows = names.number(rows, names.groups, "_group")
+    found = F.array_position(F.array(*map(F.lit, STATES)), _field(1))
+    reason = F.array_position(F.array(*map(F.lit, REASONS)), _field(2)) - 1
+    # A state of a later version is one that is not settled.
+    state = F.when(F.isnull("_line"), 0).when(found > 0, found - 1).otherwise(1)
     return _row(
-        rows, Kind.FORWARDED, pos=F.col("half_offset"), n=F.col("count"), idx=F.col("index"),
-        hash=_content(F.col("topic")), b=_bit(F.col("_topic")), c=F.col("_place"),
+        rows, Kind.DOUBT, key=key, born_ms=lines.whole(_field(9)), pos=F.col("offset"), n=lines.whole(_field(7)),
+        a=state, b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"),
     )  # fmt: skip
 
 
-def _content(topic: Column) -> Column:
+def _forwarded(records: DataFrame, names: Names) -> DataFrame:
+    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
+    headers = F.col("headers")
+    rows = records.withColumns(
+        {
+            "_id": lines.text(lines.header(headers, codec.ID_HEADER)),
+            "_line": lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
+        }
+    )
+    rows = names.number(
+        _split(rows, lines.ORIGIN).withColumn("_name", F.col("topic")), names.topics, "_topic"
+    )
+    place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
+    index = lines.whole(_part(1, "/", 1))
+    return _row(
+        rows.where(F.isnotnull("_id")), Kind.FORWARDED, key=F.col("_id"), born_ms=lines.whole(_field(2)),
+        partition=lines.whole(_part(0, ":", 1)), pos=lines.whole(_part(0, ":", 2)), n=lines.whole(_part(1, "/", 2)),
+        idx=index, hash=_content(F.col("topic"), index), b=_bit(F.col("_topic")), c=place,
+    )  # fmt: skip
+
+
+def _split(rows: DataFrame, form: str) -> DataFrame:
+    return rows.where(F.col("_line").rlike(form)).withColumn("_f", lines.fields(F.col("_line")))
+
+
+def _field(number: int) -> Column:
+    return F.get("_f", F.lit(number))
+
+
+def _part(number: int, separator: str, at: int) -> Column:
+    return F.split_part(_field(number), F.lit(separator), F.lit(at))
+
+
+def _content(topic: Column, index: Column) -> Column:
     """What must be the same in a half message and in what was forwarded of it."""
-    return F.xxhash64(topic, F.col("index"), F.col("key"), F.col("value"), F.col("headers"))
+    user = lines.of_user(F.col("headers"))
+    return F.xxhash64(topic, index, F.col("key"), F.col("value"), user)
 
 
 def _bit(number: Column) -> Column:
@@ -180,17 +225,23 @@ def _bit(number: Column) -> Column:
     return F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
 
 
-def _row(rows: DataFrame, kind: Kind, **numbers: Column) -> DataFrame:
-    common = {
-        "txn_id": F.col("txn_id"),
-        "nonce": F.conv("nonce", 16, 10).cast("bigint"),
-        "kind": F.lit(int(kind)),
-        "partition": F.col("partition").cast("int"),
-        "at_ms": F.unix_millis("timestamp"),
-        "born_ms": F.col("born_ms"),
-    }
-    columns = {**common, **{name: column.cast("bigint") for name, column in numbers.items()}}
+def _row(
+    rows: DataFrame, kind: Kind, *, key: Column, born_ms: Column, ordering: Column | None = None, **numbers: Column
+) -> DataFrame:  # fmt: skip
+    """`COLUMNS`; `key` is id/nonce, or the id alone."""
     nothing = F.lit(None).cast("bigint")
+    columns = {
+        "txn_id": F.split_part(key, F.lit("/"), F.lit(1)),
+        "nonce": F.conv(
+            F.when(F.contains(key, F.lit("/")), F.split_part(key, F.lit("/"), F.lit(2))), 16, 10
+        ).cast("bigint"),
+        "kind": F.lit(int(kind)),
+        "partition": numbers.pop("partition", F.col("partition")).cast("int"),
+        "at_ms": F.unix_millis("timestamp"),
+        "born_ms": born_ms,
+        "key": nothing if ordering is None else ordering,
+        **{name: column.cast("bigint") for name, column in numbers.items()},
+    }
     return rows.select(*(columns.get(name, nothing).alias(name) for name in COLUMNS))
 
 

@@ -7,7 +7,7 @@ or abandoned holds nobody up and waits for nobody, so it is not judged.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from txlayer_spark.events import PLACE_BITS, Kind
@@ -15,8 +15,13 @@ from txlayer_spark.ledger import decision, is_prepare_order
 
 _LANE = ("key", "topic_bit", "real_partition")
 STATE_COLUMNS = (*_LANE, "decided", "stored", "seen_ms")
-STATE = ", ".join(f"{name} bigint" for name in STATE_COLUMNS)
 """How far each key came on each partition: what a later run compares with."""
+
+
+def nothing(spark: SparkSession) -> DataFrame:
+    """The state before the first message."""
+    absent = F.lit(None).cast("bigint")
+    return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
 def keyed(cores: DataFrame) -> DataFrame:

@@ -3,8 +3,9 @@
 ::
 
     <root>/v1/runs/000000000003.json                          the run is complete; the newest one counts
-    <root>/v1/rows/run=3/is_settled=true/…, is_settled=false/…   settled rows of every run count, others of the newest alone
+    <root>/v1/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
     <root>/v1/carried/run=3/, order/run=3/                    cores that are not settled; how far each ordering key came
+    <root>/v1/core/run=4/, …                                  what a run puts down on its way (`WORK`)
     <root>/v1/revised/run=3/                                  ids whose settled rows of earlier runs no longer count
 
 What a killed run left has the number of the next one, which writes it anew.
@@ -22,6 +23,9 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark.folders import Folder
 from txlayer_spark.schemas import SCHEMA_VERSION
+
+WORK = ("core", "few", "exact", "messages", "late")
+"""What a run puts down on its way; ended with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,17 @@ class Shelf:
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         for kind in ("carried", "order"):
             self.folder.remove(kind, f"run={run.number - 2}")
+        for kind in WORK:
+            self.folder.remove(kind)
 
     def path(self, kind: str, run: int) -> str:
         """Where a run writes something."""
         return self.folder.at(kind, f"run={run}")
+
+    def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
+        """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
+        rows.write.mode("overwrite").parquet(self.path(kind, run))
+        return self._spark.read.parquet(self.path(kind, run))
 
     def carried(self, run: Run) -> DataFrame | None:
         """The cores that a run carried on; None without any."""
@@ -86,7 +97,8 @@ class Shelf:
             raise UsageError(f"no ledger in {self.folder.path}: run txlayer-spark ledger first")
         rows = self._spark.read.parquet(self.folder.at("rows"))
         rows = rows.where(
-            (F.col("run") == run.number) | (F.col("is_settled") & (F.col("run") < run.number))
+            (F.col("run") == run.number)
+            | ((F.col("is_settled") == 1) & (F.col("run") < run.number))
         )
         if not run.revised:
             return rows

@@ -105,8 +105,9 @@ def _conditions(judging: Judging) -> dict[str, Column]:
     unread = F.coalesce("h_topics", F.lit(0)).bitwiseAND(judging.unread_topics) != 0
     state = F.coalesce(doubt_state(), F.lit(""))
     late = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms() > judging.overdue_ms
+    waits = state.isin("held", "waiting")
     abandoned = committed & F.isnotnull("o_abandon_ms")
-    lost = committed & hidden & ~abandoned & (state != "held") & ~young
+    lost = committed & hidden & ~abandoned & ~waits & ~young
     torn = committed & visible & ~whole & ~young
     contrary = F.isnotnull("o_commit") & F.isnotnull("o_rollback")
     twice = (F.col("v_n") > F.col("v_distinct")) | (F.col("attempts_visible") > 1)
@@ -124,7 +125,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:
         "conflicting": contrary & (rolled_back | whole),
         "rolled_back": hidden & (rolled_back | abandoned),
         "ok": committed & whole,
-        "overdue": (~(committed | rolled_back) | (state == "held")) & late,
+        "overdue": (~(committed | rolled_back) | waits) & late,
         "open": F.lit(True),
     }
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
@@ -19,8 +21,9 @@ from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
-from txlayer.errors import UsageError
+from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark.catalog import BatchFolder, Catalog, effective, parse_folder
+from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact
 
@@ -169,6 +172,37 @@ def test_compaction_keeps_every_record_once_and_leaves_fewer_files(
     field.whole()
     read_new(spark, settings, now_ms=clock)
     assert in_topics(field, field.orders, field.stock) == places(spark, tmp_path)
+
+
+@pytest.mark.kafka
+def test_a_namespace_without_topics_is_told_as_such(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    settings = BronzeSettings(
+        root=str(tmp_path), namespace="never-made", bootstrap_servers=broker.bootstrap_servers
+    )
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply"), failures_as_ours():
+        read_new(spark, settings, now_ms=clock)
+
+
+@pytest.mark.kafka
+def test_a_gap_that_retention_left_stops_the_job_instead_of_being_passed_over(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    first = field.prepare(ordering_key=b"k")
+    read_new(spark, settings, now_ms=clock)
+    for _ in range(2):
+        last = field.prepare(ordering_key=b"k")
+    assert first.partition == last.partition
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    start = TopicPartition(field.topic("half"), last.partition, last.offsets[0])
+    for done in admin.delete_records([start]).values():
+        done.result(30)
+
+    with pytest.raises(UsageError, match="retention has overtaken"), failures_as_ours():
+        read_new(spark, settings, now_ms=clock)
 
 
 PROGRAM = """

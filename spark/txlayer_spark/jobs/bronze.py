@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -48,17 +48,27 @@ def read_new(
     if not state.readers:
         system = Reader(SYSTEM_READER, tuple(system_topics(settings.namespace)))
         state = catalog.store(state.with_reader(system))
+    state = _with_topics(catalog, state, settings.topics)
     # Real topics first: of whatever is visible in them, half and op records are then read too.
     for reader in sorted(state.readers, key=lambda r: -r.number):
         state = _read(spark, catalog, settings, state, reader, now_ms)
-    missing = sorted(set(settings.topics or state.topics) - state.real_topics)
-    if missing:
-        added = Reader(max(r.number for r in state.readers) + 1, tuple(missing))
-        # Known before it reads: after a kill the same reader goes on with the same topics.
-        state = catalog.store(state.with_reader(added))
-        state = _read(spark, catalog, settings, state, added, now_ms)
-        state = _read(spark, catalog, settings, state, state.readers[SYSTEM_READER], now_ms)
+    known = len(state.readers)
+    if not settings.topics:
+        state = _with_topics(catalog, state, state.topics)
+    if len(state.readers) > known:
+        for reader in (state.readers[-1], state.readers[SYSTEM_READER]):
+            state = _read(spark, catalog, settings, state, reader, now_ms)
     return catalog.store(state)
+
+
+def _with_topics(catalog: Catalog, state: ReadState, topics: Sequence[str]) -> ReadState:
+    """The state with a further reader for those real topics that nobody reads yet."""
+    missing = sorted(set(topics) - state.real_topics)
+    if not missing:
+        return state
+    # Known before it reads: after a kill the same reader goes on with the same topics.
+    added = Reader(max(r.number for r in state.readers) + 1, tuple(missing))
+    return catalog.store(state.with_reader(added))
 
 
 def _read(  # the parts of a job

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from txlayer.errors import UsageError
 from txlayer_spark import order
@@ -74,23 +73,19 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     carried = shelf.carried(last)
     if carried is not None:
         core = merge(core.unionByName(carried))
-    core = core.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        whole, revised = _complete(core, sources)
-        judging = Judging(
-            cut_ms=state.cut_ms, grace_ms=settings.grace_ms, overdue_ms=settings.overdue_ms,
-            first_offsets=first_offsets, unread_topics=_unread(state),
-        )  # fmt: skip
-        late = _order(spark, sources, whole, shelf, last, judging)
-        judged = _judge(whole, late, judging)
-        rows = to_ledger(judged, sources.names)
-        rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED))
-        rows.write.mode("overwrite").partitionBy("is_settled").parquet(shelf.path("rows", number))
-        _carry(spark, core, shelf, number)
-        if revised is not None:
-            revised.write.mode("overwrite").parquet(shelf.path("revised", number))
-    finally:
-        core.unpersist()
+    core = shelf.put(core, "core", number)
+    whole, revised = _complete(core, sources, shelf, number)
+    judging = Judging(
+        cut_ms=state.cut_ms, grace_ms=settings.grace_ms, overdue_ms=settings.overdue_ms,
+        first_offsets=first_offsets, unread_topics=_unread(state),
+    )  # fmt: skip
+    late = _order(spark, sources, whole, shelf, last, judging)
+    rows = to_ledger(_judge(whole, late, judging), sources.names)
+    rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
+    rows.write.mode("overwrite").partitionBy("is_settled").parquet(shelf.path("rows", number))
+    _carry(spark, core, shelf, number)
+    if revised is not None:
+        shelf.put(revised, "revised", number)
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
         has_carried=True, has_order=last.has_order or late is not None,
@@ -157,7 +152,9 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
     return batches
 
 
-def _complete(core: DataFrame, sources: _Sources) -> tuple[DataFrame, DataFrame | None]:
+def _complete(
+    core: DataFrame, sources: _Sources, shelf: Shelf, number: int
+) -> tuple[DataFrame, DataFrame | None]:
     """The cores with those that need it folded from every record; ids whose settled rows no longer count, if any."""
     asked = needs_every_record()
     if not sources.is_first:
@@ -170,11 +167,8 @@ def _complete(core: DataFrame, sources: _Sources) -> tuple[DataFrame, DataFrame 
     ids = core.where(asked).select("txn_id", is_stranger().alias("_stranger"))
     # The producer's clock: a day's margin.
     happened = sources.since(max(0, (found.born_ms or 0) - 86_400_000))
-    # Read once, used many times.
-    few = happened.join(ids.select("txn_id"), "txn_id", "left_semi").persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
-    exact = fold_exactly(few).persist(StorageLevel.MEMORY_AND_DISK)
+    few = shelf.put(happened.join(ids.select("txn_id"), "txn_id", "left_semi"), "few", number)
+    exact = shelf.put(fold_exactly(few), "exact", number)
     revised = None
     if not sources.is_first:
         known = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
@@ -197,18 +191,14 @@ def _order(  # the parts of a run
     if before is None and keyed.isEmpty():
         return None
     if before is None:
-        before = spark.createDataFrame([], order.STATE)
+        before = order.nothing(spark)
     number = last.number + 1
-    messages = order.visible(sources.forwarded, keyed).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        late = order.out_of_order(messages, before)
-        late.write.mode("overwrite").parquet(shelf.path("late", number))
-        reached = order.progress(messages, before)
-        recent = reached.where(F.col("seen_ms") >= judging.cut_ms - ORDER_KEPT_MS)
-        recent.write.mode("overwrite").parquet(shelf.path("order", number))
-    finally:
-        messages.unpersist()
-    return spark.read.parquet(shelf.path("late", number))
+    messages = shelf.put(order.visible(sources.forwarded, keyed), "messages", number)
+    late = shelf.put(order.out_of_order(messages, before), "late", number)
+    reached = order.progress(messages, before)
+    recent = reached.where(F.col("seen_ms") >= judging.cut_ms - ORDER_KEPT_MS)
+    shelf.put(recent, "order", number)
+    return late
 
 
 def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFrame:
@@ -222,6 +212,6 @@ def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFr
 
 def _carry(spark: SparkSession, core: DataFrame, shelf: Shelf, number: int) -> None:
     """Keep the cores that the next run judges again."""
-    rows = spark.read.parquet(shelf.path("rows", number)).where(~F.col("is_settled"))
+    rows = spark.read.parquet(shelf.path("rows", number)).where(F.col("is_settled") == 0)
     left = core.join(rows.select("txn_id").distinct(), "txn_id", "left_semi")
-    left.write.mode("overwrite").parquet(shelf.path("carried", number))
+    shelf.put(left, "carried", number)

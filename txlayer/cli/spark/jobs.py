@@ -12,11 +12,14 @@ from typing import Annotated
 
 import typer
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from txlayer.cli.options import BootstrapServers, Insecure, Namespace, client_config
 from txlayer.cli.spark.session import spark_session
 from txlayer.config import ClientConfig, milliseconds, parse_duration, parse_settings
+from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.report import write_report
@@ -59,6 +62,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
 _MASTER, _MEMORY = "local[*]", "2g"
+_SHOWN_MAX = 100
+"""Differences that are printed; all are counted."""
 
 
 def bronze(
@@ -156,6 +161,38 @@ def audit(
         update_ledger(spark, late)
         summary = _report(spark, settings.namespace, data, page)
     _end(summary, page, as_json=as_json)
+
+
+def compare(
+    against: Annotated[str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")],
+    topic: Annotated[str, typer.Option("--topic", help="The real topic.")],
+    *,
+    table: Annotated[str, typer.Option(help="The table behind a JDBC address.")] = "",
+    column: Annotated[str, typer.Option(help="Its column with the business id.")] = "id",
+    published_id: Annotated[
+        str,
+        typer.Option(help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."),
+    ] = "txn_id",
+    data: Data = _DATA,
+    master: Master = _MASTER,
+    memory: Memory = _MEMORY,
+    spark_setting: SparkSettings = None,
+) -> None:  # fmt: skip
+    """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
+    settings = AgainstSettings(
+        bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
+    )  # fmt: skip
+    with _session(master, memory, spark_setting) as spark:
+        found = against_job.compare(spark, settings).persist()
+        counts = {
+            row.finding: row["n"]
+            for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()
+        }
+        for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
+            place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
+            typer.echo(f"{row.finding:>8} {row.id}{place}")
+    typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
+    raise typer.Exit(1 if counts else 0)
 
 
 def _bronze(

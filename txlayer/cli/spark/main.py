@@ -25,7 +25,16 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_check_environment)
-    for command in (jobs.audit, jobs.bronze, jobs.compact, jobs.ledger, jobs.report, jars, program):
+    for command in (
+        jobs.audit,
+        jobs.bronze,
+        jobs.compact,
+        jobs.compare,
+        jobs.ledger,
+        jobs.report,
+        jars,
+        program,
+    ):
         app.command(command.__name__)(command)
     return app
 

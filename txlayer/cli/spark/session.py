@@ -13,6 +13,7 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.connector import prepare_connector
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.cli.fetching import fetch_progress
+from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.session import build_session
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -50,6 +51,7 @@ def spark_session(
             settings={"spark.driver.memory": memory, **(settings or {})},
         )
     try:
-        yield session
+        with failures_as_ours():
+            yield session
     finally:
         session.stop()

@@ -1,0 +1,67 @@
+"""What Spark and its Kafka source raise → our errors: one sentence that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from txlayer.errors import (
+    BrokerUnavailableError,
+    NotAuthorisedError,
+    RetriableError,
+    TopicMismatchError,
+    TxLayerError,
+    UsageError,
+)
+
+# What the text of a failure holds → what it is. The first that fits counts.
+_SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
+    (
+        ("UnknownTopicOrPartitionException", "UNKNOWN_TOPIC_OR_PARTITION"),
+        TopicMismatchError,
+        "a topic of the namespace is missing: correct the namespace, or create its topics with txlayer topics apply",
+    ),
+    (
+        ("KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED"),
+        UsageError,
+        ("Kafka's retention has overtaken the reader, or a topic was made anew: records are gone before they were read, "
+        "and their transactions cannot be judged. Begin again in another folder, and run more often"),
+    ),
+    (
+        ("AuthorizationException", "AuthenticationException", "SaslAuthentication", "SslAuthentication"),
+        NotAuthorisedError,
+        "the broker refuses these credentials, or they may not describe and read the topics",
+    ),
+    (
+        ("Timed out waiting for a node assignment", "No resolvable bootstrap urls", "TimeoutException",
+         "DisconnectException", "Failed to create new KafkaAdminClient"),
+        BrokerUnavailableError,
+        "no broker answers: correct --bootstrap-servers, or start it",
+    ),
+    (
+        ("OutOfMemoryError", "Unable to acquire"),
+        RetriableError,
+        ("Spark has not enough memory: give it more with --memory, or smaller parts with "
+        "--spark-setting spark.sql.shuffle.partitions=64"),
+    ),
+)  # fmt: skip
+
+
+@contextmanager
+def failures_as_ours() -> Iterator[None]:
+    """Raise what is known as one of our errors; anything else passes as it is.
+
+    Raises:
+        TxLayerError: see `_SIGNS`. What the job has written before stays, and the job may be run again.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as exc:
+        told = str(exc)
+        for signs, kind, sentence in _SIGNS:
+            if any(sign in told for sign in signs):
+                raise kind(sentence) from exc
+        raise

@@ -1,0 +1,60 @@
+"""`txlayer-spark` as a process: what it prints, what it leaves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.planted import Field
+
+
+def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, in a folder of the test's own."""
+    return subprocess.run(
+        [sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_broke(
+    broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    good, lost = field.whole(), field.prepare()
+    field.commit(lost)
+
+    done = txlayer_spark(
+        "audit", "-b", field.servers, "-n", field.namespace, "--grace", "0s", "--master", "local[2]",
+        "--memory", "1g", "--spark-setting", "spark.sql.shuffle.partitions=2", "--json", folder=tmp_path,
+    )  # fmt: skip
+
+    assert (1, {"ok": 1, "lost": 1}) == (
+        done.returncode, json.loads(done.stdout)["verdicts"]
+    ), done.stderr  # fmt: skip
+    page = Path(json.loads(done.stdout)["page"])
+    assert page.parent == tmp_path
+    assert good.txn_id not in page.read_text("utf-8")
+    assert f"{field.namespace}.half-{lost.partition}@{lost.offsets[0]}" in page.read_text("utf-8")
+    found = json.loads(page.with_suffix(".json").read_text("utf-8"))
+    assert [("lost", lost.txn_id)] == [(f["verdict"], f["txn_id"]) for f in found["findings"]]
+
+
+def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = txlayer_spark("bronze", "-b", "kafka.example:9092", folder=tmp_path)
+
+    assert 2 == done.returncode
+    assert done.stderr.startswith("error: plain text to another machine")
+    assert 1 == len(done.stderr.splitlines())
