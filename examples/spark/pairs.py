@@ -41,14 +41,14 @@ def pairs(left: DataFrame, right: DataFrame) -> DataFrame:
 
 def start(left: DataFrame, right: DataFrame, *, into: str, is_once: bool = False) -> StreamingQuery:
     """Write pairs as they are found; `is_once`: end with what is there now."""
-    trigger = {"availableNow": True} if is_once else {"processingTime": "10 seconds"}
-    return (
+    writer = (
         pairs(left, right)
         .writeStream.outputMode("append")
         .option("checkpointLocation", f"{into}/checkpoint")
-        .trigger(**trigger)
-        .start(f"{into}/pairs")
     )
+    if is_once:
+        return writer.trigger(availableNow=True).start(f"{into}/pairs")
+    return writer.trigger(processingTime="10 seconds").start(f"{into}/pairs")
 
 
 def main() -> None:

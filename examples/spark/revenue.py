@@ -35,14 +35,14 @@ def revenue(messages: DataFrame, *, late: str = LATE) -> DataFrame:
 
 def start(messages: DataFrame, *, into: str, is_once: bool = False) -> StreamingQuery:
     """Write days as they end; `is_once`: end with what is there now."""
-    trigger = {"availableNow": True} if is_once else {"processingTime": "10 seconds"}
-    return (
+    writer = (
         revenue(messages)
         .writeStream.outputMode("append")
         .option("checkpointLocation", f"{into}/checkpoint")
-        .trigger(**trigger)
-        .start(f"{into}/days")
     )
+    if is_once:
+        return writer.trigger(availableNow=True).start(f"{into}/days")
+    return writer.trigger(processingTime="10 seconds").start(f"{into}/days")
 
 
 def main() -> None:

@@ -72,14 +72,13 @@ def start(
 ) -> StreamingQuery:
     """Write messages as they come; `is_once`: end with what is there now."""
     create_tables(database)
-    trigger = {"availableNow": True} if is_once else {"processingTime": "1 second"}
     stream = messages.select("txn_id", "index", messages["value"].cast("string").alias("value"))
-    return (
-        stream.writeStream.foreachBatch(writer(database))
-        .option("checkpointLocation", checkpoint)
-        .trigger(**trigger)
-        .start()
+    writer = stream.writeStream.foreachBatch(writer(database)).option(
+        "checkpointLocation", checkpoint
     )
+    if is_once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime="1 second").start()
 
 
 def main() -> None:

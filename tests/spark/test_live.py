@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.spark import pairs, revenue, to_database
@@ -19,6 +21,14 @@ from tests.support.topic_records import Record, write_records
 from txlayer_spark import committed_stream
 
 pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """What a program gives to executors is pickled whole, so that they need not have the program; a module is not."""
+    cloudpickle.register_pickle_by_value(to_database)
+    yield
+    cloudpickle.unregister_pickle_by_value(to_database)
 
 
 @pytest.fixture
@@ -93,6 +103,7 @@ def test_messages_of_two_topics_are_joined_by_their_transaction(
     assert [(both.txn_id, "o1", "order 1", "s1", "stock 1")] == [tuple(row) for row in rows]
 
 
+@pytest.mark.usefixtures("by_value")
 def test_a_batch_that_is_given_to_a_database_twice_counts_once(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
@@ -115,6 +126,7 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
     run()
     # Killed before it noted what it had done: the batches come again, and a new message with them.
     shutil.rmtree(checkpoint / "commits")
+    (checkpoint / "commits").mkdir()
     field.whole(Message(field.orders, value=order("ann", 100)))
     run()
 

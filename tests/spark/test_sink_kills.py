@@ -154,6 +154,7 @@ def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(
     query = run()
     arena.wait_until_visible(f"{query}-0", count=3)
     shutil.rmtree(checkpoint / "commits")
+    (checkpoint / "commits").mkdir()
     spark.range(2).selectExpr("concat('t', id) AS value").write.mode("append").text(str(source))
 
     assert query == run()
