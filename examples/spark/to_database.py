@@ -40,7 +40,7 @@ def apply(connection: Connection, row: Row) -> None:
         connection.execute(text(ADD), {"customer": order["customer"], "cents": order["cents"]})
 
 
-def writer(database: str) -> Callable[[DataFrame, int], None]:
+def write_batches(database: str) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`."""
 
     def write_partition(rows: Iterator[Row]) -> None:
@@ -73,7 +73,7 @@ def start(
     """Write messages as they come; `is_once`: end with what is there now."""
     create_tables(database)
     stream = messages.select("txn_id", "index", messages["value"].cast("string").alias("value"))
-    writer = stream.writeStream.foreachBatch(writer(database)).option(
+    writer = stream.writeStream.foreachBatch(write_batches(database)).option(
         "checkpointLocation", checkpoint
     )
     if is_once:
