@@ -124,7 +124,7 @@ def _canvas(*, height: float = 3.0) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _plain(value: float, _position: int) -> str:
+def _plain(value: float, _position: float) -> str:
     return f"{value:,.0f}"
 
 

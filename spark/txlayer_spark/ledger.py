@@ -112,12 +112,10 @@ def _index_bit() -> Column:
     return F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
 
 
-def fold(
-    happened: DataFrame, *, by: tuple[str, ...] = ("txn_id",), partitions: int | None = None
-) -> DataFrame:
+def fold(happened: DataFrame, *, by: tuple[str, ...] = ("txn_id",)) -> DataFrame:
     """What happened (`events.COLUMNS`) → the core, one row per id."""
     # Shuffled as it is and folded behind it: before it there is next to nothing to fold, and a core is four times as wide.
-    spread = happened.repartition(*([partitions] if partitions else []), *by)
+    spread = happened.repartition(*by)
     parts = _core()
     return spread.groupBy(*by).agg(
         *(part.fold(part.of).alias(name) for name, part in parts.items())

@@ -47,7 +47,7 @@ def places(spark: SparkSession, root: Path) -> Counter[Place]:
     """How often each record is in bronze."""
     catalog = Catalog(spark, str(root))
     rows = catalog.records(effective(catalog.complete())).select("topic", "partition", "offset")
-    return Counter(tuple(row) for row in rows.collect())
+    return Counter((row.topic, row.partition, row.offset) for row in rows.collect())
 
 
 def in_topics(field: Field, *more: str) -> Counter[Place]:
