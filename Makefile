@@ -3,7 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
-SUBJECTS := throughput latency recovery failover barrier checkback spark
+SUBJECTS := throughput latency recovery failover barrier checkback consumers spark
 STAMP := .venv/.set-up
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
@@ -33,9 +33,9 @@ integration: setup jars
 e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
 
-# One world as a table (SEED=n), or as many as there is time for (MINUTES=n).
+# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers.
 simulate: setup
-	$(BIN)/python -m tests.simulation.explore $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
+	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 
 # Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it for 70 s.
 # E2E_SEED=n replays the plan of a run.

@@ -97,10 +97,17 @@ def drop_namespace(servers: str, namespace: str) -> None:
 class Child:
     """A child process whose last line of output is JSON, and the CPU that it used."""
 
-    def __init__(self, name: str, arguments: Sequence[str], **environment: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        program: str = sys.executable,
+        **environment: str,
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [program, *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,
@@ -119,6 +126,11 @@ class Child:
         if self._process.stdout is None:
             raise RuntimeError("no output")
         return self._process.stdout.readline().strip()
+
+    def said(self) -> dict[str, Any]:
+        """Its next line, as JSON."""
+        parsed: dict[str, Any] = json.loads(self.line())
+        return parsed
 
     def say(self, line: str) -> None:
         """A line to its input."""

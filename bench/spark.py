@@ -145,7 +145,9 @@ def _headers(*pairs: tuple[str, Column]) -> Column:
     )
 
 
-def make_bronze(spark: SparkSession, root: Path, *, first: int, count: int, batch: int) -> None:
+def make_bronze(  # one frame per topic, side by side
+    spark: SparkSession, root: Path, *, first: int, count: int, batch: int
+) -> None:
     """One batch of each reader with `count` committed and forwarded transactions."""
     digest = F.md5(F.col("id").cast("string"))
     parts = [

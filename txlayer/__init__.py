@@ -10,6 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlayer.consumer.aio import AsyncOrderedConsumer
+    from txlayer.consumer.context import Context
+    from txlayer.consumer.handlers import Interceptor
+    from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
+    from txlayer.consumer.received import ReceivedMessage
+    from txlayer.consumer.stats import ConsumerStats, TopicStats
+    from txlayer.core.attempts import RetryPolicy
+    from txlayer.core.handling import Ack, AfterExhausted, Reject, Retry
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import (
         COMMIT,
@@ -35,18 +43,31 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    "Ack": "txlayer.core.handling",
+    "AfterExhausted": "txlayer.core.handling",
+    "AsyncOrderedConsumer": "txlayer.consumer.aio",
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "COMMIT": "txlayer.core.messages",
     "CheckRequest": "txlayer.producer.check_handler",
+    "ConcurrentConsumer": "txlayer.consumer.ordered",
+    "ConsumerStats": "txlayer.consumer.stats",
+    "Context": "txlayer.consumer.context",
+    "Interceptor": "txlayer.consumer.handlers",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
+    "OrderedConsumer": "txlayer.consumer.ordered",
     "PreparedMessage": "txlayer.producer.rocketmq",
     "ROLLBACK": "txlayer.core.messages",
+    "ReceivedMessage": "txlayer.consumer.received",
     "RefusedResolution": "txlayer.producer.questions",
+    "Reject": "txlayer.core.handling",
     "Resolution": "txlayer.core.messages",
     "ResponderStats": "txlayer.producer.questions",
+    "Retry": "txlayer.core.handling",
+    "RetryPolicy": "txlayer.core.attempts",
     "SubmittedTransaction": "txlayer.producer.submitted",
+    "TopicStats": "txlayer.consumer.stats",
     "Transaction": "txlayer.producer.sync",
     "TransactionHistory": "txlayer.core.history",
     "TransactionListener": "txlayer.producer.rocketmq",
@@ -61,16 +82,29 @@ __all__ = [
     "COMMIT",
     "ROLLBACK",
     "UNKNOWN",
+    "Ack",
+    "AfterExhausted",
+    "AsyncOrderedConsumer",
     "AsyncTransaction",
     "AsyncTransactionalProducer",
     "CheckRequest",
+    "ConcurrentConsumer",
+    "ConsumerStats",
+    "Context",
+    "Interceptor",
     "Message",
     "OrderMode",
+    "OrderedConsumer",
     "PreparedMessage",
+    "ReceivedMessage",
     "RefusedResolution",
+    "Reject",
     "Resolution",
     "ResponderStats",
+    "Retry",
+    "RetryPolicy",
     "SubmittedTransaction",
+    "TopicStats",
     "Transaction",
     "TransactionHistory",
     "TransactionListener",

@@ -1,4 +1,4 @@
-"""A bad day: SIGKILL for coordinators and for the shop in the middle of the work, at moments that nobody chose."""
+"""A bad day: SIGKILL for coordinators, the shop and the loyalty service in the middle of the work, at moments that nobody chose."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from child import Child
 from coordinators import COORDINATOR_COUNT, Coordinators
+from rewarding import RewardingService
 from selling import SellingShop
 
 KILL_MOMENTS = ((0.15, 0.40), (0.55, 0.80))
 """Between which parts of all purchases a coordinator is killed."""
 DEATHS = ((0.05, 0.25), (0.35, 0.55), (0.65, 0.85))
 """The same for the shop: it dies between a local commit and its resolution."""
+LOYALTY_DEATH = (0.40, 0.60)
+"""And for the loyalty service: between a local commit and its stored offset."""
 RESTART_AFTER_S = 1.0
 """A supervisor's pause."""
 ACCEPTED_PART = 0.9
@@ -37,6 +41,7 @@ class BadDay:
         self,
         coordinators: Coordinators,
         shop: SellingShop,
+        loyalty: RewardingService,
         *,
         purchase_count: int,
         seed: int,
@@ -45,6 +50,7 @@ class BadDay:
         dice = random.Random(seed)
         self._coordinators = coordinators
         self._shop = shop
+        self._loyalty = loyalty
         self._tell = tell
         # Each of them once: the second one to die is the one that had taken over from the first.
         victims = dice.sample(range(COORDINATOR_COUNT), len(KILL_MOMENTS))
@@ -52,8 +58,15 @@ class BadDay:
         self._to_kill = list(zip(moments, victims, strict=True))
         self._to_restart: list[tuple[float, int]] = []
         self._deaths = [round(purchase_count * dice.uniform(*between)) for between in DEATHS]
-        self._reopen_at: float | None = None
+        self._loyalty_death = max(
+            1, round(purchase_count * dice.uniform(*LOYALTY_DEATH) * ACCEPTED_PART)
+        )
+        self._to_reopen: dict[Child, float] = {}
         self.kills: list[Kill] = []
+
+    def open_loyalty(self) -> None:
+        """Start the loyalty service, and say when it will die."""
+        self._loyalty.open(dies_after=self._loyalty_death)
 
     def open_shop(self) -> None:
         """Open the shop, and say when it will die next."""
@@ -76,15 +89,16 @@ class BadDay:
             pid = self._coordinators.kill(number)
             self._note(f"coordinator {number + 1}", pid, visible_count)
             self._to_restart.append((time.monotonic() + RESTART_AFTER_S, number))
-        if self._reopen_at is None and self._shop.has_died():
-            self._note("the shop", self._shop.pid, visible_count)
-            self._reopen_at = time.monotonic() + RESTART_AFTER_S
+        for child in (self._shop, self._loyalty):
+            if child not in self._to_reopen and child.has_died():
+                self._note(child.name, child.pid, visible_count)
+                self._to_reopen[child] = time.monotonic() + RESTART_AFTER_S
         while self._to_restart and self._to_restart[0][0] <= time.monotonic():
             self._restart()
-        if self._reopen_at is not None and self._reopen_at <= time.monotonic():
-            self._reopen_at = None
-            self.open_shop()
-            self._tell(f"opened the shop again (pid {self._shop.pid})")
+        for child, reopen_at in list(self._to_reopen.items()):
+            if reopen_at <= time.monotonic():
+                del self._to_reopen[child]
+                self._reopen(child)
 
     def _note(self, who: str, pid: int, visible_count: int) -> None:
         sold_count = self._shop.sold_count
@@ -95,3 +109,10 @@ class BadDay:
         _, number = self._to_restart.pop(0)
         pid = self._coordinators.restart(number)
         self._tell(f"started coordinator {number + 1} again (pid {pid})")
+
+    def _reopen(self, child: Child) -> None:
+        if child is self._shop:
+            self.open_shop()
+        else:
+            child.open(dies_after=None)
+        self._tell(f"started {child.name} again (pid {child.pid})")

@@ -108,9 +108,9 @@ def stored_purchases(database_file: Path) -> list[Purchase]:
 def compare_database(stored: list[Purchase], *, accepted: list[Purchase]) -> Iterable[Finding]:
     """The database holds the accepted purchases and no others, in the order of each customer."""
     is_, must = set(stored), set(accepted)
-    yield from _finding("database", "missing", [p.number for p in must - is_])
-    yield from _finding("database", "not to be there", [p.number for p in is_ - must])
-    yield from _finding("database", "customers out of order", _disorder(stored, accepted))
+    yield from finding("database", "missing", [p.number for p in must - is_])
+    yield from finding("database", "not to be there", [p.number for p in is_ - must])
+    yield from finding("database", "customers out of order", _disorder(stored, accepted))
 
 
 def compare_topic(
@@ -125,21 +125,21 @@ def compare_topic(
     must = {purchase.number: purchase for purchase in stored}
     seen = Counter(record.number for record in records)
     known = [(r, must[r.number]) for r in records if r.number is not None and r.number in must]
-    yield from _finding(topic, "missing", must.keys() - seen.keys())
-    yield from _finding(topic, "more than once", [n for n in must if seen[n] > 1])
-    yield from _finding(topic, "refused and yet visible", refused & seen.keys())
+    yield from finding(topic, "missing", must.keys() - seen.keys())
+    yield from finding(topic, "more than once", [n for n in must if seen[n] > 1])
+    yield from finding(topic, "refused and yet visible", refused & seen.keys())
     sold = must.keys() | refused
     unknown = [r.value.decode(errors="replace") for r in records if r.number not in sold]
-    yield from _finding(topic, "of no purchase", unknown)
+    yield from finding(topic, "of no purchase", unknown)
     changed = [p.number for r, p in known if r.value != value_of(p) or r.key != p.customer]
-    yield from _finding(topic, "with other content", changed)
+    yield from finding(topic, "with other content", changed)
     partitions = Counter(customer for customer, _ in {(r.key, r.partition) for r in records})
-    yield from _finding(
+    yield from finding(
         topic, "customers in two partitions", [c for c, n in partitions.items() if n > 1]
     )
     # What is read twice is told above; its first place counts here.
     arrived = list({purchase.number: purchase for _, purchase in reversed(known)}.values())[::-1]
-    yield from _finding(topic, "customers out of order", _disorder(arrived, stored))
+    yield from finding(topic, "customers out of order", _disorder(arrived, stored))
 
 
 def _disorder(found: Iterable[Purchase], wanted: Iterable[Purchase]) -> list[str]:
@@ -156,7 +156,8 @@ def _disorder(found: Iterable[Purchase], wanted: Iterable[Purchase]) -> list[str
     return [customer for customer in must if is_[customer] != must[customer]]
 
 
-def _finding(where: str, what: str, those: Iterable[object]) -> Iterable[Finding]:
+def finding(where: str, what: str, those: Iterable[object]) -> Iterable[Finding]:
+    """A finding when there are any, with some examples."""
     texts = sorted(str(one) for one in those)
     if texts:
         yield Finding(where, what, len(texts), tuple(texts[:EXAMPLES_MAX]))

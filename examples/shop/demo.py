@@ -1,9 +1,12 @@
-"""A shop on 69,659 real purchases: database and Kafka stay equal while coordinators and the shop itself are killed.
+"""A shop on 69,659 real purchases: database and Kafka stay equal while coordinators, shop and loyalty service are killed.
 
-Starts a real Kafka, two coordinators and the shop, sells every purchase of the public CDNOW data set (each one a row in
-SQLite and two messages, or nothing), kills each coordinator once and the shop three times with SIGKILL on the way, the
-shop between a local commit and its resolution, and compares the database with both topics at the end. Exit code 0:
-equal; 1: something differs; 2: it could not run. Begin reading in shop.py.
+Starts a real Kafka, two coordinators, the shop and its loyalty service, and sells every purchase of the public CDNOW data
+set (each one a row in SQLite and two messages, or nothing). The loyalty service handles the orders in another database;
+now and then it fails, and one customer's account is broken: those orders become dead letters, and are replayed when it is
+mended. Each coordinator is killed once with SIGKILL on the way, the shop three times, between a local commit and its
+resolution, and the loyalty service once, between a local commit and its stored offset. At the end the shop's database is
+compared with both topics and with the points. Exit code 0: equal; 1: something differs; 2: it could not run. Begin
+reading in shop.py, then points.py.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bad_day import BadDay
+from child import ShopTroubleError
 from compare import compare, stored_purchases
+from compare_points import compare_points
 from confluent_kafka import KafkaException
 from coordinators import Coordinators, CoordinatorTroubleError, apply_topics
+from points import POINTS_FILE
 from reading import Watcher, create_topics, read_checks
-from selling import SellingShop, ShopTroubleError
+from rewarding import RewardingService, apply_group_topics, most_faithful
+from selling import SellingShop
 from shop import DATABASE_FILE, LOYALTY, ORDERS, Purchase, read_purchases
-from show import Percentiles, Report, Show
+from show import Percentiles, Report, Rewards, Show
 
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.errors import TxLayerError
@@ -106,7 +113,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return wishes
 
 
-def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Report:
+def run(  # the whole day from morning to evening, in one piece
+    purchases: list[Purchase], *, folder: Path, seed: int, show: Show
+) -> Report:
     """The whole demo; everything that it starts has ended when it returns or raises."""
     database_file = folder / DATABASE_FILE
     # Not performance=True: within a minute the second compiler takes more time than it saves.
@@ -115,18 +124,26 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
         show.tell(f"Kafka is ready at {servers}")
         apply_topics(servers)
         create_topics(servers, [ORDERS, LOYALTY])
+        apply_group_topics(servers)
         with (
             Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators,
             SellingShop(
                 bootstrap_servers=servers, database_file=database_file, log_folder=folder,
                 purchase_count=len(purchases),
             ) as shop,
+            RewardingService(
+                bootstrap_servers=servers, folder=folder, broken=most_faithful(purchases)
+            ) as loyalty,
         ):  # fmt: skip
-            coordinators.wait_until_ready()
-            show.tell("two coordinators are ready; the shop opens, 200 customers at a time")
             bad_day = BadDay(
-                coordinators, shop, purchase_count=len(purchases), seed=seed, tell=show.tell
-            )
+                coordinators, shop, loyalty, purchase_count=len(purchases), seed=seed,
+                tell=show.tell,
+            )  # fmt: skip
+            opened = time.monotonic()
+            bad_day.open_shop()
+            show.tell("the shop opens, 200 customers at a time")
+            coordinators.wait_until_ready()  # until then its messages wait
+            bad_day.open_loyalty()
             with Watcher(servers, ORDERS) as watcher, show.progress(len(purchases)) as on_progress:
 
                 def tick() -> None:
@@ -134,13 +151,12 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
                     on_progress(shop.accepted_count, shop.refused_count, seen)
                     bad_day.go_on(visible_count=seen)
 
-                opened = time.monotonic()
-                bad_day.open_shop()
                 while not shop.is_sold_out:
                     tick()
                     time.sleep(TICK_S)
                 closed = time.monotonic()
                 settling_s = settle(coordinators, watcher, tick=tick, database_file=database_file)
+                rewards = reward(loyalty, tick=tick, folder=folder, show=show)
             shop.close()
             coordinators.stop()
         # Nobody forwards any more: what the topics hold now is all that they will ever hold.
@@ -157,6 +173,35 @@ def run(purchases: list[Purchase], *, folder: Path, seed: int, show: Show) -> Re
         buying=Percentiles.of(shop.took_ms),
         forwarding=Percentiles.of(comparison.forward_ms),
         comparison=comparison,
+        rewards=rewards,
+    )
+
+
+def reward(
+    loyalty: RewardingService, *, tick: Callable[[], None], folder: Path, show: Show
+) -> Rewards:
+    """Let the loyalty service catch up, mend the broken account, replay its dead letters, and compare."""
+    began = time.monotonic()
+    stored = stored_purchases(folder / DATABASE_FILE)
+    broken_count = sum(purchase.customer == loyalty.broken for purchase in stored)
+    has_caught_up = loyalty.catch_up(len(stored) - broken_count, tick=tick)
+    dead_letter_count = loyalty.wait_for_dead_letters(broken_count, tick=tick)
+    show.tell(
+        f"{dead_letter_count} dead letters of customer {loyalty.broken}: mended, now replayed"
+    )
+    replayed_count = loyalty.mend_and_replay()
+    took_s = time.monotonic() - began
+    loyalty.close()
+    return Rewards(
+        handled_count=loyalty.handled_count,
+        again_count=loyalty.again_count,
+        failed_count=loyalty.failed_count,
+        broken=loyalty.broken,
+        dead_letter_count=dead_letter_count,
+        replayed_count=replayed_count,
+        is_complete=has_caught_up and replayed_count == dead_letter_count == broken_count,
+        took_s=took_s,
+        comparison=compare_points(folder / DATABASE_FILE, folder / POINTS_FILE),
     )
 
 

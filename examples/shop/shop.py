@@ -30,6 +30,7 @@ from sqlalchemy import (
     literal,
     select,
 )
+from sqlalchemy.orm import Session
 
 from txlayer import AsyncTransactionalProducer
 from txlayer.adapters.sql import SqlBarrier
@@ -151,7 +152,8 @@ class Shop:
         opening: int = 1,
         on_stored: Callable[[], None] = lambda: None,
     ) -> None:
-        self._database = database
+        # A session says that it has committed. After a bare connection's commit the barrier is read, to be sure.
+        self._session = Session(database)
         self._producer = producer
         self._opening = opening
         self._on_stored = on_stored
@@ -170,11 +172,11 @@ class Shop:
             await tx.prepare()  # both messages are stored now, and nobody can read them yet
             try:
                 # Nothing waits in here: SQLite writes for one at a time, and answers sooner than a thread would.
-                with self._database.begin():
+                with self._session.begin():
                     await tx.join(
-                        self._database
+                        self._session
                     )  # the barrier's row: this local transaction decides
-                    store(self._database, purchase)
+                    store(self._session, purchase)
                 is_accepted = True
             except PurchaseRefusedError:
                 tx.rollback()
@@ -186,13 +188,13 @@ class Shop:
         return Receipt(is_accepted, (time.perf_counter() - started) * 1000)
 
 
-def store(database: Connection, purchase: Purchase) -> None:
+def store(session: Session, purchase: Purchase) -> None:
     """Write a purchase into the database.
 
     Raises:
         PurchaseRefusedError: it breaks the rule. Nothing of it was written.
     """
-    stored = database.execute(_STORE, purchase._asdict() | {"month": purchase.month})
+    stored = session.connection().execute(_STORE, purchase._asdict() | {"month": purchase.month})
     if stored.rowcount == 0:
         raise PurchaseRefusedError
 
@@ -200,7 +202,7 @@ def store(database: Connection, purchase: Purchase) -> None:
 def open_database(file: Path) -> Engine:
     """The shop's SQLite database, with its table."""
     engine = create_engine(f"sqlite:///{file}")
-    event.listen(engine, "connect", _set_up_connection)
+    event.listen(engine, "connect", set_up_connection)
     SCHEMA.create_all(engine)
     return engine
 
@@ -218,9 +220,11 @@ def read_purchases(count_max: int | None = None) -> list[Purchase]:
     return sorted(purchases, key=lambda purchase: purchase.day)
 
 
-def _set_up_connection(connection: object, _record: object) -> None:
-    # Readers do not stop the writer, and a commit does not wait for the disk: it survives the death of the process,
-    # which is what this demo is about, but perhaps not a power cut.
+def set_up_connection(connection: object, _record: object) -> None:
+    """For SQLAlchemy's event: readers do not stop the writer, and a commit does not wait for the disk.
+
+    It survives the death of the process, which is what this demo is about, but perhaps not a power cut.
+    """
     cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")

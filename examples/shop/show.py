@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from bad_day import Kill
-from compare import Comparison
+from compare import Comparison, Finding
+from compare_points import PointsComparison
 from reading import Checks
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,6 +39,26 @@ class Percentiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rewards:
+    """What the loyalty service did."""
+
+    handled_count: int
+    again_count: int
+    """Orders that came again, and were in the inbox."""
+    failed_count: int
+    """Attempts that failed."""
+    broken: str
+    """The customer whose orders never succeeded before the account was mended."""
+    dead_letter_count: int
+    replayed_count: int
+    is_complete: bool
+    """False: it did not catch up within the time allowed."""
+    took_s: float
+    """From when everything was carried out to the end of the replay."""
+    comparison: PointsComparison
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """The result of a run."""
 
@@ -52,11 +73,17 @@ class Report:
     buying: Percentiles
     forwarding: Percentiles
     comparison: Comparison
+    rewards: Rewards
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that differs."""
+        return [*self.comparison.findings, *self.rewards.comparison.findings]
 
     @property
     def is_good(self) -> bool:
         """True when nothing differs and nothing was left over."""
-        return self.comparison.is_equal and self.settling_s is not None
+        return not self.findings and self.settling_s is not None and self.rewards.is_complete
 
 
 class Show:
@@ -126,13 +153,15 @@ def _as_table(report: Report) -> Table:
         ("all decisions carried out", _settling(report.settling_s)),
     ):  # fmt: skip
         table.add_row(*row)
+    for row in _rewards(report.rewards):
+        table.add_row(*row)
     for kill in report.kills:
         table.add_row(
             "killed",
             f"{kill.who} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases",
         )
     table.add_section()
-    for finding in found.findings:
+    for finding in report.findings:
         table.add_row(
             f"[red]{finding.where}[/]",
             f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}",
@@ -140,6 +169,16 @@ def _as_table(report: Report) -> Table:
     table.add_row("verdict", _verdict(report))
     table.caption = f"{report.whole_s:.0f} s in all; the same moments again: --seed {report.seed}"
     return table
+
+
+def _rewards(found: Rewards) -> Sequence[tuple[str, str]]:
+    points = found.comparison
+    late = "" if found.is_complete else " [red]and it did not catch up[/]"
+    return (
+        ("loyalty service", f"{points.point_count:,} points for {points.entry_count:,} orders of {points.customer_count:,} customers{late}"),
+        ("handled", f"{found.handled_count:,}; {found.again_count:,} came again and were in the inbox; {found.failed_count:,} failed attempts"),
+        ("dead letters", f"{found.dead_letter_count:,}, of customer {found.broken}; mended, and {found.replayed_count:,} replayed; {found.took_s:.1f} s"),
+    )  # fmt: skip
 
 
 def _settling(took_s: float | None) -> str:
@@ -155,4 +194,4 @@ def _latency(found: Percentiles) -> str:
 def _verdict(report: Report) -> str:
     if not report.is_good:
         return "[bold red]DIFFERENT[/]"
-    return "[bold green]EQUAL[/]: each accepted purchase once in each topic, customers in order, nothing else"
+    return "[bold green]EQUAL[/]: each accepted purchase once in each topic and in the points, customers in order, nothing else"

@@ -21,7 +21,7 @@ STAGE_NAMES = {
     "forward_ms": "decided → visible",
     "total_ms": "stored → visible",
 }
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text: small, sharp, and found by a search
     "svg.hashsalt": "txlayer",  # the same numbers give the same bytes
     "font.family": "sans-serif",
@@ -134,9 +134,9 @@ def _marker(times: Sequence[Any]) -> str:
 
 
 def _time_axis(axes: Axes) -> None:
-    locator = AutoDateLocator(minticks=2, maxticks=5)
+    locator = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]  # matplotlib's own
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
 
 
 def _finish(figure: Figure, axes: Axes, *, over_time: bool = False) -> str:

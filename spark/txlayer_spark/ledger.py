@@ -42,7 +42,7 @@ class _Part(NamedTuple):
     of: Column
 
 
-def _core() -> Mapping[str, _Part]:
+def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     def when(kind: Kind, column: Column | str, *more: Column) -> Column:
         chosen = F.col("kind") == int(kind)
         for condition in more:
@@ -239,7 +239,7 @@ def is_prepare_order() -> Column:
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(1) == 1
 
 
-def to_ledger(judged: DataFrame, names: Names) -> DataFrame:
+def to_ledger(judged: DataFrame, names: Names) -> DataFrame:  # one select is the row's contract
     """Cores with `verdict` → rows for people: names instead of numbers, times, lengths between them."""
     position = decision()
     source = F.get(

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig, ResponderConfig
+from txlayer.config import (
+    ClientConfig,
+    ConsumerConfig,
+    CoordinatorConfig,
+    ProducerConfig,
+    ResponderConfig,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "limits.md"
 
@@ -36,7 +42,7 @@ def shown(value: object) -> str:
                 size = {"d": 86400, "min": 60, "s": 1}[unit]
                 return f"{value.total_seconds() / size:g} {unit}"
         return f"{value / timedelta(milliseconds=1):g} ms"
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return f"`{value}`"
     assert not value, value
     return "none"
@@ -86,6 +92,7 @@ def table(heading: str) -> list[list[str]]:
         ("Producer", ProducerConfig),
         ("Responder", ResponderConfig),
         ("Coordinator", CoordinatorConfig),
+        ("Consumer", ConsumerConfig),
     ],
 )
 def test_every_setting_stands_there_with_its_default_and_its_reason(

@@ -20,6 +20,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 AWAY_S = float(os.environ.get("E2E_BROKER_AWAY_S", "15"))
 KILL_COUNT = 2
+RUN_COUNT_MAX = 4
+"""One run in ten or so meets the broker's own fault."""
+LEFT_OUT = "Couldn't find leader endpoint"
+"""What the broker says when it takes a partition without a leader for a deleted one (docs/explanation/kafka.md)."""
+
+
+class MarkerLeftOutError(Exception):
+    """Kafka itself forgot to end a Kafka transaction: from here on its partitions stand still, and nothing is shown."""
 
 
 @pytest.mark.promise("P1")
@@ -27,30 +35,49 @@ KILL_COUNT = 2
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
     local_config: LocalConfig, start_coordinator: Start, tmp_path: Path
 ) -> None:
-    with LocalBroker(config=local_config, data=tmp_path / "broker") as broker:
+    """A run in which the broker's own log says that it left a marker out is made again (KAFKA-20734, one broker alone)."""
+    for run in range(RUN_COUNT_MAX):
+        folder = tmp_path / f"run-{run}"
+        try:
+            live_through(local_config, start_coordinator, folder)
+        except MarkerLeftOutError as exc:
+            say("made again:", exc)
+        else:
+            return
+    pytest.fail(f"Kafka left a marker out in each of {RUN_COUNT_MAX} runs")
+
+
+def live_through(local_config: LocalConfig, start_coordinator: Start, folder: Path) -> None:
+    """Kill the broker and restart it under load, let it be away for a while, and judge."""
+    with LocalBroker(config=local_config, data=folder) as broker:
         arena = make_arena(broker.bootstrap_servers)
         load = arena.load(rate=200, seed=SEED)
         load.start()
         coordinator = start_coordinator(arena, "--doubt-after", "1s")
         pids = {broker.pids[1]}
-        with Witness(arena.servers, arena.targets) as witness:
-            for _ in range(KILL_COUNT):
-                wait_for_progress(witness, coordinator)
-                broker.kill(1)
+        try:
+            with Witness(arena.servers, arena.targets) as witness:
+                for _ in range(KILL_COUNT):
+                    wait_for_progress(witness, coordinator, broker)
+                    broker.kill(1)
+                    broker.start(1)
+                    pids.add(broker.pids[1])
+                wait_for_progress(witness, coordinator, broker)
+
+                broker.stop(1)
+                sent_before = len(load.sent)
+                Event().wait(AWAY_S)
+                sent_after = len(load.sent)
                 broker.start(1)
                 pids.add(broker.pids[1])
-            wait_for_progress(witness, coordinator)
-
-            broker.stop(1)
-            sent_before = len(load.sent)
-            Event().wait(AWAY_S)
-            sent_after = len(load.sent)
-            broker.start(1)
-            pids.add(broker.pids[1])
-            wait_for_progress(witness, coordinator)
+                wait_for_progress(witness, coordinator, broker)
+                load.stop()
+                rest(arena, coordinator, broker)
+                verdict = arena.verdict(load)
+        except MarkerLeftOutError:
             load.stop()
-            rest(arena, coordinator)
-            verdict = arena.verdict(load)
+            coordinator.kill()
+            raise
 
         say(verdict.counts, witness.count, len(coordinator.events("coordinator.rebuild")))
         assert [] == verdict.findings[:20]
@@ -63,7 +90,9 @@ def test_a_broker_that_dies_and_comes_back_costs_nothing(
         assert 0 == coordinator.wait()
 
 
-def wait_for_progress(witness: Witness, coordinator: CoordinatorProcess) -> None:
+def wait_for_progress(
+    witness: Witness, coordinator: CoordinatorProcess, broker: LocalBroker
+) -> None:
     """New messages become visible."""
     seen = witness.count
 
@@ -74,10 +103,23 @@ def wait_for_progress(witness: Witness, coordinator: CoordinatorProcess) -> None
     try:
         wait_until(is_moving, within=60, what="progress")
     except AssertionError as exc:
+        raise_if_marker_left_out(broker)
         raise AssertionError(f"{exc}: {coordinator.stacks()}") from exc
 
 
-def rest(arena: Arena, coordinator: CoordinatorProcess) -> None:
+def rest(arena: Arena, coordinator: CoordinatorProcess, broker: LocalBroker) -> None:
     """Everything that can be applied was applied."""
-    arena.wait_until_applied(within=60)
+    try:
+        arena.wait_until_applied(within=60)
+    except AssertionError:
+        raise_if_marker_left_out(broker)
+        raise
     assert coordinator.is_running
+
+
+def raise_if_marker_left_out(broker: LocalBroker) -> None:
+    """By the broker's own words: that nothing moves is no proof."""
+    log = (broker.folder / "node-1" / "broker.log").read_text(encoding="utf-8", errors="replace")
+    said = [line for line in log.splitlines() if LEFT_OUT in line]
+    if said:
+        raise MarkerLeftOutError(said[-1][:300])

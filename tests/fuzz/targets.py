@@ -14,6 +14,13 @@ from typing import Any
 
 import typer
 
+from tests.fuzz.dead_letters import (
+    check_dead_letter,
+    check_letter,
+    check_replay,
+    check_replay_mark,
+    check_time,
+)
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.coordinator import parse_position
@@ -326,9 +333,14 @@ TARGETS: tuple[Target, ...] = (
     Target("why", check_why, 3),
     Target("doubt-content", check_content, 5),
     Target("stored", check_stored),
+    Target("dead-letter", check_dead_letter),
+    Target("replay", check_replay),
+    Target("replay-mark", check_replay_mark, 5),
     Target("duration", check_duration),
     Target("place", check_place, 5),
     Target("position", check_position, 5),
+    Target("letter", check_letter, 5),
+    Target("time", check_time, 5),
     Target("settings", check_settings, 5),
     Target("bootstrap", check_bootstrap, 5),
     Target("environment", check_environment, 3),

@@ -9,12 +9,17 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.simulation.plan import make_plan
-from tests.simulation.play import play
+from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
+from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.shrink import shrink_consumers
+from tests.simulation.consumers.trace import play_consumers_for_people
+from tests.simulation.plan import Plan, make_plan
+from tests.simulation.play import Played, play
 from tests.simulation.shrink import shrink
 from tests.simulation.trace import play_for_people
 
@@ -43,12 +48,28 @@ class Explored:
         self.counts += other.counts
 
 
-def explore(seeds: Sequence[int]) -> Explored:
-    """Play these worlds."""
+def play_coordinators(seed: int) -> Played[Plan]:
+    """A world of coordinators and producers."""
+    return play(make_plan(seed))
+
+
+def play_consumer_world(seed: int) -> Played[ConsumerPlan]:
+    """A world of consumers."""
+    return play_consumers(make_consumer_plan(seed))
+
+
+WORLDS: dict[str, Callable[[int], Played[Any]]] = {
+    "coordinators": play_coordinators,
+    "consumers": play_consumer_world,
+}
+
+
+def explore(world: str, seeds: Sequence[int]) -> Explored:
+    """Play these worlds of one kind."""
     explored = Explored()
     started = time.process_time()
     for seed in seeds:
-        played = play(make_plan(seed))
+        played = WORLDS[world](seed)
         explored.world_count += 1
         explored.step_count += played.step_count
         explored.happened += played.happened
@@ -60,7 +81,7 @@ def explore(seeds: Sequence[int]) -> Explored:
     return explored
 
 
-def explore_for(*, minutes: float, process_count: int, first_seed: int) -> Explored:
+def explore_for(world: str, *, minutes: float, process_count: int, first_seed: int) -> Explored:
     """Play worlds until the time is over."""
     ends_at = time.monotonic() + minutes * 60
     total = Explored()
@@ -69,12 +90,12 @@ def explore_for(*, minutes: float, process_count: int, first_seed: int) -> Explo
         running: set[Future[Explored]] = set()
         while time.monotonic() < ends_at:
             while len(running) < 2 * process_count:
-                running.add(pool.submit(explore, next(seeds)))
+                running.add(pool.submit(explore, world, next(seeds)))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 total.add(future.result())
                 for seed in future.result().red_seeds:
-                    say(f"red: make simulate SEED={seed}")
+                    say(f"red: make simulate WORLD={world} SEED={seed}")
         for future in running:
             if not future.cancel():
                 total.add(future.result())
@@ -87,24 +108,39 @@ def _runs(first: int) -> Iterator[list[int]]:
         first += WORLDS_AT_ONCE
 
 
-def show(seed: int, *, is_shrunk: bool) -> int:
+def show(world: str, seed: int, *, is_shrunk: bool) -> int:
     """Replay one world as a table; 1 when something is wrong in it."""
-    plan = make_plan(seed)
-    played, table = play_for_people(plan)
-    if played.findings and is_shrunk:
-        smaller = shrink(plan)
-        _, table = play_for_people(smaller)
-        table.insert(
-            0, f"shrunk from seed {seed}: {len(smaller.faults)} of {len(plan.faults)} faults"
-        )
+    played, table, smaller = _as_table(world, seed, is_shrunk=is_shrunk)
+    if smaller is not None:
+        faults = f"{len(smaller.faults)} of {len(played.plan.faults)} faults"
+        table.insert(0, f"shrunk from seed {seed}: {faults}")
     for line in table:
         say(line)
     return 1 if played.findings else 0
 
 
+def _as_table(
+    world: str, seed: int, *, is_shrunk: bool
+) -> tuple[Played[Any], list[str], Plan | ConsumerPlan | None]:
+    if world == "consumers":
+        consumer_plan = make_consumer_plan(seed)
+        consumed, table = play_consumers_for_people(consumer_plan)
+        if not (consumed.findings and is_shrunk):
+            return consumed, table, None
+        fewer = shrink_consumers(consumer_plan)
+        return consumed, play_consumers_for_people(fewer)[1], fewer
+    plan = make_plan(seed)
+    played, table = play_for_people(plan)
+    if not (played.findings and is_shrunk):
+        return played, table, None
+    smaller = shrink(plan)
+    return played, play_for_people(smaller)[1], smaller
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    parser.add_argument("--world", choices=WORLDS, default="coordinators", help="which kind")
     parser.add_argument("--seed", type=int, help="replay this world")
     parser.add_argument("--whole", action="store_true", help="do not shrink a world with findings")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to explore")
@@ -112,11 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        return show(given.seed, is_shrunk=not given.whole)
+        return show(given.world, given.seed, is_shrunk=not given.whole)
     first = random.randrange(1 << 40) if given.first is None else given.first
-    say(f"exploring from seed {first} for {given.minutes:g} minutes")
+    say(f"exploring {given.world} from seed {first} for {given.minutes:g} minutes")
     started = time.monotonic()
-    total = explore_for(minutes=given.minutes, process_count=given.processes, first_seed=first)
+    total = explore_for(
+        given.world, minutes=given.minutes, process_count=given.processes, first_seed=first
+    )
     took_s = time.monotonic() - started
     say(
         f"{total.world_count} worlds, {total.step_count / max(total.world_count, 1):.0f} steps each"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from tests.simulation.people import seen, settle_the_rest, unanswered
 from tests.simulation.plan import LATE_TARGET, SMALL_TARGET, TARGETS, Plan
@@ -32,11 +33,14 @@ FENCES = frozenset(
 QUIET = logging.CRITICAL + 1
 
 
+P = TypeVar("P")
+
+
 @dataclass(slots=True)
-class Played:
+class Played(Generic[P]):
     """What came of one world."""
 
-    plan: Plan
+    plan: P
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
@@ -57,14 +61,14 @@ class Played:
 
 def play(
     plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], object] | None = None
-) -> Played:
+) -> Played[Plan]:
     """Let it all happen; `look` is shown everybody before it begins."""
     society = Society(plan, variant=variant)
     if look is not None:
         look(society)
     world = society.world
     played = Played(plan, trace=world.trace, happened=world.happened)
-    with _quietly(world):
+    with quietly(world):
         try:
             society.begin()
             world.run(until_s=plan.until_s)
@@ -92,7 +96,7 @@ def play(
     return played
 
 
-def _come_to_rest(society: Society, played: Played) -> None:
+def _come_to_rest(society: Society, played: Played[Plan]) -> None:
     world = society.world
     settled_at = world.now
     while True:
@@ -173,7 +177,7 @@ def history_of(society: Society) -> History:
 
 
 @contextmanager
-def _quietly(world: SimulatedWorld) -> Iterator[None]:
+def quietly(world: SimulatedWorld) -> Iterator[None]:
     """No log lines, and no collector that runs at moments of its own."""
     del world
     logger = logging.getLogger("txlayer")

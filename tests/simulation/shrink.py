@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tests.simulation.plan import Plan
 from tests.simulation.play import play
@@ -17,13 +17,40 @@ OTHER_SEEDS = 4
 
 def shrink(plan: Plan, *, variant: Variant = REAL, play_count_max: int = 600) -> Plan:
     """A smaller plan with a finding of the same kind, as small as so many tries find it; `plan` itself if none is."""
-    kinds = {finding.kind for finding in play(plan, variant=variant).findings}
+
+    def kinds_of(tried: Plan) -> set[Kind]:
+        return {finding.kind for finding in play(tried, variant=variant).findings}
+
+    return shrunk(plan, kinds_of=kinds_of, smaller=_smaller, play_count_max=play_count_max)
+
+
+class Seeded(Protocol):
+    """A plan of any kind of world."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything that is drawn while it runs."""
+        ...
+
+
+P = TypeVar("P", bound=Seeded)
+
+
+def shrunk(
+    plan: P,
+    *,
+    kinds_of: Callable[[P], set[Kind]],
+    smaller: Callable[[P], Iterator[P]],
+    play_count_max: int,
+) -> P:
+    """The same for plans of any kind of world: `kinds_of` plays one, `smaller` leaves something out of it."""
+    kinds = kinds_of(plan)
     left = play_count_max
     is_smaller = True
     while is_smaller and left > 0:
         is_smaller = False
-        for candidate in _smaller(plan):
-            found, tried = _still_wrong(candidate, kinds, variant)
+        for candidate in smaller(plan):
+            found, tried = _still_wrong(candidate, kinds, kinds_of)
             left -= tried
             if found is not None:
                 plan, is_smaller = found, True
@@ -33,10 +60,12 @@ def shrink(plan: Plan, *, variant: Variant = REAL, play_count_max: int = 600) ->
     return plan
 
 
-def _still_wrong(plan: Plan, kinds: set[Kind], variant: Variant) -> tuple[Plan | None, int]:
+def _still_wrong(
+    plan: P, kinds: set[Kind], kinds_of: Callable[[P], set[Kind]]
+) -> tuple[P | None, int]:
     for number in range(1 + OTHER_SEEDS):
-        tried = replace(plan, seed=plan.seed + number * 1_000_003)
-        if kinds & {finding.kind for finding in play(tried, variant=variant).findings}:
+        tried: P = replace(plan, seed=plan.seed + number * 1_000_003)  # type: ignore[type-var]  # plans are dataclasses
+        if kinds & kinds_of(tried):
             return tried, number + 1
     return None, 1 + OTHER_SEEDS
 

@@ -18,13 +18,11 @@ from tests.simulation.plan import (
     SMALL_TARGET,
     TARGETS,
     Answers,
-    Fault,
     GroupPlan,
-    Harm,
     Plan,
 )
 from tests.simulation.processes import Process
-from tests.simulation.world import SimulatedWorld
+from tests.simulation.stage import Stage
 from tests.support.history import Absence, Sample
 from tests.support.logs import Seen
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
@@ -105,28 +103,13 @@ def _checked_config(  # one argument per setting that differs
     )
 
 
-class Society:
+class Society(Stage):
     """Everybody of one world."""
 
     def __init__(self, plan: Plan, *, variant: Variant = REAL) -> None:
         self.plan = plan
         self.variant = variant
-        settings = plan.settings
-        at_request = tuple(fault for fault in plan.faults if fault.number)
-        self.world = SimulatedWorld(
-            plan.seed,
-            latency_s=settings.latency_s,
-            slow_share=settings.slow_share,
-            lateness=settings.lateness,
-            faults=at_request,
-        )
-        dice = self.world.random
-        delay_ms = settings.marker_delay_s * 1000
-        self.kafka = MemoryKafka(
-            self.world,
-            marker_delay_ms=(lambda: dice.random() * delay_ms) if delay_ms else lambda: 0.0,
-        )
-        self.world.attach(self.kafka)
+        super().__init__(plan.seed, plan.settings, plan.faults)
         self.config = self._config()
         self.databases: dict[str, Resolution] = {}
         self.owners: dict[str, Process] = {}
@@ -137,11 +120,8 @@ class Society:
         self.acknowledged: list[tuple[str, int, int]] = []
         self.witnessed: list[Seen] = []
         self.samples: list[Sample] = []
-        self.is_healing = False
         self.busy_producers: set[str] = set()
         self.coordinators: list[Coordinator] = []
-        self._incarnations: dict[str, int] = {}
-        self._alive: dict[str, Process] = {}
         self._create_topics()
         self.check_partitions = len(self.kafka.cluster.topic(TOPICS.check).partitions)
         names = [group.name for group in plan.check_back.groups] if plan.check_back else []
@@ -197,22 +177,13 @@ class Society:
         Onlooker(self).start()
         for garbage in plan.garbage:
             world.after(garbage.at_s, partial(write_garbage, self, garbage))
-        for fault in plan.faults:
-            if not fault.number:
-                world.after(fault.at_s, partial(self._happen, fault))
+        self.plan_faults(plan.faults)
         world.after(plan.settings.late_target_s, self._create_late_target)
         world.after(plan.settings.small_target_s, self._shrink_target)
 
     def heal(self) -> None:
         """No more faults, everybody alive."""
-        self.is_healing = True
-        self.world.note("", "heals", "")
-        self.kafka.start()
-        for topic in TARGETS:
-            self.kafka.deny(topic, is_denied=False)
-            self.kafka.lead(topic, is_led=True)
-        self.world.heal_network()
-        self.world.acted("Produce")
+        self.heal_cluster(TARGETS)
 
     # --- check-back ---------------------------------------------------------------------------------------------------
 
@@ -273,20 +244,6 @@ class Society:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def new_process(self, slot: str) -> Process:
-        """The next incarnation of a slot."""
-        self._incarnations[slot] = number = self._incarnations.get(slot, 0) + 1
-        settings = self.plan.settings
-        index = sum(map(ord, slot)) % len(settings.skews)
-        process = Process(
-            slot,
-            f"{slot}.{number}",
-            rate=settings.skews[index],
-            wall_skew_s=settings.wall_skews[index],
-        )
-        self._alive[slot] = process
-        return process
-
     def start_coordinator(self, number: int, *, after_s: float = 0.0) -> None:
         """One more coordinator; whenever it ends it is started again."""
         process = self.new_process(f"c{number}")
@@ -324,47 +281,7 @@ class Society:
             process.on_death = None
             self.start_coordinator(number, after_s=0.05 if self.is_healing else 0.5)
 
-    # --- faults -------------------------------------------------------------------------------------------------------
-
-    def _happen(self, fault: Fault) -> None:
-        if self.is_healing:
-            return
-        world, kafka, harm = self.world, self.kafka, fault.harm
-        process = self._alive.get(fault.slot)
-        world.happened[harm.value] += 1
-        if harm is Harm.DOWN:
-            kafka.stop()
-            world.note("brokers", "down", f"for {fault.seconds} s")
-            self._later(fault.seconds, kafka.start, "up")
-        elif harm is Harm.DENY:
-            kafka.deny(fault.slot)
-            world.note(fault.slot, "denied", f"for {fault.seconds} s")
-            self._later(fault.seconds, partial(kafka.deny, fault.slot, is_denied=False), "allowed")
-        elif harm is Harm.LEADERLESS:
-            kafka.lead(fault.slot, is_led=False)
-            world.note(fault.slot, "without leader", f"for {fault.seconds} s")
-            self._later(fault.seconds, partial(kafka.lead, fault.slot, is_led=True), "led")
-        elif harm is Harm.TWIN:
-            world.network.keep_twice(fault.slot)
-        elif process is None or process.is_dead:
-            return
-        elif harm is Harm.DIE:
-            world.kill(process, away_s=fault.seconds)
-        elif harm is Harm.FREEZE:
-            world.freeze(process, seconds=fault.seconds, is_beating=fault.is_beating)
-        elif harm is Harm.CUT:
-            world.cut(fault.slot, seconds=fault.seconds)
-        elif harm is Harm.LEAVE:
-            process.is_stopping = True
-        world.acted("Produce")
-
-    def _later(self, seconds: float, act: Callable[[], None], what: str) -> None:
-        def undo() -> None:
-            act()
-            self.world.note("", what, "")
-            self.world.acted("Produce")
-
-        self.world.after(seconds, undo)
+    # --- targets ------------------------------------------------------------------------------------------------------
 
     def _create_late_target(self) -> None:
         if not self._is_up(self._create_late_target):

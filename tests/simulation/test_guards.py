@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import GUARDS, SECOND_LINES, Guard, SecondLine
 from tests.simulation.plan import make_plan
 from tests.simulation.play import play
@@ -39,18 +40,29 @@ def test_behind_some_guards_another_one_stands(line: SecondLine) -> None:
 
 def test_every_kind_of_finding_has_been_seen_red() -> None:
     by_guards = {kind for guard in GUARDS for kind in guard.kinds}
+    by_guards |= {kind for guard in CONSUMER_GUARDS for kind in guard.kinds}
     planted = {kind for kind, _ in (PLANTED | PLANTED_CHECKS).values()}
 
     assert set(Kind) == by_guards | planted
 
 
 def test_the_documentation_lists_the_guards_as_they_are() -> None:
-    text = PAGE.read_text("utf-8")
+    rows = rows_of("")
 
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    assert [row_of(guard) for guard in GUARDS] == rows[: len(GUARDS)]
+    assert [second_row_of(line) for line in SECOND_LINES] == rows[len(GUARDS) :]
 
-    assert [row_of(guard) for guard in GUARDS] == rows[1 : 1 + len(GUARDS)]
-    assert [second_row_of(line) for line in SECOND_LINES] == rows[2 + len(GUARDS) :]
+
+def rows_of(part: str) -> list[str]:
+    """The rows of the tables below the heading `part` of the page, or of those above it when it is ""; without their heads."""
+    before, _, behind = PAGE.read_text("utf-8").partition("\n## Consumers\n")
+    lines = (behind if part else before).splitlines()
+    is_head = [line.startswith("| guard |") for line in lines]
+    return [
+        line
+        for line, head in zip(lines, is_head, strict=True)
+        if line.startswith("| ") and "---" not in line and not head
+    ]
 
 
 def row_of(guard: Guard) -> str:

@@ -74,14 +74,14 @@ def describe(topic: str, record: Any) -> str:
     return str((record.value() or b"").decode("ascii", "replace"))[:40]
 
 
-def play_for_people(plan: Plan, *, variant: Variant = REAL) -> tuple[Played, list[str]]:
+def play_for_people(plan: Plan, *, variant: Variant = REAL) -> tuple[Played[Plan], list[str]]:
     """The world again, and its table."""
     recorders: list[Recorder] = []
     played = play(plan, variant=variant, look=lambda society: recorders.append(Recorder(society)))
     return played, list(_table(played, recorders[0].records))
 
 
-def _table(played: Played, records: dict[int, list[str]]) -> Iterable[str]:
+def _table(played: Played[Plan], records: dict[int, list[str]]) -> Iterable[str]:
     yield f"seed {played.plan.seed}"
     for fault in played.plan.faults:
         yield f"  planned: {fault}"

@@ -9,6 +9,7 @@ from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.checks import Then
+from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import (
     ROLLBACK,
@@ -73,6 +74,8 @@ class HastyAskingLedger(Ledger):
     """Asks about whoever is there, as young as they are."""
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
+        for key in list(self.asleep.sleepers):
+            self.find(key)
         for txn in list(self.transactions.values()):
             is_first = txn.more is None or not txn.more.checked_count
             if txn.state is TxnState.OPEN and txn.group in present and is_first:
@@ -102,12 +105,12 @@ class ImpatientLedger(Ledger):
 class ForgetfulLedger(Ledger):
     """A successor knows nothing of the questions before it."""
 
-    def start_replay(self, positions: Any, kept: Iterable[Transaction], *, doubt_next: int) -> None:
-        found = list(kept)
-        for txn in found:
+    def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int) -> None:
+        kept.transactions, kept.sleepers = kept.everybody(), {}
+        for txn in kept.transactions.values():
             more = txn.extra()
             more.checked_count = more.answered_count = more.answered_number = 0
-        super().start_replay(positions, found, doubt_next=doubt_next)
+        super().start_replay(positions, kept, doubt_next=doubt_next)
 
 
 class NosyLedger(Ledger):
@@ -135,7 +138,7 @@ class FickleLedger(Ledger):
 
     def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
         if isinstance(op, OpMessage) and op.resolution is ROLLBACK:
-            txn = self.transactions.get(op.key)
+            txn = self.find(op.key)
             if txn is not None and txn.state in (TxnState.WAITING, TxnState.HELD):
                 op = op._replace(is_abandon=True)
         super()._apply(op, line, position)

@@ -237,7 +237,7 @@ class CredulousLedger(Ledger):
     """Believes a line whatever offset it names."""
 
     def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
-        txn = None if isinstance(op, Undecodable) else self.transactions.get(op.key)
+        txn = None if isinstance(op, Undecodable) else self.find(op.key)
         if txn is not None and isinstance(op, OpMessage):
             op = op._replace(last_offset=txn.last_offset)
         super()._apply(op, line, position)

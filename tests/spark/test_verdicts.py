@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -121,10 +122,11 @@ class Planted:
         self.note("seed", seed, "ok")
         never = replace(seed, key="never-stored/00000001", offsets=(seed.offsets[0] + 5000,))
         field.forward(self.note("orphan", never, "orphan"))
-        for name, change in {
+        changes: dict[str, dict[str, Any]] = {
             "value": {"value": b"another"}, "key": {"key": None}, "headers": {"headers": [("a", b"b")]},
             "topic": {"topic": field.stock},
-        }.items():  # fmt: skip
+        }  # fmt: skip
+        for name, change in changes.items():
             changed = self.note(f"corrupt {name}", field.prepare(), "corrupt")
             field.commit(changed)
             field.forward(field.moved(changed, **change))

@@ -52,6 +52,10 @@ class Kind(Enum):
     MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
     GIVEN_UP = "given-up"  #: parked or rolled back by a policy before its time
     UNTOLD = "untold"  #: a resolution was refused, its group not told
+    AGAIN = "again"  #: handled again although its end was stored (P9)
+    ATTEMPTS = "attempts"  #: an attempt that was forgotten, not stored before the next, or one too many (P9)
+    UNLEASED = "unleased"  #: handled without a lease, or under one that was or could be over (P10)
+    STALE_WRITE = "stale-write"  #: a table took a write under an older lease (P10)
 
 
 class Finding(NamedTuple):

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayMark
+from txlayer.core.handling import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+)
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
     CheckKind,
@@ -13,10 +21,12 @@ from txlayer.core.messages import (
     HalfOptions,
     OpMessage,
     OrderMode,
+    Origin,
     ParkReason,
     Resolution,
     Source,
 )
+from txlayer.core.replays import TEXT_LENGTH_MAX
 from txlayer.core.transitions import TxnState
 
 _ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")
@@ -130,3 +140,39 @@ CHECKS = st.builds(
     text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 )
 """Records of the check topic that name a transaction."""
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+REQUEST_ID = st.text(_NAME_LETTERS, min_size=1, max_size=64)
+
+DEAD_LETTERS = st.builds(
+    DeadLetter,
+    reason=st.sampled_from(DeadLetterReason),
+    origin=st.builds(Origin, TOPIC, NUMBER, WHOLE),
+    origin_ms=WHOLE,
+    attempt_count=WHOLE,
+    first_ms=WHOLE,
+    last_ms=WHOLE,
+    error_type=st.text(st.characters(codec="utf-8"), max_size=TYPE_LENGTH_MAX),
+    error_message=st.text(st.characters(codec="utf-8"), max_size=MESSAGE_LENGTH_MAX),
+    consumer_group=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
+)
+
+REPLAY_MARKS = st.builds(ReplayMark, REQUEST_ID, NUMBER, WHOLE)
+
+
+@st.composite
+def replays(draw: st.DrawFn) -> ReplayRecord:
+    """A request or a result with the fields that its kind has."""
+    kind = draw(st.sampled_from(ReplayKind))
+    is_result = kind is ReplayKind.RESULT
+    is_of_a_queue = kind in (ReplayKind.PAUSE, ReplayKind.RESUME)
+    return ReplayRecord(
+        kind,
+        draw(REQUEST_ID),
+        None if is_of_a_queue else draw(WHOLE | st.none() if is_result else WHOLE),
+        draw(st.sampled_from(ReplayOutcome)) if is_result else None,
+        draw(st.text(st.characters(codec="utf-8"), max_size=min(TEXT_LENGTH_MAX, 60))),
+    )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+
 import pytest
 import typer
 
@@ -18,3 +23,29 @@ def run_command(
         code = int(left.code or 0)
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+def run_at_terminal(*words: str, answer: str, within: float = 60) -> tuple[int, str]:
+    """(exit code, what a person at a terminal saw) of a `txlayer` command whose question was answered."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "txlayer", *words],
+        stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "240"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        seen = _everything(ours)
+        os.close(ours)
+        return process.wait(within), seen
+
+
+def _everything(terminal: int) -> str:
+    seen = b""
+    while True:
+        try:
+            read = os.read(terminal, 65_536)
+        except OSError:  # the other end is closed
+            read = b""
+        if not read:
+            return seen.decode(errors="replace")
+        seen += read

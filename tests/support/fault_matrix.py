@@ -43,7 +43,11 @@ _ANYTHING = "fuzz/test_fuzz.py::test_no_input_stops_a_target"
 
 _CHECK_BACK = "integration/kafka/test_check_back.py::"
 _DEMO_CHECKS = "docs/test_demo.py::test_what_the_shop_left_in_doubt_is_settled_by_checking_back"
-_NO_CONSUMERS = "Consumers are not built yet."
+_CONSUMERS = (
+    "simulation/test_consumers.py::test_consumers_keep_their_promises_in_worlds_with_faults"
+)
+_CONSUMERS_END = "simulation/test_consumers.py::test_every_message_ends_in_a_healed_world_whatever_happened_before"
+_PROCESS = "e2e/test_consumer_process.py::"
 _NO_DOCTOR = "The command that examines a cluster is not built yet."
 
 PRODUCER = (
@@ -139,8 +143,32 @@ COORDINATOR = (
 )  # fmt: skip
 
 CONSUMER = (
-    Row("consumer", "kill -9 while it handles a message", "It comes again; the inbox makes it once.", (), _NO_CONSUMERS),
-    Row("consumer", "slow, rebalances", "No loss.", (), _NO_CONSUMERS),
+    Row(
+        "consumer", "kill -9 while it handles a message", "It comes again, with its attempts; the inbox makes it once.",
+        (_PROCESS + "test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter",
+         _PROCESS + "test_what_was_stored_is_not_handled_again_after_kill_9", _CONSUMERS),
+    ),
+    Row(
+        "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
+        ("contract/test_consumer_ends.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
+         "contract/test_consumer_ends.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),
+    ),
+    Row(
+        "consumer", "frozen beyond its session or its lease, then goes on",
+        "No handler begins under a lease that can be over; a stale write is refused by its token.",
+        ("e2e/test_stale_consumer.py::test_what_a_consumer_writes_that_slept_past_its_lease_is_refused", _CONSUMERS,
+         "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without"),
+    ),
+    Row(
+        "consumer", "dies, or is cut off, while it writes a dead letter",
+        "The dead letter stands there once, with its offset; a successor ends what was left open.",
+        (_CONSUMERS, "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without"),
+    ),
+    Row(
+        "consumer", "a store of its offsets arrives late, behind a newer one of the same member",
+        "The next store mends it; a crash before that repeats what had ended.", (),
+        "Nothing in the protocol fences it: a known limit (simulation.md).",
+    ),
     Row(
         "consumer", "reads uncommitted by mistake", "It sees what may never count; that is documented.",
         ("contract/test_isolation.py::test_a_reader_of_what_is_not_committed_sees_it_at_once",), _NO_DOCTOR,

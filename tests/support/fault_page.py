@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import GUARDS
 from tests.support.checker import Kind
 from tests.support.fault_matrix import MATRIX, Row
-from tests.unit import test_check_judge, test_run_checker
+from tests.unit import test_check_judge, test_consumer_judge, test_run_checker
 
 PLANTED = {
-    what: kind
-    for planted in (test_run_checker.PLANTED, test_check_judge.PLANTED)
-    for what, (kind, _) in planted.items()
+    **{what: kind for what, (kind, _) in test_run_checker.PLANTED.items()},
+    **{what: kind for what, (kind, _) in test_check_judge.PLANTED.items()},
+    **{what: kind for what, (kind, _) in test_consumer_judge.PLANTED.items()},
 }
 """What is planted into clean histories, and the finding that it must lead to."""
 
@@ -38,7 +39,7 @@ _INVARIANTS = """
 ## Invariants, and how each was seen red
 
 An invariant that was never seen red may be one that nobody looks at. Each is planted into a clean history, once for every place where the
-judge can find it (`tests/unit/test_run_checker.py` and `test_check_judge.py`, which fail if a place finds nothing); beside that stand the guards of
+judge can find it (`tests/unit/test_run_checker.py`, `test_check_judge.py` and `test_consumer_judge.py`, which fail if a place finds nothing); beside that stand the guards of
 [guards.md](guards.md) without which a simulated world shows it, or another finding of its guard's row.
 
 """
@@ -65,7 +66,9 @@ def _invariants() -> Iterable[str]:
     for kind, text in _texts().items():
         promise = _PROMISE.search(text)
         planted = "; ".join(what for what, found in PLANTED.items() if found is kind)
-        guards = "; ".join(guard.name for guard in GUARDS if kind in guard.kinds)
+        names = [guard.name for guard in GUARDS if kind in guard.kinds]
+        names += [guard.name for guard in CONSUMER_GUARDS if kind in guard.kinds]
+        guards = "; ".join(names)
         yield (
             f"| {kind.value} | {promise[1] if promise else ''} | {_PROMISE.sub('', text)} | "
             f"{planted or 'by the guard'} | {guards} |"

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from tests.support.logs import Seen
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.config import ConsumerConfig
 
 
 class Lab(Protocol):
@@ -16,6 +18,21 @@ class Lab(Protocol):
 
     def topic(self, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         """Create a topic."""
+        ...
+
+    @property
+    def servers(self) -> str:
+        """What settings name as its address."""
+        ...
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic of this name."""
+        ...
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        """What consumers take as `connect`."""
         ...
 
     def delete_topic(self, name: str) -> None:
@@ -32,6 +49,10 @@ class Lab(Protocol):
         """Write with a plain producer; the offsets."""
         ...
 
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        """Write one record whose value is its tag, too, with the tag's name as its key."""
+        ...
+
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         """What a plain consumer sees, in the order of partitions and offsets."""
         ...
@@ -46,6 +67,10 @@ class Lab(Protocol):
 
     def producer(self, **settings: Any) -> ProducerConnections:
         """A producer's connections."""
+        ...
+
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        """A consumer's connections."""
         ...
 
     def nobody(self, group: str) -> Any:
@@ -70,6 +95,10 @@ class FaultyLab(Lab, Protocol):
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         """A coordinator's connections over the way that can be harmed."""
+        ...
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        """A consumer's connections over the way that can be harmed."""
         ...
 
     def lose_answer(self, request: str) -> None:

@@ -23,11 +23,13 @@ from tests.support.faultproxy import (
 from tests.support.logs import Seen, read_log
 from tests.support.waiting import wait_until
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.consumer_clients import KafkaConsumerConnections
 from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
 from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
-from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30
 ECHO_S = 1.5
@@ -50,7 +52,13 @@ class Closing(Protocol):
         ...
 
 
-Opened = TypeVar("Opened", KafkaAdmin, KafkaCoordinatorConnections, KafkaProducerConnections)
+Opened = TypeVar(
+    "Opened",
+    KafkaAdmin,
+    KafkaConsumerConnections,
+    KafkaCoordinatorConnections,
+    KafkaProducerConnections,
+)
 
 
 class KafkaLab:
@@ -63,6 +71,7 @@ class KafkaLab:
         self._proxy = proxy
         self._distant_servers = distant_servers
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
         self._opened: list[Closing] = []
         self._echo_count = 0
 
@@ -70,6 +79,18 @@ class KafkaLab:
         return create_topic(
             self._servers, unique_name("topic"), partitions=partitions, config=settings
         )
+
+    @property
+    def servers(self) -> str:
+        return self._servers
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        create_topic(self._servers, name, partitions=partitions, config=settings)
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        return KafkaConsumerConnections(config)
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
@@ -93,11 +114,14 @@ class KafkaLab:
             assert error is None, error
             offsets.append(record.offset())
 
-        producer = Producer({"bootstrap.servers": self._servers, "acks": "all", "log_level": 0})
         for value in values:
-            producer.produce(topic, value, key, partition, on_delivery)
-        assert not producer.flush(PATIENCE_S)
+            self._producer.produce(topic, value, key, partition, on_delivery)
+        assert not self._producer.flush(PATIENCE_S)
         return offsets
+
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        self._producer.produce(topic, tag, tag, 0, headers=[("tags", tag)])
+        assert not self._producer.flush(PATIENCE_S)
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         return read_log(self._servers, [topic], isolation=isolation)[topic]
@@ -112,6 +136,10 @@ class KafkaLab:
     def producer(self, **settings: Any) -> ProducerConnections:
         config = ProducerConfig(bootstrap_servers=self._servers, **settings)
         return self._kept(KafkaProducerConnections(config))
+
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self._servers, **settings)
+        return self._kept(KafkaConsumerConnections(config))
 
     def nobody(self, group: str) -> Any:
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
@@ -144,6 +172,10 @@ class KafkaLab:
             bootstrap_servers=self._distant_servers, namespace=namespace, **settings
         )
         return self._kept(KafkaCoordinatorConnections(config))
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self._distant_servers, **settings)
+        return self._kept(KafkaConsumerConnections(config))
 
     def lose_answer(self, request: str) -> None:
         self._way.acted.clear()

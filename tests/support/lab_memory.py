@@ -9,11 +9,12 @@ from typing import Any
 from tests.support.broker import unique_name
 from tests.support.logs import Seen
 from txlayer.adapters.administration import Administration
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
-from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 DISTANT = "distant"
 
@@ -31,6 +32,18 @@ class MemoryLab:
         self.kafka.create_topic(name, partitions=partitions, settings=settings)
         return name
 
+    @property
+    def servers(self) -> str:
+        return self.kafka.bootstrap_servers
+
+    def create(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.kafka.create_topic(name, partitions=partitions, settings=settings)
+
+    def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
+        return self.kafka.connect_consumer(config)
+
     def delete_topic(self, name: str) -> None:
         self.kafka.delete_topic(name)
 
@@ -41,6 +54,9 @@ class MemoryLab:
         self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
     ) -> list[int]:
         return [self.kafka.append(topic, value, partition=partition, key=key) for value in values]
+
+    def write_tagged(self, topic: str, tag: bytes) -> None:
+        self.kafka.append(topic, tag, key=tag, headers=[("tags", tag)])
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         is_committed = isolation == "read_committed"
@@ -61,6 +77,10 @@ class MemoryLab:
         config = ProducerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
         return self.kafka.connect_producer(config)
 
+    def consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
+        return self.kafka.connect_consumer(config)
+
     def nobody(self, group: str) -> Any:
         return MemberMetadata(group)
 
@@ -77,6 +97,10 @@ class MemoryLab:
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         return self.kafka.connect_coordinator(self._config(namespace, settings), client=DISTANT)
+
+    def distant_consumer(self, **settings: Any) -> ConsumerConnections:
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
+        return self.kafka.connect_consumer(config, client=DISTANT)
 
     def lose_answer(self, request: str) -> None:
         self.faults.plan(Fault.LOSE_ANSWER, request, client=DISTANT)

@@ -251,7 +251,7 @@ class PartitionDriver:
 
     def state(self, key: str) -> TxnState | None:
         """Where an unsettled transaction stands."""
-        txn = self.ledger.transactions.get(key)
+        txn = self.ledger.find(key)
         return None if txn is None else txn.state
 
     def reasons(self) -> dict[str, str]:

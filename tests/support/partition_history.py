@@ -237,7 +237,7 @@ class History:
         for topic in TOPICS:
             self.driver.set_target(topic, ACCEPTS, is_told=False)
         self._work_off()
-        for txn in list(self.driver.ledger.transactions.values()):
+        for txn in list(self.driver.ledger.everybody()):
             if txn.state in (TxnState.OPEN, TxnState.PARKED) and txn.seen:
                 self.driver.op("R", txn.key, txn.last_offset)
         self._work_off()
@@ -245,7 +245,7 @@ class History:
         assert not left.has_more
         assert left.waits_for_half is None
         stuck = {TxnState.OPEN, TxnState.WAITING, TxnState.HELD}
-        assert [] == [t.key for t in left.transactions.values() if t.state in stuck]
+        assert [] == [t.key for t in left.everybody() if t.state in stuck]
         assert 0 == left.content_bytes
 
     def _work_off(self) -> None:
@@ -273,15 +273,16 @@ class History:
             key: (fate.state, fate.asked, fate.answered, fate.decided)
             for key, fate in unsettled.items()
         }
-        assert expected == {t.key: _standing(t) for t in ledger.transactions.values()}
+        assert expected == {t.key: _standing(t) for t in ledger.everybody()}
         on_doubt = log.on_doubt()
-        for key, txn in ledger.transactions.items():
-            if key in on_doubt:
-                contents = log.contents_on_doubt(key)
-                assert list(range(txn.seen)) == sorted(contents), key
+        for txn in ledger.everybody():
+            if txn.key in on_doubt:
+                contents = log.contents_on_doubt(txn.key)
+                assert list(range(txn.seen)) == sorted(contents), txn.key
             else:
-                assert positions.low_water <= txn.first_offset, key
-        assert {t.key for t in ledger.transactions.values() if t.is_in_doubt} == set(on_doubt)
+                assert positions.low_water <= txn.first_offset, txn.key
+        assert {t.key for t in ledger.everybody() if t.is_in_doubt} == set(on_doubt)
+        assert len(on_doubt) == ledger.shelf.count
         if len(log.appended) > 1:
             _judge_progress(log.appended[-2], appended)
         _judge_memory(ledger)
@@ -338,4 +339,4 @@ def _standing(txn: Transaction) -> tuple[str, int, int, Any]:
 
 
 def _snapshot(ledger: Ledger) -> dict[str, Any]:
-    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.transactions.values()}
+    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.everybody()}

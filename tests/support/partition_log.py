@@ -145,7 +145,7 @@ class PartitionLog:
     def on_doubt(self) -> dict[str, Transaction]:
         """What a reader of doubt finds, from the stored low-water mark on."""
         fold, _ = self._read_doubt()
-        return fold.transactions
+        return fold.everybody()
 
     def contents_on_doubt(self, key: str) -> dict[int, FakeRecord]:
         """The half records of a transaction as doubt holds them, by index."""
@@ -212,7 +212,7 @@ class PartitionLog:
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
         p = self.stored
         fold, end = self._read_doubt()
-        ledger.start_replay(p, fold.in_offset_order(), doubt_next=end)
+        ledger.start_replay(p, fold, doubt_next=end)
         for entry in self.half[p.low_water : p.half_next]:
             fold_half(ledger, entry)
         op_end = p.op_offset + (1 if p.op_line else 0)

@@ -69,14 +69,14 @@ def test_a_transaction_stands_where_its_first_content_is() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12))
 
     assert [(A, 10), (B, 12)] == [
-        (txn.key, txn.extra().doubt_offset) for txn in fold.in_offset_order()
+        (txn.key, txn.extra().doubt_offset) for txn in fold.everybody().values()
     ]
 
 
 def test_a_tombstone_ends_it() -> None:
     fold = folded(*whole(A, 10), (12, content_key(A, 0), None), (13, A.encode(), None))
 
-    assert {} == fold.transactions
+    assert {} == fold.everybody()
 
 
 def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
@@ -91,27 +91,29 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
 def test_what_was_written_again_stands_at_the_new_place() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
 
-    assert [B, A] == [txn.key for txn in fold.in_offset_order()]
-    assert 30 == fold.transactions[A].extra().doubt_offset
+    assert {A: 30, B: 12} == {
+        txn.key: txn.extra().doubt_offset for txn in fold.everybody().values()
+    }
+    assert 30 == fold.everybody()[A].extra().doubt_offset
 
 
 def test_a_content_that_was_ended_is_no_place() -> None:
     # Its summary and its tombstone are gone by compaction; a content's tombstone says nothing about another one.
     fold = folded((9, content_key(A, 0), None), *whole(A, 10)[1:])
 
-    assert 11 == fold.transactions[A].extra().doubt_offset
+    assert 11 == fold.everybody()[A].extra().doubt_offset
 
 
 def test_further_contents_are_passed_over() -> None:
     fold = folded((9, content_key(A, 0), b"v"), (10, content_key(A, 1), b"w"), *whole(A, 10)[1:])
 
-    assert 9 == fold.transactions[A].extra().doubt_offset
+    assert 9 == fold.everybody()[A].extra().doubt_offset
 
 
 def test_records_kept_aside_are_passed_over() -> None:
     aside = kept_aside_key(Origin("txlayer.half", 0, 5))
 
-    assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).transactions
+    assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).everybody()
 
 
 def test_a_record_without_key_is_passed_over() -> None:
@@ -119,7 +121,7 @@ def test_a_record_without_key_is_passed_over() -> None:
 
     fold.fold(0, None, b"")
 
-    assert ({}, 0) == (fold.transactions, fold.unreadable_count)
+    assert ({}, 0) == (fold.everybody(), fold.unreadable_count)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: byt
     fold = folded(*whole(A, 10), (20, A.encode(), value))
 
     assert 1 == fold.unreadable_count
-    assert TxnState.OPEN is fold.transactions[A].state
+    assert TxnState.OPEN is fold.everybody()[A].state
 
 
 # --- shelf ------------------------------------------------------------------------------------------------------------
@@ -200,8 +202,8 @@ def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None
     gone.state = TxnState.COMMITTED
     shelf.next_offset = REWRITE_LAG_MIN + 10
 
-    assert [first] == shelf.to_write_again(1)
-    assert [first, second] == shelf.to_write_again(10)
+    assert [first.key] == shelf.to_write_again(1)
+    assert [first.key, second.key] == shelf.to_write_again(10)
     assert [] == shelf.to_write_again(0)
 
 
@@ -213,7 +215,7 @@ def test_a_settled_one_between_others_is_not_written_again() -> None:
     gone.state = TxnState.ROLLED_BACK
     shelf.next_offset = REWRITE_LAG_MIN + 10
 
-    assert [first, last] == shelf.to_write_again(10)
+    assert [first.key, last.key] == shelf.to_write_again(10)
 
 
 def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) -> Transaction:

@@ -286,7 +286,7 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
     driver.turn()
     driver.crash(is_new_process=True)
 
-    assert [B] == list(driver.ledger.transactions)
+    assert [B] == [txn.key for txn in driver.ledger.everybody()]
     assert ([A] if resolution == "C" else []) == driver.log.forwarded
 
 

@@ -29,7 +29,10 @@ def test_the_resolutions_have_plain_names() -> None:
     assert [COMMIT, ROLLBACK, UNKNOWN] == list(Resolution)
 
 
-@pytest.mark.parametrize("name", ["__version__", "TransactionalProducer", "Message"])
+@pytest.mark.parametrize(
+    "name",
+    ["__version__", "TransactionalProducer", "Message", "OrderedConsumer", "AsyncOrderedConsumer"],
+)
 def test_no_kafka_client_is_loaded_before_it_is_needed(name: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", _LOADED.format(name=name)],

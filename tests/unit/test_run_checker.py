@@ -315,7 +315,7 @@ def sites(module: ModuleType) -> list[int]:
     passing_on = {
         inner
         for node in nodes
-        if isinstance(node, ast.FunctionDef) and node.name == "_add"
+        if isinstance(node, ast.FunctionDef) and node.name in ("_add", "finding")
         for inner in ast.walk(node)
     }
     return [
@@ -323,5 +323,5 @@ def sites(module: ModuleType) -> list[int]:
         for node in nodes
         if isinstance(node, ast.Call)
         and node not in passing_on
-        and ast.unparse(node.func) in ("Finding", "self._add")
+        and ast.unparse(node.func) in ("Finding", "self._add", "finding")
     ]

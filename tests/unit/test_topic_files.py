@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.topic_files import NAMESPACE_ROLES, read_topic_files
+from txlayer.adapters.topic_files import GROUP_ROLES, NAMESPACE_ROLES, read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.topicspec import SETTING_RULES, Above, PartitionSource, Setting, TopicSpec
 from txlayer.errors import ConfigError
@@ -141,7 +141,7 @@ def test_the_topic_files_are_those_of_the_design() -> None:
     files = read_topic_files()
     specs = {role: TopicSpec.parse(content, origin=role) for role, content in files.items()}
 
-    assert {*NAMESPACE_ROLES, "dlq", "replay"} == set(specs)
+    assert {*NAMESPACE_ROLES, *GROUP_ROLES} == set(specs)
     names = {
         specs[role].desired(names={"namespace": "shop"}, partition_count=8).name
         for role in NAMESPACE_ROLES
@@ -167,13 +167,28 @@ def test_the_topic_files_are_those_of_the_design() -> None:
         ("locks", "retention.ms", "86400000"),
         ("locks", "message.timestamp.type", "LogAppendTime"),
         ("dlq", "retention.ms", "2592000000"),
-        ("replay", "retention.ms", "604800000"),
+        ("replay", "retention.ms", "3888000000"),
     ],
 )
 def test_a_topic_has_the_setting_that_a_promise_rests_on(role: str, name: str, value: str) -> None:
     spec = TopicSpec.parse(read_topic_files()[role])
 
     assert {name: value}.items() <= {s.name: s.value for s in spec.settings}.items()
+
+
+def test_the_result_of_a_replay_outlives_its_dead_letter() -> None:
+    # A segment goes when its newest record is old enough; Kafka begins a new one after 7 days at the latest.
+    week_ms = 7 * 86_400_000
+    kept = {
+        role: next(
+            int(s.value)
+            for s in TopicSpec.parse(read_topic_files()[role]).settings
+            if s.name == "retention.ms"
+        )
+        for role in ("dlq", "replay")
+    }
+
+    assert kept["replay"] > kept["dlq"] + week_ms
 
 
 def test_every_setting_of_the_topic_files_has_a_rule() -> None:

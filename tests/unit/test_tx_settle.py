@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.commands import run_command
 from txlayer.cli import settle_rows, tx
-from txlayer.cli.settle_plan import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
+from txlayer.cli.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 from txlayer.cli.tx_export import bytes_json
 from txlayer.coordinator.acts import Act, Outcome, Result, Said
 from txlayer.coordinator.overview import COMMITTING, Standing

@@ -42,6 +42,10 @@ class Administration(Protocol):
         """{name: state} of those of `names` that exist, with every setting in effect."""
         ...
 
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics that may be seen."""
+        ...
+
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has, None when there is no such topic."""
         ...

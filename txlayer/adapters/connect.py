@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
-from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
 ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
+ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
@@ -26,3 +28,10 @@ def connect_coordinator(config: CoordinatorConfig) -> CoordinatorConnections:
     from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
 
     return KafkaCoordinatorConnections(config)
+
+
+def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
+    """What a consumer needs of a real Kafka; nothing is connected before it is asked for."""
+    from txlayer.adapters.kafka.consumer_clients import KafkaConsumerConnections
+
+    return KafkaConsumerConnections(config)

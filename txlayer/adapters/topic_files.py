@@ -13,7 +13,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS = (_PACKAGE / "_topics", _PACKAGE.parent / "topics")
 
 NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")
-"""Topics of a namespace; the other files are of a consumer group."""
+"""Topics of a namespace."""
+
+GROUP_ROLES = ("dlq", "replay")
+"""Topics of a consumer group, one of each for every topic that it consumes."""
 
 
 def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:

@@ -192,3 +192,20 @@ def translate_read_error(error: ClientError, *, bootstrap_servers: str) -> TxLay
             expected="an offset within the topic's retention",
         )
     return translate_error(error, bootstrap_servers=bootstrap_servers)
+
+
+def translate_store_error(
+    error: ClientError, *, group: str, bootstrap_servers: str
+) -> TxLayerError:
+    """What a member's store of offsets failed with."""
+    code, detail = error.code(), detail_of(error)
+    if code in STALE_MEMBER_CODES:
+        return MemberFencedError(detail, group=group)
+    if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):
+        return ConfigError(
+            f"the brokers allow less metadata with an offset ({detail})", name="metadata_bytes_max",
+            expected="the brokers' offset.metadata.max.bytes",
+        )  # fmt: skip
+    return translate_error(
+        error, bootstrap_servers=bootstrap_servers, resource=group, operation="store offsets"
+    )

@@ -1,4 +1,4 @@
-"""`module:function` on a command line → the function. Never: calling it."""
+"""`module:name` on a command line → the function or object. Never: calling it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from txlayer.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
@@ -17,31 +19,7 @@ def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
     Raises:
         ConfigError: it has another form, or there is no such module or function.
     """
-    module_name, colon, path = place.partition(":")
-    if not colon or not module_name or not path:
-        raise ConfigError("a handler", name="--handler", value=place, expected="module:function")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = import_module(module_name)
-    except Exception as exc:
-        # The text of a stranger's exception may hold what nobody should read in a log: its kind and place are told.
-        raise ConfigError(
-            f"the module cannot be imported: {_told(exc)}",
-            name="--handler",
-            value=place,
-            expected="a module that Python finds from here",
-        ) from exc
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise ConfigError(
-                f"{module_name} has no {path}",
-                name="--handler",
-                value=place,
-                expected="a function of the module",
-            ) from None
+    found = _load(place, folder=folder, name="--handler", kind="function")
     if not callable(found):
         raise ConfigError(
             f"{type(found).__name__} is not callable",
@@ -51,6 +29,49 @@ def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
         )
     handler: Callable[..., Any] = found
     return handler
+
+
+def load_object(place: str, kind: type[T], *, folder: str) -> T:
+    """The object that `place` names, of this kind; modules of `folder` are found first.
+
+    Raises:
+        ConfigError: it has another form or kind, or there is no such module or object.
+    """
+    found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
+    if not isinstance(found, kind):
+        raise ConfigError(
+            f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer"
+        )  # fmt: skip
+    return found
+
+
+def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
+    module_name, colon, path = place.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigError(f"a {kind}", name=name, value=place, expected=f"module:{kind}")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = import_module(module_name)
+    except Exception as exc:
+        # The text of a stranger's exception may hold what nobody should read in a log: its kind and place are told.
+        raise ConfigError(
+            f"the module cannot be imported: {_told(exc)}",
+            name=name,
+            value=place,
+            expected="a module that Python finds from here",
+        ) from exc
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(
+                f"{module_name} has no {path}",
+                name=name,
+                value=place,
+                expected=f"a {kind} of the module",
+            ) from None
+    return found
 
 
 def _told(error: Exception) -> str:

@@ -18,6 +18,10 @@ GROUPS = (
     ("responder", "txlayer.cli.responder"),
     ("tx", "txlayer.cli.tx"),
     ("barrier", "txlayer.cli.barrier"),
+    ("inbox", "txlayer.cli.inbox"),
+    ("locks", "txlayer.cli.locks"),
+    ("consumer", "txlayer.cli.consumer"),
+    ("dlq", "txlayer.cli.dlq"),
 )
 
 

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from txlayer.cli.operators import check_signature
 from txlayer.cli.settle_rows import candidates
 from txlayer.cli.tx_filters import PARKED, Filter
 from txlayer.coordinator.acts import Act, Outcome, Result, Said, known_before, line_of, of_settled
@@ -15,11 +16,6 @@ from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import nonce_of, txn_id_of
 from txlayer.errors import UsageError
-
-REASON_LENGTH_MAX = 1_000
-"""Characters of a reason: a ticket and a sentence or two, in every op line of a bulk."""
-OPERATOR_LENGTH_MAX = 100
-"""Characters of an operator's name."""
 
 ReadHistories = Callable[[str], list[TransactionHistory]]
 
@@ -54,18 +50,10 @@ class Order:
             raise UsageError(f"{command}: --nonce goes with exactly one id")
         for txn_id in self.txn_ids:
             check_txn_id(txn_id)
-        if self.act is not Act.CHECK_NOW and not self.reason.strip():
-            raise UsageError(f'{command}: say why with --reason "…"; it is recorded in the op log')
-        if len(self.reason) > REASON_LENGTH_MAX:
-            raise UsageError(f"{command}: --reason takes at most {REASON_LENGTH_MAX:,} characters")
-        if (
-            not self.operator.strip()
-            or ": " in self.operator
-            or len(self.operator) > OPERATOR_LENGTH_MAX
-        ):
-            raise UsageError(
-                f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
-            )  # fmt: skip
+        check_signature(
+            command, operator=self.operator, reason=self.reason, recorded="it is recorded in the op log",
+            may_be_silent=self.act is Act.CHECK_NOW,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

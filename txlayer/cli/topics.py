@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.group_topics import GroupTopics
+from txlayer.adapters.namespace import Applied
+from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -22,11 +26,14 @@ from txlayer.cli.options import (
     client_config,
 )
 from txlayer.config import ClientConfig
+from txlayer.core.ids import check_group
 from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference
+from txlayer.errors import UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Compare a namespace's topics with what they must be, and create them; never deletes, never shrinks.",
+    help="Compare the topics of a namespace, or with --group those of a consumer group, with what they must be, and "
+    "create them; never deletes, never shrinks.",
 )
 
 Partitions = Annotated[
@@ -47,6 +54,24 @@ ReplicationFactor = Annotated[
         show_default=False,
     ),
 ]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
+        show_default=False,
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="With --group: a topic that it consumes; may be repeated.",
+        show_default=False,
+    ),
+]
 
 
 @app.command()
@@ -56,6 +81,8 @@ def plan(
     namespace: Namespace = None,
     partitions: Partitions = None,
     replication_factor: ReplicationFactor = None,
+    group: Group = None,
+    topic: Topics = None,
     client_setting: ClientSetting = None,
     insecure: Insecure = False,
     as_json: Json = False,
@@ -68,8 +95,9 @@ def plan(
         client_setting=client_setting,
         insecure=insecure,
     )
-    changes = _planned(config, partitions, replication_factor)
-    _show(changes, config=config, as_json=as_json)
+    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
+    changes = _planned(wanted)
+    _show(changes, wanted=wanted, as_json=as_json)
     if _by_hand(changes):
         raise typer.Exit(ExitCode.FINDING)
 
@@ -81,13 +109,14 @@ def apply(
     namespace: Namespace = None,
     partitions: Partitions = None,
     replication_factor: ReplicationFactor = None,
+    group: Group = None,
+    topic: Topics = None,
     client_setting: ClientSetting = None,
     insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
     from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.namespace import Namespace as KafkaNamespace
 
     config = client_config(
         ClientConfig,
@@ -96,11 +125,10 @@ def apply(
         client_setting=client_setting,
         insecure=insecure,
     )
+    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
     with KafkaAdmin(config) as admin:
-        applied = KafkaNamespace(admin, topics=config.topics, files=read_topic_files()).apply(
-            partition_count=partitions, replication_factor=replication_factor
-        )
-    _show([*applied.done, *applied.left], config=config, as_json=as_json)
+        applied = wanted.apply(admin)
+    _show([*applied.done, *applied.left], wanted=wanted, as_json=as_json)
     if applied.left:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -112,6 +140,8 @@ def check(
     namespace: Namespace = None,
     partitions: Partitions = None,
     replication_factor: ReplicationFactor = None,
+    group: Group = None,
+    topic: Topics = None,
     client_setting: ClientSetting = None,
     insecure: Insecure = False,
     as_json: Json = False,
@@ -124,38 +154,89 @@ def check(
         client_setting=client_setting,
         insecure=insecure,
     )
-    changes = _planned(config, partitions, replication_factor)
-    _show(changes, config=config, as_json=as_json)
+    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
+    changes = _planned(wanted)
+    _show(changes, wanted=wanted, as_json=as_json)
     if changes:
         raise typer.Exit(ExitCode.FINDING)
 
 
-def _planned(
-    config: ClientConfig, partitions: int | None, replication_factor: int | None
-) -> list[Change]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Whose topics are meant, and what was asked for."""
+
+    config: ClientConfig
+    partitions: int | None
+    replication_factor: int | None
+    group: str | None
+    topics: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        config: ClientConfig,
+        partitions: int | None,
+        replication_factor: int | None,
+        group: str | None,
+        topics: Sequence[str] | None,
+    ) -> _Wanted:
+        """The options together.
+
+        Raises:
+            UsageError: they contradict each other. Nothing was asked.
+        """
+        if (group is None) != (not topics):
+            raise UsageError("--group and --topic go together: each topic has dead letters for each group")  # fmt: skip
+        if group is not None:
+            check_group(group)
+            if partitions is not None:
+                raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")  # fmt: skip
+        return _Wanted(config, partitions, replication_factor, group, tuple(topics or ()))
+
+    def plan(self, admin: Administration) -> list[Change]:
+        """What is missing or different."""
+        if self.group is not None:
+            return self._group(admin, self.group).plan(replication_factor=self.replication_factor)
+        return self._namespace(admin).plan(
+            partition_count=self.partitions, replication_factor=self.replication_factor
+        )
+
+    def apply(self, admin: Administration) -> Applied:
+        """Create and alter."""
+        if self.group is not None:
+            return self._group(admin, self.group).apply(replication_factor=self.replication_factor)
+        return self._namespace(admin).apply(
+            partition_count=self.partitions, replication_factor=self.replication_factor
+        )
+
+    def _namespace(self, admin: Administration) -> KafkaNamespace:
+        return KafkaNamespace(admin, topics=self.config.topics, files=read_topic_files())
+
+    def _group(self, admin: Administration, group: str) -> GroupTopics:
+        return GroupTopics(admin, group=group, topics=self.topics, files=read_topic_files())
+
+
+def _planned(wanted: _Wanted) -> list[Change]:
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.namespace import Namespace as KafkaNamespace
 
-    with KafkaAdmin(config) as admin:
-        return KafkaNamespace(admin, topics=config.topics, files=read_topic_files()).plan(
-            partition_count=partitions, replication_factor=replication_factor
-        )
+    with KafkaAdmin(wanted.config) as admin:
+        return wanted.plan(admin)
 
 
 def _by_hand(changes: Sequence[Change]) -> list[Difference]:
     return [change for change in changes if isinstance(change, Difference)]
 
 
-def _show(changes: Sequence[Change], *, config: ClientConfig, as_json: bool) -> None:
+def _show(changes: Sequence[Change], *, wanted: _Wanted, as_json: bool) -> None:
+    owner = ("namespace", wanted.config.namespace) if wanted.group is None else ("group", wanted.group)  # fmt: skip
     if as_json:
         rows = [{"change": type(change).__name__, **asdict(change)} for change in changes]
-        typer.echo(json.dumps({"namespace": config.namespace, "changes": rows}, indent=2))
+        typer.echo(json.dumps({owner[0]: owner[1], "changes": rows}, indent=2))
         return
     if not changes:
-        typer.echo(f"{config.namespace}: every topic is as it must be")
+        typer.echo(f"{owner[1]}: every topic is as it must be")
         return
-    table = Table("topic", "what", "is", "must be", "why", title=f"namespace {config.namespace}")
+    table = Table("topic", "what", "is", "must be", "why", title=" ".join(owner))
     for change in changes:
         table.add_row(*_row(change))
     Console().print(table)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import HistoryStart
 from txlayer.cli import settle_rows, tx_rows
 from txlayer.cli.exits import ExitCode
+from txlayer.cli.operators import default_operator
 from txlayer.cli.options import (
     BootstrapServers,
     ClientSetting,
@@ -160,7 +159,7 @@ def _add(app: typer.Typer, act: Act) -> None:  # one command, with every option 
         )  # fmt: skip
         order = Order(
             act, tuple(txn_ids or ()), nonce, is_all, wanted, limit,
-            _default_operator() if operator is None else operator, reason,
+            default_operator() if operator is None else operator, reason,
         )  # fmt: skip
         order.check()
         patience_s = parse_duration("--wait", wait).total_seconds()
@@ -246,8 +245,10 @@ def _confirm(act: Act, plan: Plan) -> None:
     more = len(plan.lines) - len(sample)
     if more:
         typer.echo(f"and {more:,} more", err=True)
+    count = len(plan.lines)
+    them = "this transaction" if count == 1 else f"these {count:,} transactions"
     typer.confirm(
-        f"{act.value} these {len(plan.lines):,} transactions? It cannot be taken back.",
+        f"{act.value} {them}? It cannot be taken back.",
         abort=True,
         err=True,
     )
@@ -302,14 +303,6 @@ def _histories(
     config: CoordinatorConfig, txn_id: str, *, since_ms: int
 ) -> list[TransactionHistory]:
     return KafkaHistoryReader(config).read(txn_id, start=HistoryStart(_now_ms() - since_ms))
-
-
-def _default_operator() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _now_ms() -> int:

@@ -17,10 +17,10 @@ from txlayer.adapters.ports import (
     ProducerConnections,
     TopicPartition,
 )
+from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.acts import Act, Outcome, Result, Said, became
 from txlayer.coordinator.overview import Overview, Standing
-from txlayer.coordinator.ranges import Range, read_ranges
 from txlayer.coordinator.recovery import STABLE_PATIENCE_S
 from txlayer.coordinator.stored import decode_stored
 from txlayer.core import codec

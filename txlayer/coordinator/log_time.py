@@ -1,25 +1,42 @@
-"""The time as the log tells it: the newest append time seen, plus the monotonic time since. Never a wall clock."""
+"""The time as the log tells it: append times lately seen, carried on by the monotonic clock. Never a wall clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+WINDOW_S = 30.0
+"""What was seen one or two windows ago at most counts: a machine whose own clock runs too fast is wrong by what it gains
+in a minute, not by what it gained since it started."""
+
 
 class LogTime:
-    """Milliseconds of the broker's clock; 0 until a record was seen."""
+    """Milliseconds of the broker's clock; 0 until a record was seen. It never goes back: it stands still instead."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._newest_ms = 0
-        self._seen_at = 0.0
+        self._began_at: float | None = None
+        # By how much append times were ahead of our clock: the largest of this window and of the one before it. Records
+        # of a backlog say too little, so the largest is the nearest to the truth.
+        self._ahead_ms = 0.0
+        self._ahead_before_ms = 0.0
+        self._told_ms = 0
 
     def see(self, appended_ms: int) -> None:
         """A record was appended at `appended_ms`."""
-        if appended_ms > self.now_ms():
-            self._newest_ms, self._seen_at = appended_ms, self._clock()
+        at = self._clock()
+        ahead_ms = appended_ms - at * 1000
+        if self._began_at is None:
+            self._began_at = at
+            self._ahead_ms = self._ahead_before_ms = ahead_ms
+        elif at - self._began_at >= WINDOW_S:
+            self._began_at = at
+            self._ahead_before_ms, self._ahead_ms = self._ahead_ms, ahead_ms
+        else:
+            self._ahead_ms = max(self._ahead_ms, ahead_ms)
 
     def now_ms(self) -> int:
         """The time now."""
-        return (
-            self._newest_ms + int((self._clock() - self._seen_at) * 1000) if self._newest_ms else 0
-        )
+        if self._began_at is not None:
+            ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
+            self._told_ms = max(self._told_ms, int(self._clock() * 1000 + ahead_ms))
+        return self._told_ms

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
+from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.ranges import Range, read_ranges
 from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery
 from txlayer.coordinator.shard import count_partitions, ledger_settings
 from txlayer.coordinator.stored import StoredPositions, decode_stored
@@ -79,7 +79,7 @@ class Overview:
             ledger.end_replay(stored[partition].positions)
         yield from self._read_on(ledgers, stored)
         for partition, ledger in ledgers.items():
-            for txn in ledger.transactions.values():
+            for txn in ledger.everybody():
                 yield Standing(partition, txn.state.value, txn)
 
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[Aside]:

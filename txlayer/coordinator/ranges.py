@@ -1,27 +1,19 @@
-"""Reads given ranges of partitions, whole: for recovery and for content that was dropped. Never a rule of the protocol."""
+"""Fetches content that was dropped from memory, in sweeps. Never a rule of the protocol."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from txlayer.adapters.ports import LogReader, TopicPartition
+from txlayer.adapters.ranges import RUN_GAP_MAX, Range, read_ranges, runs_of
 from txlayer.core import codec
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import HalfHeader, Undecodable
 from txlayer.core.transaction import Content, Transaction
-from txlayer.errors import BrokerUnavailableError, InvariantError
-
-READ_COUNT_MAX = 20_000
-"""Records per read: bounds the time between two signs of life."""
-
-RUN_GAP_MAX = 5_000
-"""Records read in vain rather than sought over: a seek costs about as much as reading this many (1.2 ms)."""
-
-Range = tuple[int, int]
-"""[from, to)."""
+from txlayer.errors import InvariantError
 
 
 class DoubtRecord:
@@ -49,62 +41,6 @@ class DoubtRecord:
     def __len__(self) -> int:
         """Bytes of the value."""
         return len(self._value or b"")
-
-
-def read_ranges(
-    reader: LogReader,
-    ranges: Mapping[TopicPartition, Range],
-    on_record: Callable[[Any], None],
-    *,
-    is_still_ours: Callable[[], None],
-    patience_s: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Call `on_record` for every record of the ranges, in offset order per partition.
-
-    Raises:
-        BrokerUnavailableError: nothing came for `patience_s`; some records were given already.
-    """
-    ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
-    if not ends:
-        return
-    reader.assign({partition: ranges[partition][0] for partition in ends})
-    heard_at = clock()
-    while ends:
-        records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1)
-        is_still_ours()
-        if records:
-            heard_at = clock()
-        elif clock() - heard_at > patience_s:
-            raise BrokerUnavailableError(
-                "ranges that must be read did not come: "
-                + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
-                waited_ms=int(patience_s * 1000),
-            )
-        for record in records:
-            partition = (record.topic(), record.partition())
-            end = ends.get(partition)
-            if end is None:
-                continue
-            error = record.error()
-            if error is not None:
-                _check_end(error, record, partition)
-                if record.offset() >= end:
-                    del ends[partition]
-                continue
-            offset = record.offset()
-            if offset < end:
-                on_record(record)
-            if offset >= end - 1:
-                del ends[partition]
-                reader.pause(partition)
-
-
-def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
-    if error.name() != "_PARTITION_EOF":
-        raise BrokerUnavailableError(
-            f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}"
-        )
 
 
 def fetch_contents(
@@ -145,7 +81,7 @@ def fetch_contents(
         if content is not None and content[0] in missing:
             found[content[0]][content[1].index] = content[1]
 
-    rounds = {partition: _runs(spans) for partition, spans in places.items()}
+    rounds = {partition: runs_of(spans) for partition, spans in places.items()}
     read = partial(
         read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
     )  # fmt: skip
@@ -182,16 +118,6 @@ def _further(
         if start < stable:
             ranges[place] = (start, min(start + RUN_GAP_MAX, stable))
     return ranges
-
-
-def _runs(spans: list[Range]) -> list[Range]:
-    runs: list[Range] = []
-    for start, end in sorted(spans):
-        if runs and start - runs[-1][1] <= RUN_GAP_MAX:
-            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
-        else:
-            runs.append((start, end))
-    return runs
 
 
 def _content_of(record: Any, *, is_doubt: bool) -> tuple[str, Content] | None:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import close_all
-from txlayer.coordinator.ranges import Range, read_ranges
 from txlayer.coordinator.stored import StoredPositions, decode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.core import codec
@@ -70,7 +70,7 @@ class Recovery:
             "recovery.done",
             extra={
                 "partitions": sorted(ledgers),
-                "open_count": sum(len(ledger.transactions) for ledger in ledgers.values()),
+                "open_count": sum(ledger.open_count for ledger in ledgers.values()),
                 "took_ms": int((self._clock() - started) * 1000),
             },
         )
@@ -138,9 +138,7 @@ class Recovery:
             doubts = self._read_doubt(reader, stored)
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
-                ledger.start_replay(
-                    stored[partition].positions, fold.in_offset_order(), doubt_next=end
-                )
+                ledger.start_replay(stored[partition].positions, fold, doubt_next=end)
 
             def fold_half(record: Any) -> None:
                 ledger = ledgers[record.partition()]

@@ -74,6 +74,7 @@ class Asking(HalfFold):
         """Questions that are due, to groups that somebody answers for; the end of asking for the rest."""
         self._grow_old(now_ms)
         schedule = self.schedule
+        self._wake_those_due(now_ms, count_max)
         schedule.ripen(now_ms)
         for txn in schedule.take_overdue(now_ms, count_max):
             self._give_up(txn, ParkReason.TOO_OLD, now_ms)
@@ -86,6 +87,15 @@ class Asking(HalfFold):
                 self._ask(txn, now_ms)
         schedule.tidy(len(self.transactions))
         self._look_at_limits(now_ms)
+
+    def _wake_those_due(self, now_ms: int, count_max: int) -> None:
+        """Only so many as can be asked soon: those of a group that nobody answers for sleep on."""
+        for group in self.asleep.groups:
+            for key in self.asleep.too_old(group, now_ms, count_max):
+                self._wake(key)
+            room = 2 * self.schedule.policies.of(group).rate_max - self.schedule.due_count(group)
+            for key in self.asleep.due(group, now_ms, room):
+                self._wake(key)
 
     def _grow_old(self, now_ms: int) -> None:
         """Whose immunity is over has a place in the schedule; those who asked for their own have it already."""
@@ -148,9 +158,12 @@ class Asking(HalfFold):
         self._limits_looked_at_ms = now_ms
         policies = self.schedule.policies
         over: dict[str, int] = {}
-        if self._limited or len(self.transactions) >= policies.smallest_open_count_max:
+        if self._limited or self.open_count >= policies.smallest_open_count_max:
             over = groups_over_limit(
-                self.transactions.values(), policies, limited=self._limited.keys()
+                self.transactions.values(),
+                policies,
+                limited=self._limited.keys(),
+                asleep=self.asleep.counts,
             )
         for group in {**self._limited, **over}:
             is_over = group in over

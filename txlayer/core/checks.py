@@ -132,6 +132,11 @@ class CheckSchedule:
         """Groups that there is something to ask."""
         return [group for group, ready in self._ready.items() if ready.entries]
 
+    def due_count(self, group: str) -> int:
+        """How many of a group are due, some of them settled meanwhile."""
+        ready = self._ready.get(group)
+        return 0 if ready is None else len(ready.entries)
+
     def take_overdue(self, now_ms: int, count_max: int) -> list[Transaction]:
         """Those that are too old to be asked about, whether or not their group is there."""
         found: dict[str, Transaction] = {}  # who was asked out of turn may stand here twice
@@ -238,13 +243,17 @@ def pause_after(checked_count: int, policy: CheckPolicy) -> int:
 
 
 def groups_over_limit(
-    transactions: Iterable[Transaction], policies: CheckPolicies, *, limited: Collection[str]
+    transactions: Iterable[Transaction],
+    policies: CheckPolicies,
+    *,
+    limited: Collection[str],
+    asleep: Mapping[str, int],
 ) -> dict[str, int]:
     """{group: open transactions} of the groups that have too many.
 
-    Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
+    `asleep` counts, by group, open ones that are not among `transactions`. Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
     """
-    counts: dict[str, int] = {}
+    counts = dict(asleep)
     for txn in transactions:
         if txn.state is _OPEN:
             counts[txn.group] = counts.get(txn.group, 0) + 1

@@ -321,13 +321,13 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
     if raw is None:
         return None
     try:
-        parts = raw.decode("ascii").split("/")
-        key = "/".join(parts[:2])
-        if not is_key(key) or len(parts) > 3:
-            return None
-        return key, whole(parts[2]) if len(parts) == 3 else None
+        text, index = raw.decode("ascii"), None
+        if text.count("/") != 1:
+            text, _, number = text.rpartition("/")
+            index = whole(number)
     except ValueError:
         return None
+    return (text, index) if is_key(text) else None
 
 
 def encode_content(

@@ -5,9 +5,14 @@ Never here: what may happen to a transaction (transitions.py says it).
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 
+from txlayer.core.asleep import place_of
 from txlayer.core.target import UNKNOWN_TARGET, Target
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import SETTLED, TxnState
@@ -25,7 +30,13 @@ class DoubtShelf:
         # Side by side rather than as pairs: there may be a million of them.
         self._offsets: deque[int] = deque()
         self._transactions: deque[Transaction] = deque()
-        self.count = 0  # transactions that stand on doubt
+        self.count = 0  # transactions that stand on doubt, the sleepers among them
+        # Those that slept after a restart: by their keys, woken or not, and the first of them that may still stand.
+        self._slept_offsets: array[int] = array("q")
+        self._slept_keys: list[str] = []
+        self._first_slept = 0
+        self._sleepers: Mapping[str, bytes] = {}
+        self._woken: Mapping[str, Transaction] = {}
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
         """`txn` stands at `doubt_offset` now (for the first time, or written again)."""
@@ -45,6 +56,16 @@ class DoubtShelf:
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
+    def put_asleep(
+        self, sleepers: Mapping[str, bytes], *, woken: Mapping[str, Transaction]
+    ) -> None:
+        """Those that a restart found asleep; whoever wakes is found in `woken`, as long as he is not settled."""
+        in_order = sorted((place_of(sleeper), key) for key, sleeper in sleepers.items())
+        self._slept_offsets = array("q", [offset for offset, _ in in_order])
+        self._slept_keys = [key for _, key in in_order]
+        self._sleepers, self._woken = sleepers, woken
+        self.count += len(in_order)
+
     def ended(self) -> None:
         """One of them is over."""
         self.count -= 1
@@ -56,19 +77,37 @@ class DoubtShelf:
         while offsets and not _stands_at(offsets[0], transactions[0]):
             offsets.popleft()
             transactions.popleft()
-        return offsets[0] if offsets else self.next_offset
+        low = offsets[0] if offsets else self.next_offset
+        while self._first_slept < len(self._slept_keys):
+            offset = self._slept_offsets[self._first_slept]
+            if self._still_stands(offset, self._slept_keys[self._first_slept]):
+                return min(low, offset)
+            self._first_slept += 1
+        return low
 
-    def to_write_again(self, count_max: int) -> list[Transaction]:
-        """The oldest ones, when they keep far more records readable than there are living ones."""
+    def to_write_again(self, count_max: int) -> list[str]:
+        """Keys of the oldest ones, when they keep far more records readable than there are living ones."""
         if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
-        found: list[Transaction] = []
-        for offset, txn in zip(self._offsets, self._transactions, strict=True):
-            if len(found) == count_max:
-                break
-            if _stands_at(offset, txn):
-                found.append(txn)
-        return found
+        living = (
+            (offset, txn.key)
+            for offset, txn in zip(self._offsets, self._transactions, strict=True)
+            if _stands_at(offset, txn)
+        )
+        oldest = islice(merge(living, self._slept(), key=itemgetter(0)), count_max)
+        return [key for _, key in oldest]
+
+    def _slept(self) -> Iterator[tuple[int, str]]:
+        for place in range(self._first_slept, len(self._slept_keys)):
+            offset, key = self._slept_offsets[place], self._slept_keys[place]
+            if self._still_stands(offset, key):
+                yield offset, key
+
+    def _still_stands(self, offset: int, key: str) -> bool:
+        if key in self._sleepers:
+            return True
+        txn = self._woken.get(key)
+        return txn is not None and _stands_at(offset, txn)
 
     def held_for(self, topics: Iterable[str]) -> list[Transaction]:
         """Held transactions that wait for one of `topics`, in the order of their decisions."""

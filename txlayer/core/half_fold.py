@@ -53,6 +53,7 @@ class HalfFold(Settling):
             plain is not None
             and text[:2] == _START
             and key not in self.transactions
+            and key not in self.asleep.sleepers
             and key not in self._recent
             and key not in self._recent_before
             and zlib.crc32(txn_id.encode()) % self.settings.partition_count == self.partition
@@ -85,7 +86,7 @@ class HalfFold(Settling):
             return
         if header.topic not in self.targets:
             self.unknown_topics.add(header.topic)
-        txn = self.transactions.get(header.key)
+        txn = self.find(header.key)
         if txn is None:
             self._begin(header, offset, appended_ms, record)
         elif self.is_replaying and txn.is_in_doubt:

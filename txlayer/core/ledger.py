@@ -19,6 +19,7 @@ from typing import Any
 from txlayer.core import codec
 from txlayer.core.asking import Asking
 from txlayer.core.batch import Batch, Keep, Positions, ReportKind
+from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.fields import VERSION
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source, Undecodable
@@ -145,6 +146,10 @@ class Ledger(Asking):
             return
         kind = Kind.ABANDON if op.is_abandon else _KINDS[op.resolution]
         txn = self.transactions.get(op.key)
+        if txn is None and op.key in self.asleep.sleepers:
+            if self.is_replaying:
+                return  # applied before, as below; a restart wakes nobody for it
+            txn = self._wake(op.key)
         if txn is None:
             state = self._recent_state(op.key)
             if state is None:
@@ -223,8 +228,10 @@ class Ledger(Asking):
             self._keep(txn)
             self._report(ReportKind.PARKED, txn.key, ParkReason.HELD_TOO_LONG.value)
             left -= 1
-        for txn in self.shelf.to_write_again(max(left, 0)):
-            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+        for key in self.shelf.to_write_again(max(left, 0)):
+            oldest = self.find(key)
+            assert oldest is not None  # it stands on doubt
+            self.batch.keeps[key] = Keep(oldest, is_whole=True)
         self._try_those_behind()
 
     def mended(self, topics: Iterable[str]) -> None:
@@ -240,7 +247,7 @@ class Ledger(Asking):
         assert isinstance(op, OpMessage)  # else it would name no place
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
-        if op.key not in self.transactions and self._recent_state(op.key) is None:
+        if self.find(op.key) is None and self._recent_state(op.key) is None:
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), self.op_next, []
             )
@@ -293,20 +300,25 @@ class Ledger(Asking):
                 self.content_bytes -= size_of(txn)
                 txn.content = None
 
-    def start_replay(
-        self, positions: Positions, kept: Iterable[Transaction], *, doubt_next: int
-    ) -> None:
-        """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`."""
+    def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int) -> None:
+        """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`.
+
+        What sleeps in `kept` becomes the ledger's own.
+        """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
-        for txn in kept:
+        for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)
             self.unknown_topics.update(topic for topic in txn.topics if topic not in self.targets)
             self.newest_ms = max(self.newest_ms, txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
+        self.asleep.fill(kept.sleepers, self.settings.checks)
+        self.shelf.put_asleep(self.asleep.sleepers, woken=self.transactions)
+        self.unknown_topics.update(self.asleep.topics - self.targets.keys())
+        self.newest_ms = max(self.newest_ms, self.asleep.newest_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
@@ -344,7 +356,7 @@ class Ledger(Asking):
         while young and _is_elsewhere(young[0]):
             if (txn := young.popleft()).state not in SETTLED:  # nearly all are: no call for them
                 self._give_a_place(txn)
-        in_half_count = len(self.transactions) - self.shelf.count
+        in_half_count = self.open_count - self.shelf.count
         if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all that settled behind it in memory.
             self._old = old = deque(t for t in old if not _is_elsewhere(t))

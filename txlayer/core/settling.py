@@ -6,10 +6,12 @@ The state of one partition lives here; `HalfFold` and `Ledger` build on it. Neve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+from txlayer.core.asleep import Asleep
 from txlayer.core.batch import Batch, Keep, KeptAside, Report, ReportKind
 from txlayer.core.checks import CheckPolicies, CheckSchedule
 from txlayer.core.doubt_shelf import DoubtShelf
@@ -65,6 +67,7 @@ class Settling:
         # What was found of headers' tails; the ledgers of a process may share it: it depends on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
         self.transactions: dict[str, Transaction] = {}
+        self.asleep = Asleep()  # the rest of them, of whom nobody needs an object yet
         self.order = ForwardOrder()
         self.batch = Batch()
         self.half_next = 0
@@ -96,6 +99,26 @@ class Settling:
         self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that are not settled."""
+        return len(self.transactions) + len(self.asleep)
+
+    def everybody(self) -> Iterator[Transaction]:
+        """Every transaction that is not settled, for whoever only looks."""
+        return chain(self.transactions.values(), self.asleep.everybody())
+
+    def find(self, key: str) -> Transaction | None:
+        """The transaction of this key that is not settled, woken when it sleeps."""
+        return self.transactions.get(key) or self._wake(key)
+
+    def _wake(self, key: str) -> Transaction | None:
+        txn = self.asleep.wake(key)
+        if txn is not None:
+            self.transactions[key] = txn
+            self.schedule.add(txn)
+        return txn
 
     def _recent_state(self, key: str) -> TxnState | None:
         """How a transaction was settled, as far as it is remembered."""

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
+from tests.support.commands import run_at_terminal
 from tests.support.crafted import Crafted
 from tests.support.operating import WHY, Tx, new_id, op_ends, park, quick_coordinator
 from tests.support.running import RunningCoordinator
@@ -85,6 +86,26 @@ def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_lef
     )
     assert set(ids[10:]) <= operator.states().keys()
     assert {"done"} == {r["result"] for r in operator.json("rollback", *ids[10:], *WHY)}
+
+
+def test_a_person_is_shown_what_would_happen_and_asked(arena: Arena, crafted: Crafted) -> None:
+    group, txn_id = unique_name("group"), new_id()
+    park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0], group=group)
+    words = (
+        "tx", "commit", "--all", "--parked", "--group", group, *WHY,
+        "--bootstrap-servers", arena.servers, "--namespace", arena.namespace,
+    )  # fmt: skip
+    before = op_ends(arena)
+
+    refused, shown = run_at_terminal(*words, answer="n")
+    unchanged = before == op_ends(arena)
+    agreed, told = run_at_terminal(*words, answer="y")
+
+    assert "commit this transaction? It cannot be taken back." in shown
+    assert txn_id in shown
+    assert (True, True) == (refused != 0, unchanged)
+    assert 0 == agreed, told
+    wait_until(lambda: 1 == len(arena.visible(txn_id)), within=20, what="it is visible once")
 
 
 def test_what_is_decided_already_is_skipped_and_counted(

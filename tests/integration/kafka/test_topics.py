@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
-from tests.support.broker import create_topic
+from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -232,3 +232,57 @@ def test_another_number_of_partitions_is_a_finding_that_apply_leaves(
         code, out, _ = run(capsys, command, *where)
         assert 1 == code
         assert {"Difference"} == {c["change"] for c in json.loads(out)["changes"]}
+
+
+# --- a consumer group's -----------------------------------------------------------------------------------------------
+
+
+def test_the_topics_of_a_consumer_group_are_planned_made_and_checked(
+    config: ClientConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(config.bootstrap_servers, unique_name("orders"), partitions=3)
+    group = unique_name("loyalty")
+    where = ("-b", config.bootstrap_servers, "--group", group, "--topic", topic)
+
+    before = run(capsys, "check", *where)
+    applied = run(capsys, "apply", *where, "--json")
+    after = run(capsys, "check", *where)
+
+    assert 1 == before[0]
+    assert f"group {group}" in before[1]
+    assert 0 == applied[0]
+    assert {"group": group} == {k: v for k, v in json.loads(applied[1]).items() if k != "changes"}
+    assert {(f"{group}.{topic}.dlq", 3), (f"{group}.{topic}.replay", 3)} == {
+        (c["topic"], c["partition_count"]) for c in json.loads(applied[1])["changes"]
+    }
+    assert (0, f"{group}: every topic is as it must be\n", "") == after
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--group", "loyalty"), "--group and --topic go together"),
+        (("--topic", "orders"), "--group and --topic go together"),
+        (("--group", "a b", "--topic", "orders"), "group"),
+        (("--group", "g", "--topic", "orders", "--partitions", "3"), "--partitions"),
+    ],
+)
+def test_options_of_a_group_that_contradict_each_other_are_refused(
+    config: ClientConfig, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    code, _, err = run(capsys, "plan", "-b", config.bootstrap_servers, *options)
+
+    assert 2 == code
+    assert said in err
+
+
+def test_a_group_has_no_topics_for_one_that_is_missing(
+    config: ClientConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = unique_name("missing")
+    code, _, err = run(
+        capsys, "apply", "-b", config.bootstrap_servers, "--group", "g", "--topic", missing
+    )
+
+    assert 2 == code
+    assert missing in err

@@ -92,6 +92,14 @@ class KafkaAdmin:
             )
         return states
 
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics that these credentials may describe."""
+        timeout_s = self._connection.limits()["request_timeout"]
+        try:
+            return frozenset(self._connection.client().list_topics(timeout=timeout_s).topics)
+        except KafkaException as exc:
+            raise self._connection.translated(exc, resource="topics", operation="list") from exc
+
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has, None when there is no such topic."""
         description = self._descriptions([topic])[topic]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from operator import methodcaller
+from operator import length_hint, methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -50,7 +51,7 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
 def half_producer(
     config: ClientConfig,
     *,
-    prepare_timeout_ms: int,
+    message_timeout_ms: int,
     batch_bytes_max: int,
     on_error: Callable[[KafkaError], None],
 ) -> Producer:
@@ -66,7 +67,7 @@ def half_producer(
             **base_settings(config),
             "enable.idempotence": True,
             "acks": "all",
-            "message.timeout.ms": prepare_timeout_ms,
+            "message.timeout.ms": message_timeout_ms,
             # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
             "message.max.bytes": MESSAGE_BYTES_MAX,
             # The broker refuses a whole batch that is larger than the topic's largest message.
@@ -103,6 +104,11 @@ def transactional_producer(
     )
 
 
+FETCH_QUEUE_BACKOFF_MS = 10
+"""How long the client fetches nothing after its queue was full. Its default, a second, leaves whoever empties the queue in
+a fifth of that waiting: 160,000 records/s instead of 540,000/s in a loop over `consume`."""
+
+
 def group_consumer(
     config: ClientConfig,
     *,
@@ -110,6 +116,8 @@ def group_consumer(
     session_timeout_ms: int,
     isolation: str,
     fetch_wait_ms: int = 10,
+    instance_id: str = "",
+    on_commit: Callable[..., None] | None = None,
 ) -> Consumer:
     """A member of a classic group with the range assignor; it never stores offsets by itself."""
     return Consumer(
@@ -117,8 +125,11 @@ def group_consumer(
             "fetch.wait.max.ms": fetch_wait_ms,
             "queued.max.messages.kbytes": 65_536,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             **base_settings(config),
             "group.id": group,
+            **({"group.instance.id": instance_id} if instance_id else {}),
+            **({"on_commit": on_commit} if on_commit is not None else {}),
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
             "enable.auto.commit": False,
@@ -141,8 +152,10 @@ def plain_consumer(
     return Consumer(
         {
             "fetch.wait.max.ms": 10,
-            "queued.max.messages.kbytes": 65_536,
+            # A record waits in several times its own size: a million of them read at once would stay as unused memory.
+            "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             **base_settings(config),
             "group.id": group,
             "enable.auto.commit": False,
@@ -198,14 +211,18 @@ _headers_of = methodcaller("headers")
 
 def readable(records: list[Any]) -> list[Any]:
     """The same records; one whose header names are no UTF-8 is replaced by itself without its headers."""
-    for place, record in enumerate(records):
+    left = iter(records)
+    while True:
         try:
-            _headers_of(record)  # kept by the client: asking again costs nothing
+            # Kept by the client: asking again costs nothing.
+            deque(map(_headers_of, left), maxlen=0)
         except (SystemError, UnicodeDecodeError):
             # The client returns a list with holes in it and an exception as well; nobody may ask it again. A plain call
             # would let the exception come out wherever the interpreter looks next; `methodcaller` looks at once.
-            records[place] = _WithoutHeaders(record)
-    return records
+            place = len(records) - length_hint(left) - 1
+            records[place] = _WithoutHeaders(records[place])
+        else:
+            return records
 
 
 class _WithoutHeaders:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
@@ -18,6 +18,38 @@ logger = logging.getLogger("txlayer.kafka")
 
 ANSWER_MS = 3_000
 """How long one question waits: a coordinator asks again, and meanwhile it must serve its group."""
+
+
+def wait_for_answer(ask: Callable[[], object], *, timeout_s: float, bootstrap_servers: str) -> None:
+    """Return when a broker answers what `ask` asks; says every few seconds that it is still waiting.
+
+    Raises:
+        BrokerUnavailableError: none answered within `timeout_s`.
+        NotAuthorisedError: a broker refused the credentials.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            ask()
+        except BrokerUnavailableError as exc:
+            waited_s = time.monotonic() - started
+            if waited_s >= timeout_s:
+                raise BrokerUnavailableError(
+                    f"{exc.detail}; is the address right and the broker up?",
+                    bootstrap_servers=bootstrap_servers,
+                    waited_ms=int(waited_s * 1000),
+                ) from exc
+            logger.warning(
+                "broker.unreachable",
+                extra={
+                    "bootstrap_servers": bootstrap_servers,
+                    "reason": exc.detail,
+                    "waited_s": round(waited_s, 1),
+                    "gives_up_after_s": timeout_s,
+                },
+            )
+        else:
+            return
 
 
 class KafkaCoordinatorConnections:
@@ -35,29 +67,11 @@ class KafkaCoordinatorConnections:
             BrokerUnavailableError: none answered within `timeout_s`.
             NotAuthorisedError: a broker refused the credentials.
         """
-        started = time.monotonic()
-        while True:
-            try:
-                self._admin.partition_count(self._config.topics.half)
-            except BrokerUnavailableError as exc:
-                waited_s = time.monotonic() - started
-                if waited_s >= timeout_s:
-                    raise BrokerUnavailableError(
-                        f"{exc.detail}; is the address right and the broker up?",
-                        bootstrap_servers=self._config.bootstrap_servers,
-                        waited_ms=int(waited_s * 1000),
-                    ) from exc
-                logger.warning(
-                    "broker.unreachable",
-                    extra={
-                        "bootstrap_servers": self._config.bootstrap_servers,
-                        "reason": exc.detail,
-                        "waited_s": round(waited_s, 1),
-                        "gives_up_after_s": timeout_s,
-                    },
-                )
-            else:
-                return
+        wait_for_answer(
+            lambda: self._admin.partition_count(self._config.topics.half),
+            timeout_s=timeout_s,
+            bootstrap_servers=self._config.bootstrap_servers,
+        )
 
     def make_writer(
         self, transactional_id: str, *, batch_bytes_max: int

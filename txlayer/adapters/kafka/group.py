@@ -7,7 +7,7 @@ goes wrong in one is kept and raised by the next `read`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message
@@ -47,7 +47,14 @@ class KafkaGroupReader:
     """The `GroupReader` of real Kafka."""
 
     def __init__(
-        self, config: ClientConfig, *, group: str, session_timeout_ms: int, fetch_wait_ms: int = 10
+        self,
+        config: ClientConfig,
+        *,
+        group: str,
+        session_timeout_ms: int,
+        fetch_wait_ms: int = 10,
+        instance_id: str = "",
+        on_commit: Callable[..., None] | None = None,
     ) -> None:
         self._config = config
         self._consumer: Consumer = group_consumer(
@@ -56,6 +63,8 @@ class KafkaGroupReader:
             session_timeout_ms=session_timeout_ms,
             isolation="read_committed",
             fetch_wait_ms=fetch_wait_ms,
+            instance_id=instance_id,
+            on_commit=on_commit,
         )
         self._assignment: Assignment | None = None
         self._is_revoked = False

@@ -14,7 +14,7 @@ from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.client import half_producer
 from txlayer.adapters.kafka.errors import kafka_error
 from txlayer.adapters.translation import translate_fatal, translate_unwritten
-from txlayer.config import ProducerConfig, milliseconds
+from txlayer.config import ClientConfig
 from txlayer.errors import TxLayerError
 
 logger = logging.getLogger("txlayer.kafka")
@@ -26,12 +26,14 @@ _PURGE_S = 1.0
 class KafkaHalfWriter:
     """One client, used by all threads of one producer; `poll` and `close` by one of them."""
 
-    def __init__(self, config: ProducerConfig, *, batch_bytes_max: int) -> None:
+    def __init__(
+        self, config: ClientConfig, *, batch_bytes_max: int, message_timeout_ms: int
+    ) -> None:
         self._failure: TxLayerError | None = None
         self._is_refusal_logged = False
         self._producer: Producer = half_producer(
             config,
-            prepare_timeout_ms=milliseconds(config.prepare_timeout),
+            message_timeout_ms=message_timeout_ms,
             batch_bytes_max=batch_bytes_max,
             on_error=self._on_error,
         )

@@ -37,7 +37,11 @@ class KafkaProducerConnections:
     def make_half_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
         """A writer of half and op records."""
         try:
-            return KafkaHalfWriter(self._config, batch_bytes_max=batch_bytes_max)
+            return KafkaHalfWriter(
+                self._config,
+                batch_bytes_max=batch_bytes_max,
+                message_timeout_ms=milliseconds(self._config.prepare_timeout),
+            )
         except KafkaException as exc:  # a setting that the client refuses
             raise translate(exc) from exc
 

@@ -58,6 +58,13 @@ class MemoryAdmin:
                 )
         return found
 
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics."""
+        cluster = self._link.cluster
+        return self._ask(
+            "Metadata", lambda: frozenset(cluster.topics), resource="topics", operation="list"
+        )
+
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has, None when there is no such topic."""
         found = self._look_at(topic, "describe")

@@ -175,11 +175,7 @@ class Broker:
         self._transaction(transactional_id).check_part(producer_id, epoch, fence.group)
         group = self._cluster.group(fence.group)
         group.check_fence(fence)
-        for place, offset in offsets.items():
-            if place not in self._cluster.partitions:
-                raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
-            if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)
+        self._check_offsets(offsets)
         pending = group.pending.setdefault(producer_id, {})
         for place, offset in offsets.items():
             self._append_count += 1
@@ -271,6 +267,29 @@ class Broker:
         return {
             place: group.stored[place][1] if place in group.stored else None for place in places
         }
+
+    def store_as_member(
+        self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> None:
+        """OffsetCommit of a member: of its own group, whoever owns the partitions.
+
+        Raises:
+            RefusedError: the group went on without the member, or a store cannot be. Nothing was stored.
+        """
+        self._cluster.begin()
+        group = self._cluster.group(fence.group)
+        group.check_fence(fence)
+        self._check_offsets(offsets)
+        for place, offset in offsets.items():
+            self._append_count += 1
+            group.stored[place] = (self._append_count, offset)
+
+    def _check_offsets(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        for place, offset in offsets.items():
+            if place not in self._cluster.partitions:
+                raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
+            if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+                raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)
 
     def store_offsets(self, name: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets by an administrator's word.

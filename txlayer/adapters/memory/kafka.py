@@ -14,6 +14,7 @@ from txlayer.adapters.memory.connections import (
     MemoryProducerConnections,
     make_history,
 )
+from txlayer.adapters.memory.consumer_connections import MemoryConsumerConnections
 from txlayer.adapters.memory.link import Link
 from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.refusal import ClientError, RefusedError
@@ -22,7 +23,13 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import HistoryReader, StoredOffset, TopicPartition
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.adapters.translation import translate_error
-from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig, SystemTopics
+from txlayer.config import (
+    ClientConfig,
+    ConsumerConfig,
+    CoordinatorConfig,
+    ProducerConfig,
+    SystemTopics,
+)
 from txlayer.core.messages import Headers
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import ForbiddenTopicError
@@ -87,6 +94,12 @@ class MemoryKafka:
     ) -> MemoryCoordinatorConnections:
         """What a `Coordinator` takes; `client` is its name for faults (coordinator-1, …)."""
         return MemoryCoordinatorConnections(self._link(client, "coordinator"), config)
+
+    def connect_consumer(
+        self, config: ConsumerConfig, *, client: str | None = None
+    ) -> MemoryConsumerConnections:
+        """What `OrderedConsumer(connect=…)` takes; `client` is its name for faults (consumer-1, …)."""
+        return MemoryConsumerConnections(self._link(client, "consumer"), config)
 
     def admin(self, *, client: str | None = None) -> MemoryAdmin:
         """The administrator's view."""

@@ -257,13 +257,17 @@ class MemoryGroupReader:
             raise translate_read_error(
                 ClientError(code), bootstrap_servers=self._link.bootstrap_servers
             )
-        if code is Code.UNKNOWN_MEMBER_ID:
-            self._member_id = ""
         if self._state is Membership.IN:
+            self._before_revocation(is_lost=code is not Code.REBALANCE_IN_PROGRESS)
             self._assignment = None
             self._is_revoked = True
             self._reading.assign({})
+        if code is Code.UNKNOWN_MEMBER_ID:
+            self._member_id = ""
         self._state = Membership.OUT
+
+    def _before_revocation(self, *, is_lost: bool) -> None:
+        """For members that must finish something first."""
 
     def _rest(self) -> None:
         self._ask_again_at = self._link.world.monotonic() + self._link.jittered(RETRY_BACKOFF_S)

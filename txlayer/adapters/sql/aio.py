@@ -96,18 +96,23 @@ class AsyncSqlBarrier:
 
     async def check_session(self, session: Any) -> None:
         """As in `Barrier`."""
-        await greenlet_spawn(self._plain.check_session, _plain(session))
+        await greenlet_spawn(self._plain.check_session, plain_of(session))
 
     async def write(
         self, session: Any, *, txn_id: str, nonce: str, group: str
     ) -> JoinedTransaction:
         """As in `Barrier`."""
         return await greenlet_spawn(
-            self._plain.write, _plain(session), txn_id=txn_id, nonce=nonce, group=group
+            self._plain.write, plain_of(session), txn_id=txn_id, nonce=nonce, group=group
         )
 
 
-def _plain(session: Any) -> Any:
+def plain_of(session: Any) -> Any:
+    """The plain session or connection below an asynchronous one.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if isinstance(session, async_scoped_session):
         session = session()
     if isinstance(session, AsyncSession):
@@ -115,5 +120,5 @@ def _plain(session: Any) -> Any:
     if isinstance(session, AsyncConnection):
         return session.sync_connection
     raise UsageError(
-        f"join takes an AsyncSession or AsyncConnection here, not {type(session).__name__} (SqlBarrier takes the plain ones)"
+        f"an AsyncSession or AsyncConnection is due here, not {type(session).__name__}; the plain ones go with the plain class"
     )

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txlayer.adapters.sql.checks import Checks, Doubtful
-from txlayer.adapters.sql.dialects import DriverInsert, is_in_autocommit
+from txlayer.adapters.sql.dialects import DriverInsert, is_in_autocommit, is_same_database
 from txlayer.adapters.sql.joined import JoinedTransaction, Watch
 from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
 from txlayer.adapters.sql.table import DEFAULT_NAME, barrier_table
@@ -218,8 +218,7 @@ class SqlBarrier:
         return found
 
     def _check_database(self, engine: Engine) -> None:
-        own = self._engine
-        if engine.pool is own.pool or _database(engine) == _database(own):
+        if is_same_database(engine, self._engine):
             return
         raise UsageError(
             "the session is of another database than the barrier: its commit would not be the barrier's; "
@@ -255,8 +254,3 @@ def _savepoint() -> UsageError:
     return UsageError(
         "join before begin_nested(): a savepoint can be rolled back alone, and the barrier's row with it"
     )
-
-
-def _database(engine: Engine) -> Any:
-    url = engine.url
-    return (url.get_backend_name(), url.host, url.port, url.database, url.query)

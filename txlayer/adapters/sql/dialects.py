@@ -140,24 +140,45 @@ class DriverInsert:
 
 
 def rules_of(engine: Engine) -> Rules:
-    """The rules of an engine's database.
+    """The rules of an engine's database for a barrier.
 
     Raises:
         UsageError: it is none that a barrier was tested with, or has no second connection to its database.
     """
-    name = engine.dialect.name
+    rules = rules_of_dialect(engine.dialect.name, what="a barrier")
+    database = engine.url.database
+    if isinstance(rules, SqliteRules) and (
+        not database or ":memory:" in database or engine.url.query.get("mode") == "memory"
+    ):
+        raise UsageError(
+            "a barrier in SQLite needs a file: a check uses a connection of its own, and in memory that is another database"
+        )
+    return rules
+
+
+def rules_of_dialect(name: str, *, what: str) -> Rules:
+    """The rules of a kind of database.
+
+    Raises:
+        UsageError: it is none that was tested.
+    """
     if name == "postgresql":
         return PostgresqlRules()
     if name in ("mysql", "mariadb"):
         return MysqlRules()
-    if name != "sqlite":
-        raise UsageError(f"a barrier needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
-    database = engine.url.database
-    if not database or ":memory:" in database or engine.url.query.get("mode") == "memory":
-        raise UsageError(
-            "a barrier in SQLite needs a file: a check uses a connection of its own, and in memory that is another database"
-        )
-    return SqliteRules()
+    if name == "sqlite":
+        return SqliteRules()
+    raise UsageError(f"{what} needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
+
+
+def is_same_database(one: Engine, other: Engine) -> bool:
+    """True when two engines lead to one database."""
+    return one.pool is other.pool or _database(one) == _database(other)
+
+
+def _database(engine: Engine) -> Any:
+    url = engine.url
+    return (url.get_backend_name(), url.host, url.port, url.database, url.query)
 
 
 def driver_connection(connection: Connection) -> Any:

@@ -1,4 +1,4 @@
-"""A barrier from the address of a database, for programs that have no engine of their own. Never: showing the address."""
+"""A barrier or an inbox from the address of a database, for programs that have no engine of their own. Never: showing the address."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from txlayer.adapters.sql.barrier import SqlBarrier
 from txlayer.adapters.sql.checks import told
+from txlayer.adapters.sql.inbox import DEFAULT_NAME as INBOX_NAME
+from txlayer.adapters.sql.inbox import Inbox
 from txlayer.adapters.sql.purge import TRANSACTION_AGE_MAX
 from txlayer.adapters.sql.table import DEFAULT_NAME
 from txlayer.errors import ConfigError, RetriableError, UsageError
@@ -34,6 +36,27 @@ def opened_barrier(
         RetriableError: the database does not answer, or refused this time.
         UsageError: the database refused the statement: a missing table, a missing right.
     """
+    with _opened(url, create_command="txlayer barrier create") as engine:
+        yield SqlBarrier(
+            engine, table=table, schema=schema, transaction_age_max=transaction_age_max
+        )
+
+
+@contextmanager
+def opened_inbox(
+    url: str, *, group: str, table: str = INBOX_NAME, schema: str | None = None
+) -> Iterator[Inbox]:
+    """An inbox in the database at `url`; as `opened_barrier`.
+
+    Raises:
+        What `opened_barrier` raises.
+    """
+    with _opened(url, create_command="txlayer inbox create") as engine:
+        yield Inbox(engine, group=group, table=table, schema=schema)
+
+
+@contextmanager
+def _opened(url: str, *, create_command: str) -> Iterator[Engine]:
     try:
         engine = create_engine(make_url(url), hide_parameters=True)
     except ImportError as exc:
@@ -50,22 +73,20 @@ def opened_barrier(
             expected="DIALECT+DRIVER://USER:PASSWORD@HOST/DATABASE",
         ) from None
     try:
-        yield SqlBarrier(
-            engine, table=table, schema=schema, transaction_age_max=transaction_age_max
-        )
+        yield engine
     except DBAPIError as exc:
-        raise _ours(exc) from None
+        raise _ours(exc, create_command) from None
     except SQLAlchemyError as exc:
         raise RetriableError(f"the database did not answer: {type(exc).__name__}") from None
     finally:
         engine.dispose()
 
 
-def _ours(error: DBAPIError) -> UsageError | RetriableError:
+def _ours(error: DBAPIError, create_command: str) -> UsageError | RetriableError:
     kind = type(error).__name__
     if kind == "ProgrammingError" or "no such table" in str(error.orig):
         return UsageError(
-            f"the database refused the statement ({told(error)}): is the table there (`txlayer barrier create`), "
+            f"the database refused the statement ({told(error)}): is the table there (`{create_command}`), "
             "and may this user use it?"
         )
     return RetriableError(f"the database did not answer, or refused for now ({told(error)})")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import DateTime, Engine, Table, delete, func, select
+from sqlalchemy import Column, ColumnElement, DateTime, Engine, Table, delete, func, select
 
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import UsageError
@@ -43,34 +44,58 @@ class Purge:
                 f"rows younger than {self._age_min / timedelta(days=1):g} days may still be needed by a check: without "
                 "its row a committed transaction would be rolled back. None was deleted"
             )
-        if older_than <= timedelta(0):
-            raise UsageError("an age is more than 0. None was deleted")
-        bound: datetime | None = None
-        row_count = purged_count = 0
-        last_id = ""
-        while True:
-            with self._engine.begin() as connection:
-                if bound is None:
-                    now = connection.execute(
-                        select(func.current_timestamp(type_=DateTime(timezone=True)))
-                    ).scalar_one()
-                    bound = now - older_than
-                columns = self._table.c
-                page = connection.execute(
-                    select(columns.txn_id, columns.created_at < bound)
-                    .where(columns.txn_id > last_id)
-                    .order_by(columns.txn_id)
-                    .limit(PAGE_COUNT_MAX)
-                ).all()
-                if not page:
-                    return Purged(row_count, purged_count)
-                old = [txn_id for txn_id, is_old in page if is_old]
-                if old and not is_dry_run:
-                    connection.execute(
-                        delete(self._table).where(
-                            columns.txn_id.between(old[0], old[-1]), columns.created_at < bound
-                        )
-                    )
-            row_count += len(page)
-            purged_count += len(old)
-            last_id = page[-1][0]
+        columns = self._table.c
+        return delete_old(
+            self._engine,
+            self._table,
+            key=columns.txn_id,
+            made_at=columns.created_at,
+            older_than=older_than,
+            is_dry_run=is_dry_run,
+        )
+
+
+def delete_old(  # one page after the other, and what is counted of it
+    engine: Engine,
+    table: Table,
+    *,
+    key: Column[Any],
+    made_at: Column[Any],
+    older_than: timedelta,
+    is_dry_run: bool,
+    where: Sequence[ColumnElement[bool]] = (),
+) -> Purged:
+    """Delete rows by the database's clock, page by page along `key`, which is unique among those of `where`.
+
+    Raises:
+        UsageError: that is no age. None was deleted.
+        SQLAlchemyError: the database refused; what was deleted before stays so.
+    """
+    if older_than <= timedelta(0):
+        raise UsageError("an age is more than 0. None was deleted")
+    bound: datetime | None = None
+    row_count = purged_count = 0
+    last_key = ""
+    while True:
+        with engine.begin() as connection:
+            if bound is None:
+                now = connection.execute(
+                    select(func.current_timestamp(type_=DateTime(timezone=True)))
+                ).scalar_one()
+                bound = now - older_than
+            page = connection.execute(
+                select(key, made_at < bound)
+                .where(key > last_key, *where)
+                .order_by(key)
+                .limit(PAGE_COUNT_MAX)
+            ).all()
+            if not page:
+                return Purged(row_count, purged_count)
+            old = [found for found, is_old in page if is_old]
+            if old and not is_dry_run:
+                connection.execute(
+                    delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where)
+                )
+        row_count += len(page)
+        purged_count += len(old)
+        last_key = page[-1][0]

@@ -47,18 +47,16 @@ def barrier_table(
     Raises:
         UsageError: `name` or `schema` is no plain name of a table.
     """
-    for given in (name, schema):
-        if given is not None and _NAME.fullmatch(given) is None:
-            raise UsageError(f"a table's name is 1 to 63 letters, digits or _, not {given[:80]!r}")
+    check_names(name, schema)
     return Table(
         name,
         MetaData() if metadata is None else metadata,
-        Column("txn_id", _exact(TXN_ID_LENGTH_MAX), primary_key=True),
-        Column("nonce", _exact(NONCE_LENGTH), nullable=False),
-        Column("producer_group", _exact(GROUP_LENGTH_MAX), nullable=False),
-        Column("resolution", _exact(1), nullable=False),
-        Column("source", _exact(SOURCE_LENGTH_MAX), nullable=False),
-        Column("created_at", _instant(), nullable=False, server_default=DatabaseNow()),
+        Column("txn_id", exact_text(TXN_ID_LENGTH_MAX), primary_key=True),
+        Column("nonce", exact_text(NONCE_LENGTH), nullable=False),
+        Column("producer_group", exact_text(GROUP_LENGTH_MAX), nullable=False),
+        Column("resolution", exact_text(1), nullable=False),
+        Column("source", exact_text(SOURCE_LENGTH_MAX), nullable=False),
+        Column("created_at", instant(), nullable=False, server_default=DatabaseNow()),
         schema=schema,
         # Tables without transactions would keep the row of a local transaction that was rolled back.
         mysql_engine="InnoDB",
@@ -66,12 +64,25 @@ def barrier_table(
     )
 
 
-def _exact(length: int) -> String:
+def check_names(*names: str | None) -> None:
+    """Refuse what is no plain name of a table or schema.
+
+    Raises:
+        UsageError: one of them is none.
+    """
+    for given in names:
+        if given is not None and _NAME.fullmatch(given) is None:
+            raise UsageError(f"a table's name is 1 to 63 letters, digits or _, not {given[:80]!r}")
+
+
+def exact_text(length: int) -> String:
+    """ASCII text that differs from any other by every letter."""
     # MySQL compares text without regard to case unless told otherwise: two transactions would share one row.
     exact = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
     return String(length).with_variant(exact, "mysql", "mariadb")
 
 
-def _instant() -> DateTime:
+def instant() -> DateTime:
+    """A moment, whatever time zone a session has."""
     # MySQL's DATETIME is what the clock on the wall shows in the time zone of the session that wrote it.
     return DateTime(timezone=True).with_variant(mysql.TIMESTAMP(), "mysql", "mariadb")

@@ -21,6 +21,8 @@ REPLICATION_MAX = 3
 INSYNC_REPLICAS_OF_THREE = 2
 HEAP_MB_MIN = 128
 LOG_LEVEL_FLAG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+MARKER_LOG_FLAG = "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction.TransactionMarkerChannelManager=info"
+"""It is only there that a broker says when it leaves the end of a Kafka transaction out (KAFKA-20734)."""
 
 # Kafka's defaults are made for large clusters. Partitions of the internal topics are log files and start-up time;
 # the delays are waited for by every test and every first run.
@@ -156,6 +158,7 @@ def jvm_flags(profile: JvmProfile, *, heap_mb: int | None = None) -> tuple[str, 
         f"-Xmx{heap_mb or default_mb}m",
         "-Djava.awt.headless=true",
         LOG_LEVEL_FLAG,
+        MARKER_LOG_FLAG,
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
         # No files outside the data folder, and no half-dead broker.

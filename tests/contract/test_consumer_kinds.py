@@ -1,0 +1,244 @@
+"""Consumers of other kinds, dead letters that are replayed, keys that are parked; over memory and over real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.consumers import PATIENCE_S, QUICK, Stage
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.context import Context
+from txlayer.consumer.ordered import OrderedConsumer
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import AfterExhausted, HandlerResult, ReplayKind, ReplayRecord
+from txlayer.core.messages import Undecodable
+from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.errors import ConfigError
+
+PARKING = RetryPolicy(
+    attempt_count_max=2,
+    backoff_first_ms=5,
+    backoff_max_ms=10,
+    after_exhausted=AfterExhausted.PARK,
+)
+
+
+@pytest.fixture
+def stage(lab: Lab) -> Iterator[Stage]:
+    made = Stage(lab)
+    yield made
+    made.close()
+
+
+def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
+    """A consumer of the stage without a handler."""
+    given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
+    return kind(
+        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers, **given,
+    )  # fmt: skip
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def die_once(message: ReceivedMessage, context: Context) -> None:
+    """Kills its process at the first attempt at one message."""
+    if message.value == b"deadly" and context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(message: ReceivedMessage, context: Context) -> None:
+    """Always fails, and says where."""
+    raise ValueError(f"{message.offset} of {context.group} in {os.getpid()}")
+
+
+def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -> None:
+    stage.write(b"0", b"deadly", b"2")
+    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer.handler(die_once)
+
+    with consumer:
+        stage.wait_stored(3)
+
+    figures = consumer.stats().topics[stage.topic]
+    assert (3, 0) == (figures.handled, figures.dead_lettered)
+    assert figures.failed >= 1
+
+
+def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:
+    stage.write(b"0")
+    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer.handler(refuse)
+
+    with consumer:
+        stage.wait_for_letters([b"0"])
+
+    (letter,) = stage.lab.read(stage.letters)
+    told = dict(letter.headers)["txl-dlq"] or b""
+    assert b"|ValueError|" in told
+    assert f"0 of {stage.group} in ".encode() in told
+    assert str(os.getpid()).encode() not in told
+
+
+def test_a_handler_that_cannot_go_to_another_process_is_a_wrong_setting(stage: Stage) -> None:
+    consumer = plain(stage, workers="processes")
+    consumer.handler(lambda *_: None)
+
+    with pytest.raises(ConfigError, match="cannot go to another process"):
+        consumer.start()
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
+    for n in range(5):
+        for key in range(20):
+            stage.write(b"%d" % n, key=b"k%d" % key)
+    seen: dict[bytes | None, list[bytes]] = {}
+    together = most = 0
+
+    async def run() -> None:
+        consumer = plain(stage, AsyncOrderedConsumer, in_flight_max=20)
+
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
+        async def handle(message: ReceivedMessage, _: Context) -> None:
+            nonlocal together, most
+            together += 1
+            most = max(most, together)
+            await asyncio.sleep(0.01)
+            seen.setdefault(message.key, []).append(message.value)
+            together -= 1
+            if sum(map(len, seen.values())) == 100:
+                consumer.stop()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert {b"k%d" % key: [b"%d" % n for n in range(5)] for key in range(20)} == seen
+    assert 10 <= most <= 20
+    assert 100 == stage.stored()
+
+
+def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: Stage) -> None:
+    stage.write(b"0")
+    attempts: list[int] = []
+
+    async def run() -> None:
+        consumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=timedelta(milliseconds=100))
+
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
+        async def handle(_: ReceivedMessage, context: Context) -> None:
+            attempts.append(context.attempt)
+            if context.attempt == 1:
+                await asyncio.sleep(PATIENCE_S)
+            consumer.stop()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert [1, 2] == attempts
+
+
+def test_a_plain_handler_would_stop_the_loop_and_is_refused(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="event loop"):
+        plain(stage, AsyncOrderedConsumer).handler(print)
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P9")
+def test_a_parked_keys_messages_follow_and_replay_restores_the_order(stage: Stage) -> None:
+    stage.write(b"0", b"1", b"2", key=b"bad")
+    stage.write(b"fine", key=b"good")
+    is_mended: list[bool] = []
+
+    def act(message: ReceivedMessage, _: Context) -> HandlerResult:
+        if message.key == b"bad" and not is_mended:
+            raise ValueError("not mended")
+        return None
+
+    with stage.consumer(act, retry=PARKING) as consumer:
+        stage.wait_for_letters([b"0", b"1", b"2"])
+        stage.wait_stored(4)
+        is_mended.append(True)
+        stage.journal.seen.clear()
+        ask_for_replay(stage, b"bad", [record.offset for record in stage.lab.read(stage.letters)])
+        wait_until(lambda: len(results(stage)) == 3, within=PATIENCE_S, what="three results")
+        stage.write(b"3", key=b"bad")
+        stage.wait_stored(5)
+        assert 0 == consumer.stats().topics[stage.topic].parked_keys
+
+    assert [b"0", b"1", b"2", b"3"] == stage.journal.values(b"bad")
+    assert ["handled"] * 3 == results(stage)
+
+
+def test_a_parked_key_stays_parked_after_a_restart(stage: Stage) -> None:
+    stage.write(b"0", key=b"bad")
+
+    def act(_message: ReceivedMessage, _: Context) -> None:
+        raise ValueError("never")
+
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"0"])
+        stage.wait_stored(1)
+    stage.journal.seen.clear()
+    stage.write(b"1", key=b"bad")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"0", b"1"])
+
+    assert [] == stage.journal.seen
+
+
+def test_an_operator_pauses_a_partition_and_lets_it_go_on(stage: Stage) -> None:
+    with stage.consumer() as consumer:
+        ask(stage, ReplayKind.PAUSE)
+        wait_until(
+            lambda: consumer.stats().topics[stage.topic].paused_partitions,
+            within=PATIENCE_S,
+            what="the pause",
+        )
+        stage.write(b"0")
+        wait_until(
+            lambda: consumer.stats().topics[stage.topic].waiting, within=PATIENCE_S, what="it waits"
+        )
+        assert [] == stage.journal.seen
+        ask(stage, ReplayKind.RESUME)
+        stage.wait_stored(1)
+
+
+def ask_for_replay(stage: Stage, key: bytes, offsets: list[int]) -> None:
+    """Ask for the replay of dead letters."""
+    for offset in offsets:
+        record = ReplayRecord(ReplayKind.REPLAY, "request", offset, text="me: mended")
+        stage.lab.write(stage.requests, encode_replay(record), key=key)
+
+
+def ask(stage: Stage, kind: ReplayKind) -> None:
+    """Ask for a pause or its end."""
+    stage.lab.write(
+        stage.requests, encode_replay(ReplayRecord(kind, "request", None, text="me: x"))
+    )
+
+
+def results(stage: Stage) -> list[str]:
+    """What became of requests."""
+    found = [decode_replay(record.value) for record in stage.lab.read(stage.requests)]
+    return [
+        record.outcome.value
+        for record in found
+        if not isinstance(record, Undecodable) and record.outcome is not None
+    ]

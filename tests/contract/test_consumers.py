@@ -1,0 +1,361 @@
+"""Consumers: order, progress, retries, limits, rebalances and ends, over memory and over real Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.adapters.ports import StoredOffset
+from txlayer.consumer.context import Context
+from txlayer.consumer.handlers import Interceptor
+from txlayer.consumer.ordered import ConcurrentConsumer
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import HandlerResult, Reject, Retry
+from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
+
+MakeStage = Callable[..., Stage]
+
+
+@pytest.fixture
+def make_stage(lab: Lab) -> Iterator[MakeStage]:
+    made: list[Stage] = []
+
+    def make(**settings: Any) -> Stage:
+        made.append(Stage(lab, **settings))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.close()
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    return make_stage()
+
+
+def numbers(count: int) -> list[bytes]:
+    """So many values."""
+    return [b"%d" % n for n in range(count)]
+
+
+class Gate:
+    """Where handlers wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.is_open = threading.Event()
+
+    def __call__(self, _message: ReceivedMessage, _context: Context) -> None:
+        self.entered.release()
+        assert self.is_open.wait(PATIENCE_S)
+
+    def wait_for_one(self) -> None:
+        """Until a handler is in it."""
+        assert self.entered.acquire(timeout=PATIENCE_S)
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P9")
+def test_messages_of_a_key_are_handled_in_order_and_one_at_a_time(make_stage: MakeStage) -> None:
+    stage = make_stage(partitions=2)
+    for n in range(20):
+        for key in range(4):
+            stage.write(b"%d" % n, key=b"k%d" % key, partition=key % 2)
+    with stage.consumer(worker_count=8):
+        stage.journal.wait_for(80)
+        stage.wait_stored(40)
+        stage.wait_stored(40, partition=1)
+
+    for key in range(4):
+        assert numbers(20) == stage.journal.values(b"k%d" % key)
+    assert {1} == set(stage.journal.at_most.values())
+
+
+def test_keys_of_one_partition_are_handled_side_by_side(stage: Stage) -> None:
+    for key in (b"a", b"b", b"c"):
+        stage.write(b"0", key=key)
+    barrier = threading.Barrier(3)
+
+    with stage.consumer(lambda *_: barrier.wait(PATIENCE_S), worker_count=3):
+        stage.wait_stored(3)
+
+    assert 3 == stage.journal.together
+
+
+def test_by_partition_nothing_overtakes(stage: Stage) -> None:
+    for n in range(10):
+        stage.write(b"%d" % n, key=b"k%d" % (n % 3))
+
+    with stage.consumer(parallel_by="partition", worker_count=4):
+        stage.wait_stored(10)
+
+    assert numbers(10) == [seen.value for seen in stage.journal.seen]
+    assert 1 == stage.journal.together
+
+
+@pytest.mark.parametrize(("null_keys", "together"), [("ordered", 1), ("free", 2)])
+def test_messages_without_a_key_wait_for_each_other_or_not(
+    stage: Stage, null_keys: str, together: int
+) -> None:
+    stage.write(b"0", b"1", key=None)
+    gate = Gate()
+
+    with stage.consumer(gate, null_keys=null_keys, worker_count=4):
+        for _ in range(together):
+            gate.wait_for_one()
+        gate.is_open.set()
+        stage.wait_stored(2)
+
+    assert together == stage.journal.together
+
+
+def test_without_order_everything_runs_side_by_side(stage: Stage) -> None:
+    stage.write(*numbers(3))
+    barrier = threading.Barrier(3)
+
+    def act(_message: ReceivedMessage, context: Context) -> None:
+        assert context.token is None
+        barrier.wait(PATIENCE_S)
+
+    with stage.consumer(act, kind=ConcurrentConsumer, worker_count=3):
+        stage.wait_stored(3)
+
+    assert 3 == stage.journal.together
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P9")
+def test_a_failing_message_holds_back_its_own_key_alone(stage: Stage) -> None:
+    stage.write(b"bad", b"next", key=b"a")
+    stage.write(b"other", key=b"b")
+    gate = threading.Event()
+
+    def act(message: ReceivedMessage, _context: Context) -> None:
+        if message.value == b"bad" and not gate.is_set():
+            raise ValueError("not yet")
+
+    policy = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=5, backoff_max_ms=20)
+    with stage.consumer(act, retry=policy):
+        wait_until(
+            lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled"
+        )
+        stage.journal.wait_for(4)
+        assert b"next" not in stage.journal.values(b"a")
+        gate.set()
+        stage.wait_stored(3)
+
+    attempts = [seen.attempt for seen in stage.journal.seen if seen.value == b"bad"]
+    assert list(range(1, len(attempts) + 1)) == attempts
+    assert b"next" == stage.journal.values(b"a")[-1]
+
+
+@pytest.mark.promise("P9")
+def test_attempts_survive_a_restart(stage: Stage) -> None:
+    stage.write(b"bad")
+    policy = RetryPolicy(attempt_count_max=4, backoff_first_ms=10, backoff_max_ms=10)
+
+    def act(_message: ReceivedMessage, context: Context) -> HandlerResult:
+        return Retry(reason="never", delay_ms=60_000 if context.attempt == 2 else 0)
+
+    with stage.consumer(act, retry=policy):
+        stage.journal.wait_for(2)
+    with stage.consumer(act, retry=policy):
+        stage.wait_for_letters([b"bad"])
+        stage.wait_stored(1)
+
+    assert [1, 2, 3, 4] == [seen.attempt for seen in stage.journal.seen]
+
+
+def test_a_rejected_message_is_a_dead_letter_at_once_and_the_key_goes_on(stage: Stage) -> None:
+    stage.write(b"bad", b"good")
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("no such customer") if message.value == b"bad" else None
+
+    with stage.consumer(act):
+        stage.wait_for_letters([b"bad"])
+        stage.wait_stored(2)
+
+    assert [b"bad", b"good"] == stage.journal.values(b"k")
+
+
+def test_a_message_that_the_deserializer_refuses_is_a_dead_letter(stage: Stage) -> None:
+    stage.write(b"7", b"seven", b"8")
+    values: list[Any] = []
+
+    with stage.consumer(
+        lambda message, _: values.append(message.value),
+        deserializer=lambda raw, _: int(raw or b""),
+    ):
+        stage.wait_for_letters([b"seven"])
+        stage.wait_stored(3)
+
+    assert [7, 8] == values
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_ended_above_a_stuck_message_is_not_handled_again_after_a_restart(
+    stage: Stage,
+) -> None:
+    stage.write(b"stuck", key=b"stuck")
+    for n in range(50):
+        stage.write(b"%d" % n, key=b"k%d" % (n % 5))
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Retry(delay_ms=60_000) if message.value == b"stuck" else None
+
+    with stage.consumer(act):
+        stage.journal.wait_for(51)
+    assert 0 == stage.stored()
+    stage.write(b"last")
+    with stage.consumer(act):
+        wait_until(
+            lambda: stage.journal.values(b"k"), within=PATIENCE_S, what="the last one handled"
+        )
+
+    assert 51 == len([seen for seen in stage.journal.seen if seen.value != b"stuck"])
+
+
+def test_foreign_metadata_is_passed_over_with_a_warning(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.write(*numbers(3))
+    foreign = {(stage.topic, 0): StoredOffset(1, "somebody else's")}
+    stage.lab.admin().store_offsets(stage.group, foreign)
+
+    with stage.consumer(start_at=None):
+        stage.wait_stored(3)
+
+    assert [b"1", b"2"] == stage.journal.values(b"k")
+    assert "metadata.foreign" in [record.message for record in caplog.records]
+
+
+def test_without_a_word_about_the_start_nothing_begins(stage: Stage) -> None:
+    stage.write(b"0")
+
+    with pytest.raises(ConfigError) as caught:
+        stage.consumer(start_at=None).run()
+
+    assert "start_at" == caught.value.name
+    assert [] == stage.journal.seen
+
+
+def test_latest_begins_behind_what_is_there(stage: Stage) -> None:
+    stage.write(b"old")
+
+    with stage.consumer(start_at="latest"):
+        stage.wait_stored(1)
+        stage.write(b"new")
+        stage.wait_stored(2)
+
+    assert [b"new"] == stage.journal.values(b"k")
+
+
+def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(
+    lab: Lab, stage: Stage
+) -> None:
+    lab.delete_topic(stage.letters)
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics apply --group"):
+        stage.consumer().run()
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def test_interceptors_stand_around_every_attempt_in_a_chain(stage: Stage) -> None:
+    stage.write(b"0")
+    told: list[str] = []
+
+    class Telling(Interceptor):
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def before(self, _message: ReceivedMessage, context: Context) -> None:
+            told.append(f"{self._name} before {context.attempt}")
+
+        def after(
+            self, _message: ReceivedMessage, _context: Context, _result: HandlerResult
+        ) -> None:
+            told.append(f"{self._name} after")
+
+        def on_error(
+            self, _message: ReceivedMessage, _context: Context, error: BaseException
+        ) -> None:
+            told.append(f"{self._name} {error}")
+
+    def act(_message: ReceivedMessage, context: Context) -> None:
+        if context.attempt == 1:
+            raise ValueError("first")
+
+    with stage.consumer(act, interceptors=[Telling("a"), Telling("b")]):
+        stage.wait_stored(1)
+
+    first = ["a before 1", "b before 1", "b first", "a first"]
+    assert [*first, "a before 2", "b before 2", "b after", "a after"] == told
+
+
+def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: Stage) -> None:
+    for key in (b"a", b"b"):
+        stage.write(*numbers(25), key=key)
+    batches: list[tuple[bytes | None, list[bytes]]] = []
+    consumer = stage.consumer()
+    consumer._handlers._handlers.clear()
+
+    @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]  # it takes any function
+    def handle(messages: list[ReceivedMessage], context: Context) -> None:
+        assert {context.key} == {message.key for message in messages}
+        batches.append((context.key, [message.value for message in messages]))
+
+    with consumer:
+        stage.wait_stored(50)
+
+    for key in (b"a", b"b"):
+        assert numbers(25) == [value for k, values in batches for value in values if k == key]
+    assert max(len(values) for _, values in batches) == 10
+
+
+def test_tags_choose_the_handler_and_what_nobody_asked_for_counts_as_handled(stage: Stage) -> None:
+    for tag in (b"A", b"B", b"C"):
+        stage.lab.write_tagged(stage.topic, tag)
+    consumer = stage.consumer()
+    consumer._handlers._handlers.clear()
+    told: list[tuple[str, bytes]] = []
+    consumer.handler(tags="A")(lambda message, _: told.append(("first", message.value)))
+    consumer.handler(tags="A || C")(lambda message, _: told.append(("second", message.value)))
+
+    with consumer:
+        stage.wait_stored(3)
+
+    assert {("first", b"A"), ("second", b"C")} == set(told)
+    assert 1 == consumer.stats().topics[stage.topic].passed_over
+
+
+def test_a_handler_of_a_topic_that_is_not_consumed_is_a_mistake(stage: Stage) -> None:
+    consumer = stage.consumer()
+    consumer.handler(topic="another")(print)
+
+    with pytest.raises(UsageError, match="another"):
+        consumer.run()
+
+
+def test_handlers_are_registered_before_the_start(stage: Stage) -> None:
+    consumer = stage.consumer()
+    with consumer, pytest.raises(LifecycleError):
+        consumer.handler(print)
+    with pytest.raises(LifecycleError):
+        consumer.run()

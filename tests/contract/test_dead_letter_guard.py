@@ -1,0 +1,214 @@
+"""Requests that come late, answers that do not come, owners that come and go: what the writer of dead letters does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.dead_letter_stage import Stage, make_distant_stage, metadata_of
+from tests.support.lab import FaultyLab
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.consumer.dead_lettering import DeadLetterWriter
+from txlayer.consumer.taking_over import end_what_was_left, stable_offsets
+from txlayer.errors import BrokerUnavailableError
+
+
+class KilledError(Exception):
+    """The process is gone at this very place."""
+
+
+def killed(_places: list[int]) -> dict[TopicPartition, StoredOffset]:
+    raise KilledError
+
+
+class QuietWriter:
+    """A writer that does nothing."""
+
+    def initialise(self, *, timeout_s: float) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002 - the port's
+        return 0
+
+    def send_offsets(self, offsets: Any, member: Any, *, timeout_s: float) -> None:
+        pass
+
+    def commit(self, *, timeout_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> None:
+    class Deaf(QuietWriter):
+        asked = 0
+
+        def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
+            Deaf.asked += 1
+            raise BrokerUnavailableError("not answered yet")
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            return Deaf()
+
+    now = iter(range(0, 10_000, 5))
+    writer = DeadLetterWriter(
+        Connections(), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now))
+    )
+
+    with pytest.raises(BrokerUnavailableError):
+        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+
+    assert 3 <= Deaf.asked <= 5
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def distant_stage(faulty_lab: FaultyLab) -> Iterator[Stage]:
+    made = make_distant_stage(faulty_lab)
+    yield made
+    made.reader.close()
+
+
+def test_a_late_end_of_one_kafka_transaction_does_nothing_to_the_next(
+    faulty_lab: FaultyLab, distant_stage: Stage
+) -> None:
+    writer = distant_stage.writer()
+
+    _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
+
+    assert 1 == writer.replaced_count
+    distant_stage.wait_for(b"message 0")
+    assert StoredOffset(1, "") == distant_stage.stored()
+
+
+def test_without_the_replacement_it_publishes_a_dead_letter_whose_offset_is_not_stored(
+    faulty_lab: FaultyLab, distant_stage: Stage
+) -> None:
+    # What the guard is for: without it this is what happens.
+    writer = distant_stage.writer(recycle_after_s=600.0)
+
+    _be_killed_after_a_late_end(faulty_lab, distant_stage, writer)
+
+    assert 0 == writer.replaced_count
+    distant_stage.wait_for(b"message 0", b"message 1")
+    assert StoredOffset(1, "") == distant_stage.stored()
+
+
+def _be_killed_after_a_late_end(
+    faulty_lab: FaultyLab, stage: Stage, writer: DeadLetterWriter
+) -> None:
+    faulty_lab.echo("EndTxn")
+    writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
+
+    def offsets(places: list[int]) -> dict[TopicPartition, StoredOffset]:
+        faulty_lab.wait_for_echo()
+        return killed(places)
+
+    with pytest.raises(KilledError):
+        writer.write([stage.given_up(1)], offsets=offsets, member=stage.member)
+    end_what_was_left(stage.connections, [writer.name])
+    writer.close()
+
+
+@pytest.mark.parametrize("slow_call", ["send_offsets", "commit"])
+def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was_slow(
+    slow_call: str,
+) -> None:
+    now = [0.0]
+    made: list[Any] = []
+
+    class Slow(QuietWriter):
+        def send_offsets(self, offsets: Any, member: Any, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
+            now[0] += 0.08 if slow_call == "send_offsets" and len(made) == 1 else 0.01
+
+        def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
+            now[0] += 0.08 if slow_call == "commit" and len(made) == 1 else 0.01
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            made.append(transactional_id)
+            return Slow()
+
+    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
+    for _ in range(3):
+        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+
+    assert ["n", "n"] == made
+    assert 1 == writer.replaced_count
+
+
+def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it() -> None:
+    now = [0.0]
+    made: list[str] = []
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            made.append(transactional_id)
+            return QuietWriter()
+
+    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
+    for idle_s in (0.0, 3_599.0, 3_601.0):
+        now[0] += idle_s
+        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+
+    assert ["n", "n"] == made
+
+
+# --- taking over ------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
+    ended: list[str] = []
+    answers = [
+        {("t", 0): StoredOffset(1, "first")},
+        {("t", 0): StoredOffset(2, "second")},
+        {("t", 0): StoredOffset(2, "second")},
+        {("t", 0): StoredOffset(2, "second")},
+    ]
+
+    class Writer(QuietWriter):
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def initialise(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
+            ended.append(self._name)
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            return Writer(transactional_id)
+
+        def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
+            return answers.pop(0)
+
+    found = stable_offsets(Connections(), "g", [("t", 0)], writer_of=metadata_of)
+
+    assert {("t", 0): StoredOffset(2, "second")} == found
+    assert ["first", "second"] == ended
+
+
+def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -> None:
+    now, asked = iter(range(1_000)), []
+
+    class Connections:
+        def stored_offsets(self, *_: Any, is_stable: bool) -> Any:
+            if is_stable:
+                raise BrokerUnavailableError("pending")
+            return {("t", 0): None}
+
+    with pytest.raises(BrokerUnavailableError, match="pending"):
+        stable_offsets(
+            Connections(),  # type: ignore[arg-type]  # no writer is made
+            "g", [("t", 0)], writer_of=metadata_of, is_still_ours=lambda: asked.append(1),
+            patience_s=10.0, clock=lambda: float(next(now)),
+        )  # fmt: skip
+
+    assert len(asked) > 10

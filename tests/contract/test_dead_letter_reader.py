@@ -1,0 +1,93 @@
+"""Chosen dead letters read again, over both logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.clients import open_writer, put, wait_for
+from tests.support.broker import unique_name
+from tests.support.lab import Lab
+from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.consumer.dead_letter_reader import DeadLetterReader
+from txlayer.errors import TxLayerError
+
+
+@pytest.fixture
+def connections(lab: Lab) -> CoordinatorConnections:
+    return lab.coordinator(unique_name("ns"))
+
+
+def values(
+    connections: CoordinatorConnections, topic: str, offsets: list[int], *, partition: int = 0
+) -> dict[int, bytes | None]:
+    reader = DeadLetterReader(connections)
+    found = reader.fetch(topic, partition, offsets)
+    reader.close()
+    return {offset: None if r is None else r.value() for offset, r in found.items()}
+
+
+def test_the_records_come_with_their_offsets_and_none_for_what_was_never_there(
+    lab: Lab, connections: CoordinatorConnections
+) -> None:
+    topic = lab.topic(partitions=2)
+    lab.write(topic, b"other")
+    lab.write(topic, *(f"v{n}".encode() for n in range(5)), partition=1)
+
+    found = values(connections, topic, [4, 0, 2, 5, 1_000], partition=1)
+
+    assert {4: b"v4", 0: b"v0", 2: b"v2", 5: None, 1_000: None} == found
+
+
+def test_places_far_apart_are_read_too(lab: Lab, connections: CoordinatorConnections) -> None:
+    topic = lab.topic()
+    lab.write(topic, *(b"%d" % n for n in range(12_000)))
+
+    assert {3: b"3", 11_999: b"11999"} == values(connections, topic, [3, 11_999])
+
+
+def test_what_was_removed_is_none(lab: Lab, connections: CoordinatorConnections) -> None:
+    topic = lab.topic()
+    lab.write(topic, b"v0", b"v1", b"v2")
+    lab.delete_records(topic, before=2)
+
+    assert {0: None, 2: b"v2"} == values(connections, topic, [0, 2])
+
+
+def test_markers_and_what_was_aborted_are_none(
+    lab: Lab, connections: CoordinatorConnections
+) -> None:
+    topic = lab.topic()
+    writer = open_writer(connections)
+    writer.begin()
+    put(writer, topic, b"aborted")
+    successor = open_writer(connections, writer.transactional_id)
+    successor.begin()
+    put(successor, topic, b"committed")
+    successor.commit(timeout_s=20)
+    wait_for(lab, topic, [b"committed"])
+
+    assert {0: None, 1: None, 2: b"committed", 3: None} == values(connections, topic, [0, 1, 2, 3])
+    successor.close()
+
+
+def test_nothing_asked_is_nothing_found(lab: Lab, connections: CoordinatorConnections) -> None:
+    assert {} == values(connections, lab.topic(), [])
+
+
+def test_one_reader_reads_many_times(lab: Lab, connections: CoordinatorConnections) -> None:
+    topics = [lab.topic(), lab.topic()]
+    for topic in topics:
+        lab.write(topic, topic.encode())
+    reader = DeadLetterReader(connections)
+
+    for topic in [*topics, *topics]:
+        found = reader.fetch(topic, 0, [0])[0]
+        assert found is not None
+        assert topic.encode() == found.value()
+    reader.close()
+    reader.close()
+
+
+def test_a_topic_that_is_missing_is_an_error(connections: CoordinatorConnections) -> None:
+    with pytest.raises(TxLayerError):
+        values(connections, unique_name("missing"), [0])

@@ -1,0 +1,242 @@
+"""Which dead letters a command is about, over both logs: filters, what was asked before, parked keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+
+import pytest
+
+from tests.contract.clients import PATIENCE_S
+from tests.support.dead_letter_stage import Stage, make_stage
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.adapters.ports import StoredOffset
+from txlayer.consumer.dead_letter_log import DeadLetterLog, Place, topics_of
+from txlayer.consumer.dead_lettering import Answered
+from txlayer.consumer.letter_choice import Choice, LetterFilter, Unable, choose, still_able
+from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.letter_states import LetterState
+from txlayer.core.progress_codec import KEY_HASH_BYTES, encode, fixed_part
+from txlayer.core.topicspec import CreateTopic
+from txlayer.errors import TopicMismatchError
+
+REJECTED, PARKED = DeadLetterReason.REJECTED, DeadLetterReason.KEY_PARKED
+NO_KEY = bytes(KEY_HASH_BYTES)
+
+
+class Field:
+    """A stage on which letters are planted by a dead-letter writer, and what is asked of it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._writer = stage.writer(recycle_after_s=600.0)
+        self._count = 0
+
+    def plant(
+        self, *letters: tuple[bytes | None, DeadLetterReason], parked: Mapping[bytes, int] | None = None
+    ) -> list[Place]:  # fmt: skip
+        """Dead letters of (key, reason) in partition 0; `parked` is what the group stores with them."""
+        given = []
+        for key, reason in letters:
+            self._count += 1
+            one = self.stage.given_up(self._count, key=key)
+            given.append(one._replace(letter=one.letter._replace(reason=reason)))
+        fixed = fixed_part(self._count + 1, attempts={}, parked=parked or {})
+        text = encode(self._count + 1, (), fixed, bytes_max=4096).text
+        offsets = self._writer.write(
+            given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member
+        )
+        self._wait_for(self.stage.dead_letters, count=self._count)
+        return [Place(self.stage.topic, 0, offset) for offset in offsets]
+
+    def say(self, *records: ReplayRecord) -> None:
+        """Records on the replay topic."""
+        answers = [Answered(self.stage.topic, 0, b"k", record) for record in records]
+        before = len(self.stage.lab.read(self.stage.replays))
+        stored = {(self.stage.replays, 0): StoredOffset(1, "")}
+        self._writer.write([], answers, offsets=lambda _: stored, member=self.stage.member)
+        self._wait_for(self.stage.replays, count=before + len(records))
+
+    def _wait_for(self, topic: str, *, count: int) -> None:
+        """Markers are written behind the answer."""
+        wait_until(
+            lambda: len(self.stage.lab.read(topic)) == count,
+            within=PATIENCE_S,
+            what=f"{count} records in {topic}",
+        )
+
+    def log(self) -> DeadLetterLog:
+        """Fresh eyes."""
+        connections = self.stage.connections
+        return DeadLetterLog(
+            self.stage.lab.admin(), group=self.stage.group, topic=self.stage.topic,
+            make_reader=lambda: connections.make_reader("read_committed"),
+        )  # fmt: skip
+
+    def choose(
+        self,
+        *names: Place,
+        wanted: LetterFilter | None = None,
+        limit: int | None = None,
+        is_again: bool = False,
+        is_whole: bool = True,
+        is_copying: bool = False,
+    ) -> Choice:
+        """What the request `r` would be about."""
+        return choose(
+            {self.stage.topic: self.log()}, wanted=wanted or LetterFilter(), names=names, request_id="r", limit=limit,
+            is_again=is_again, is_whole=is_whole, is_copying=is_copying,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
+        self.stage.reader.close()
+
+
+@pytest.fixture
+def field(lab: Lab) -> Iterator[Field]:
+    made = Field(make_stage(lab))
+    yield made
+    made.close()
+
+
+def ask(place: Place, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:  # fmt: skip
+    return ReplayRecord(kind, request_id, place.offset, text="zoe: mended")
+
+
+def answer(place: Place, outcome: ReplayOutcome, *, request_id: str = "r") -> ReplayRecord:
+    return ReplayRecord(ReplayKind.RESULT, request_id, place.offset, outcome)
+
+
+def places(choice: Choice) -> list[Place]:
+    return [each.place for each in choice.in_turn]
+
+
+def key_hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=KEY_HASH_BYTES).digest()
+
+
+def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> None:
+    handled, failed, asked, ours, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(5)))
+    field.say(
+        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+        ask(failed, request_id="a"), answer(failed, ReplayOutcome.FAILED, request_id="a"),
+        ask(asked, request_id="a"), ask(ours),
+    )  # fmt: skip
+
+    choice = field.choose()
+
+    assert [failed, free] == places(choice)
+    assert [ours] == [each.place for each in choice.asked_before]
+
+
+def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
+    handled, asked, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(3)))
+    field.say(
+        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+        ask(asked, request_id="a"),
+    )  # fmt: skip
+    nowhere, elsewhere = Place(field.stage.topic, 0, 9_999), Place("other", 0, 0)
+
+    choice = field.choose(free, handled, asked, nowhere, elsewhere)
+    again = field.choose(handled, asked, is_again=True)
+
+    assert [free] == places(choice)
+    assert [
+        (handled, Unable.ENDED), (asked, Unable.REQUESTED), (nowhere, Unable.NOT_FOUND), (elsewhere, Unable.NOT_FOUND),
+    ] == [(place, why) for place, why, _ in choice.unable]  # fmt: skip
+    assert sorted([handled, asked]) == places(again)
+
+
+def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field) -> None:
+    first, second, other = field.plant(
+        (b"p", REJECTED), (b"p", REJECTED), (b"o", REJECTED), parked={key_hash(b"p"): 1}
+    )
+
+    assert [first, second] == places(field.choose(second))
+    assert [other] == places(field.choose(other))
+    left = field.choose(second, is_whole=False)
+    assert ([second], 1, 1) == (places(left), left.left_count, left.parked_key_count)
+
+
+def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
+    first, second, other, third = field.plant(
+        (b"p", REJECTED), (b"p", PARKED), (b"o", REJECTED), (b"p", PARKED)
+    )
+
+    choice = field.choose(limit=1)
+
+    assert [first, second, third] == places(choice)
+    assert 2 == choice.added_count
+    assert other not in places(choice)
+
+
+def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> None:
+    handled, dropped, second, third = field.plant(
+        (b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), (b"p", PARKED)
+    )
+    field.say(
+        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+        ask(dropped, request_id="b"), answer(dropped, ReplayOutcome.DROPPED, request_id="b"),
+    )  # fmt: skip
+
+    assert [second, third] == places(field.choose(third))
+
+
+def test_null_keys_are_parked_together(field: Field) -> None:
+    first, keyed, second = field.plant(
+        (None, REJECTED), (b"k", REJECTED), (None, PARKED), parked={NO_KEY: 2}
+    )
+
+    assert [first, second] == places(field.choose(first))
+    assert [keyed] == places(field.choose(keyed))
+
+
+def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field: Field) -> None:
+    first, second, third = field.plant(
+        (b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2}
+    )
+
+    assert [first, second, third] == places(field.choose(first))
+
+
+def test_a_copy_is_made_of_what_is_asked_for_too_and_once_for_each_request(field: Field) -> None:
+    asked, copied, handled, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(4)))
+    field.say(
+        ask(asked, request_id="a"), answer(copied, ReplayOutcome.REPUBLISHED),
+        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+    )  # fmt: skip
+
+    choice = field.choose(is_copying=True, is_whole=False)
+
+    assert [asked, free] == places(choice)
+    assert [copied] == [each.place for each in choice.asked_before]
+
+
+def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) -> None:
+    first, second = field.plant((b"k1", REJECTED), (b"k2", REJECTED))
+    log = field.log()
+    logs = {field.stage.topic: log}
+    chosen = choose(logs, wanted=LetterFilter(), request_id="r").in_turn
+    field.say(ask(first, request_id="a"))
+
+    able, taken = still_able(logs, chosen, is_again=False)
+
+    assert ([second], [first]) == ([c.place for c in able], [c.place for c in taken])
+    assert LetterState.REQUESTED is taken[0].history.state
+    assert 2 == len(still_able(logs, chosen, is_again=True)[0])
+
+
+def test_the_topics_of_a_group_are_found_by_their_names(field: Field) -> None:
+    assert [field.stage.topic] == topics_of(field.stage.lab.admin(), field.stage.group)
+
+
+def test_other_partitions_than_the_dead_letters_have_are_refused(lab: Lab) -> None:
+    stage = make_stage(lab, with_dead_letters=False)
+    lab.admin().create([CreateTopic(stage.dead_letters, 2, 1, {}, why="somebody did")])
+    stage.reader.close()
+
+    with pytest.raises(TopicMismatchError, match="txlayer topics check"):
+        _ = Field(stage).log().partition_count

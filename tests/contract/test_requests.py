@@ -1,0 +1,120 @@
+"""Requests on their way to the replay topic, over both logs: in order, acknowledged, at a rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.broker import unique_name
+from tests.support.dead_letter_stage import Stage, make_stage
+from tests.support.lab import Lab
+from txlayer.adapters.ports import HalfWriter
+from txlayer.consumer.requests import IN_FLIGHT_MAX, Request, RequestWriter
+from txlayer.core.handling import ReplayKind, ReplayRecord
+from txlayer.core.replays import decode_replay
+from txlayer.errors import OutcomeUnknownError, TxLayerError
+
+
+@pytest.fixture
+def stage(lab: Lab) -> Stage:
+    made = make_stage(lab, partitions=2)
+    made.reader.close()
+    return made
+
+
+def writer(stage: Stage, **settings: Any) -> RequestWriter:
+    def make(batch_bytes: int) -> HalfWriter:
+        return stage.lab.producer().make_half_writer(batch_bytes_max=batch_bytes)
+
+    return RequestWriter(make, group=stage.group, **settings)
+
+
+def request(topic: str, offset: int, *, partition: int = 0) -> Request:
+    record = ReplayRecord(ReplayKind.REPLAY, "r", offset, text="zoe: mended")
+    return Request(topic, partition, b"k", record)
+
+
+def test_more_than_may_be_in_flight_stand_there_in_their_order(stage: Stage) -> None:
+    count, told = IN_FLIGHT_MAX * 2 + 1, [0]
+
+    written = writer(stage).write(
+        (request(stage.topic, n, partition=n % 2) for n in range(count)), on_progress=told.append
+    )
+
+    found = [(r.partition, decode_replay(r.value)) for r in stage.lab.read(stage.replays)]
+    expected = [(p, request(stage.topic, n).record) for p in (0, 1) for n in range(p, count, 2)]
+    assert expected == found
+    assert count == len(written)
+    assert told == sorted(told)
+    assert count == told[-1]
+
+
+def test_a_replay_topic_that_is_missing_is_an_error(stage: Stage) -> None:
+    with pytest.raises(TxLayerError):
+        writer(stage).write([request(unique_name("missing"), 0)])
+
+
+def test_a_rate_spreads_requests_evenly() -> None:
+    now = [0.0]
+    sent_at: list[float] = []
+    reports: list[Any] = []
+
+    class Prompt:
+        """Acknowledges at once."""
+
+        def produce(self, *arguments: Any) -> None:
+            sent_at.append(round(now[0], 3))
+            reports.append(arguments[4])
+
+        def poll(self, _timeout_s: float) -> int:
+            count = len(reports)
+            while reports:
+                reports.pop()(None, _Acknowledged())
+            return count
+
+        def failure(self) -> None:
+            return None
+
+        def close(self, timeout_s: float) -> None:
+            pass
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    prompt: Any = Prompt()
+    slow = RequestWriter(lambda _bytes: prompt, group="g", clock=lambda: now[0], pause=pause)
+    slow.write([request("t", n) for n in range(4)], rate_max=4.0)
+
+    assert [0.0, 0.25, 0.5, 0.75] == sent_at
+
+
+def test_requests_that_are_never_acknowledged_are_an_unknown_outcome() -> None:
+    now = [0.0]
+
+    class Silent:
+        """Takes records and says nothing."""
+
+        def produce(self, *arguments: Any) -> None:
+            pass
+
+        def poll(self, timeout_s: float) -> int:
+            now[0] += timeout_s
+            return 0
+
+        def failure(self) -> None:
+            return None
+
+        def close(self, timeout_s: float) -> None:
+            pass
+
+    silent: Any = Silent()
+    stuck = RequestWriter(lambda _bytes: silent, group="g", clock=lambda: now[0])
+
+    with pytest.raises(OutcomeUnknownError, match="1 requests"):
+        stuck.write([request("t", 0)])
+
+
+class _Acknowledged:
+    def offset(self) -> int:
+        return 0

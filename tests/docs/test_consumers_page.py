@@ -1,0 +1,54 @@
+"""The code of docs/howto/consumers.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from txlayer.adapters.memory import MemoryKafka
+from txlayer.consumer.service import ConsumerService
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "howto" / "consumers.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def names_of(program: str) -> dict[str, Any]:
+    """What a program defines when it is imported."""
+    names: dict[str, Any] = {"__name__": "loyalty"}
+    exec(compile(program, "loyalty.py", "exec"), names)
+    return names
+
+
+def test_the_page_has_programs() -> None:
+    assert 3 == len(PROGRAMS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_defines_consumers(program: str) -> None:
+    assert any(isinstance(value, ConsumerService) for value in names_of(program).values())
+
+
+def test_the_first_program_handles_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    kafka = MemoryKafka()
+    kafka.create_namespace()
+    for topic in ("orders", "loyalty.orders.dlq", "loyalty.orders.replay"):
+        kafka.create_topic(topic)
+    kafka.append("orders", b"7", key=b"customer")
+    consumer = names_of(PROGRAMS[0])["consumer"]
+    consumer._connect = kafka.connect_consumer
+
+    with consumer:
+        wait_until(
+            lambda: (
+                consumer.stats().topics.get("orders") and consumer.stats().topics["orders"].handled
+            ),
+            within=20,
+            what="the message handled",
+        )
+
+    assert "b'customer' b'7' 1\n" == capsys.readouterr().out

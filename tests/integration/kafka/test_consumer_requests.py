@@ -1,0 +1,62 @@
+"""`txlayer consumer pause` and `resume` on a real broker: the requests, and who took them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.broker import unique_name
+from tests.support.planted_letters import WHY, Planted
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.ports import StoredOffset
+from txlayer.core.handling import ReplayKind, ReplayRecord
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
+    return Planted(broker.bootstrap_servers, capsys)
+
+
+def test_every_partition_is_asked_and_those_that_nobody_took_are_told(planted: Planted) -> None:
+    said = ("consumer", "pause", planted.group, planted.topic, *WHY, "--request-id", "ticket-14")
+    with KafkaAdmin(planted.config) as admin:
+        admin.store_offsets(planted.group, {(planted.replays, 0): StoredOffset(1, "")})
+
+    code, out, err = planted.run(*said, "--wait", "1s")
+
+    expected = ReplayRecord(ReplayKind.PAUSE, "ticket-14", None, text="zoe@desk: ticket 12: mended")
+    assert [(0, None, expected), (1, None, expected)] == planted.requests()
+    assert 1 == code
+    assert f"{planted.topic}-0 is paused\n" == out
+    assert f"{planted.topic}-1 is asked to be paused" in err
+
+
+def test_a_partition_alone_is_asked_and_json_tells_where(planted: Planted) -> None:
+    code, out, _ = planted.run(
+        "consumer", "resume", planted.group, planted.topic, *WHY, "--partition", "1", "--wait", "0s", "--json"
+    )  # fmt: skip
+
+    assert 0 == code
+    (row,) = json.loads(out)
+    assert ("resume", 1, 0, "requested") == (
+        row["act"], row["partition"], row["written_at"], row["result"],
+    )  # fmt: skip
+    assert [(1, ReplayKind.RESUME)] == [(p, r.kind) for p, _, r in planted.requests()]
+
+
+def test_what_cannot_be_meant_is_refused(planted: Planted) -> None:
+    beyond = planted.run(
+        "consumer", "pause", planted.group, planted.topic, *WHY, "--partition", "2"
+    )
+    silent = planted.run("consumer", "pause", planted.group, planted.topic)
+    missing = planted.run("consumer", "pause", planted.group, unique_name("missing"), *WHY)
+
+    assert [2, 2, 2] == [beyond[0], silent[0], missing[0]]
+    assert "has the partitions 0 to 1" in beyond[2]
+    assert "say why with --reason" in silent[2]
+    assert "txlayer topics apply --group" in missing[2]
+    assert [] == planted.requests()

@@ -1,0 +1,70 @@
+"""`txlayer dlq replay` killed in the middle: the same request id goes on, and nothing is asked for twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.broker import create_topic, unique_name
+from tests.support.planted_letters import WHY, Planted
+from tests.support.processes import ROOT
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+COUNT = 30
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
+    return Planted(broker.bootstrap_servers, capsys)
+
+
+def kill_in_the_middle(planted: Planted, arguments: tuple[str, ...], topic: str) -> None:
+    """Run the command in a process of its own, and kill it when some of its records stand in `topic`."""
+    command = [sys.executable, "-m", "txlayer", "dlq", "replay", *arguments]
+    process = subprocess.Popen(
+        [*command, "--group", planted.group, "-b", planted.servers, "--rate", "15"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(
+            lambda: len(planted.seen(topic)) >= 5, within=PATIENCE_S, what=f"records in {topic}"
+        )
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+def test_a_killed_replay_is_taken_up_by_the_same_request(planted: Planted) -> None:
+    letters = [planted.letter(key=b"k%d" % n, partition=n % 2) for n in range(COUNT)]
+    same = ("--all", "--yes", *WHY, "--request-id", "ticket-12", "--wait", "0s")
+    kill_in_the_middle(planted, same, planted.replays)
+    asked_before = len(planted.asked())
+
+    results = planted.results("replay", *same)
+
+    assert 5 <= asked_before < COUNT
+    assert dict.fromkeys(letters, "requested") == results
+    assert sorted(letters) == sorted(planted.asked())
+
+
+def test_killed_copies_are_taken_up_by_the_same_request(broker: Broker, planted: Planted) -> None:
+    to = create_topic(broker.bootstrap_servers, unique_name("mended"))
+    values = [b"v%d" % n for n in range(COUNT)]
+    letters = [planted.letter(key=b"k", value=value) for value in values]
+    same = ("--all", "--yes", *WHY, "--request-id", "ticket-12", "--to", to)
+    kill_in_the_middle(planted, same, to)
+    copied_before = len(planted.seen(to))
+
+    results = planted.results("replay", *same)
+
+    assert 5 <= copied_before < COUNT
+    assert dict.fromkeys(letters, "republished") == results
+    assert values == [copy.value for copy in planted.seen(to)]

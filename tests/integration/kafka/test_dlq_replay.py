@@ -1,0 +1,328 @@
+"""`txlayer dlq replay` and `drop` on a real broker, with an owner of the partitions that answers requests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.broker import create_topic, unique_name
+from tests.support.planted_letters import WHY, Planted
+from txlayer.core.dead_letters import REPLAY_HEADER, ReplayMark, decode_replay_mark
+from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+
+pytestmark = pytest.mark.kafka
+
+PARKED = DeadLetterReason.KEY_PARKED
+NOT_WAITING = ("--wait", "0s")
+ALL = ("--all", "--yes")
+
+
+@pytest.fixture
+def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
+    return Planted(broker.bootstrap_servers, capsys)
+
+
+def handle(request: ReplayRecord) -> ReplayOutcome:
+    return ReplayOutcome.DROPPED if request.kind is ReplayKind.DROP else ReplayOutcome.HANDLED
+
+
+# --- the plain case ---------------------------------------------------------------------------------------------------
+
+
+def test_a_named_dead_letter_is_asked_for_answered_and_told(planted: Planted) -> None:
+    letter, other = planted.letter(key=b"k1"), planted.letter(key=b"k2")
+
+    with planted.owner(handle):
+        code, out, err = planted.dlq("replay", letter, *WHY, "--request-id", "ticket-12")
+
+    assert (0, f"{letter} was handled: as told\n") == (code, out)
+    assert "request id ticket-12" in err
+    asked = ReplayRecord(ReplayKind.REPLAY, "ticket-12", 0, text="zoe@desk: ticket 12: mended")
+    assert (0, b"k1", asked) == planted.requests()[0]
+    assert [letter] == planted.asked()
+    assert {other: "open"} == {r["letter"]: r["state"] for r in planted.json("list")}
+
+
+def test_each_result_is_told_and_one_that_is_not_good_ends_with_1(planted: Planted) -> None:
+    letters = [planted.letter(key=b"k%d" % n) for n in range(4)]
+    outcomes = [ReplayOutcome.HANDLED, ReplayOutcome.FAILED, ReplayOutcome.MISSING, ReplayOutcome.UNKNOWN]  # fmt: skip
+
+    with planted.owner(lambda request: outcomes[request.dead_letter_offset or 0]):
+        code, out, _ = planted.dlq("replay", *letters, *WHY, "--json")
+
+    assert 1 == code
+    assert dict(zip(letters, ["handled", "failed", "missing", "unknown"], strict=True)) == {
+        row["letter"]: row["result"] for row in json.loads(out)
+    }
+    states = {row["letter"]: row["state"] for row in planted.json("list", "--all")}
+    assert ["handled", "failed", "open", "open"] == [states[letter] for letter in letters]
+
+
+def test_a_dropped_one_is_not_chosen_again(planted: Planted) -> None:
+    letter = planted.letter()
+
+    with planted.owner(handle):
+        dropped = planted.results("drop", letter, *WHY)
+        again = planted.dlq("drop", letter, *WHY)
+        replayed = planted.dlq("replay", letter, *WHY)
+
+    assert {letter: "dropped"} == dropped
+    assert (0, f"{letter} was dropped already\n") == again[:2]
+    assert 1 == replayed[0]
+    assert "was dropped already; --again asks all the same" in replayed[2]
+    assert [letter] == planted.asked()
+
+
+def test_requests_stand_in_the_order_of_the_dead_letters(planted: Planted) -> None:
+    letters = [planted.letter(key=b"k%d" % n, partition=n % 2) for n in range(40)]
+
+    planted.dlq("replay", *reversed(letters), *WHY, *NOT_WAITING)
+
+    assert sorted(letters, key=lambda name: (name[-4:].partition(":")[0][-1], int(name.rpartition(":")[2]))) == planted.asked()  # fmt: skip
+
+
+def test_without_an_owner_it_is_said_that_nobody_answered(planted: Planted) -> None:
+    letter = planted.letter()
+
+    unheard = planted.dlq("replay", letter, *WHY, "--wait", "1s")
+    unasked = planted.dlq("replay", planted.letter(), *WHY, *NOT_WAITING)
+
+    assert 1 == unheard[0]
+    assert "no consumer of the group has answered yet" in unheard[2]
+    assert 0 == unasked[0]
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(
+    planted: Planted,
+) -> None:
+    wanted = [planted.letter(key=b"k%d" % n, reason=DeadLetterReason.REJECTED) for n in range(5)]
+    planted.letter(key=b"other")
+    chosen = ("--all", "--reason-code", "rejected")
+
+    unasked = planted.dlq("replay", *chosen, *WHY)
+    plan = planted.results("replay", *chosen, *WHY, "--dry-run")
+    nothing = planted.requests()
+    with planted.owner(handle):
+        few = planted.results("replay", *chosen, *WHY, "--yes", "--limit", "2")
+        rest = planted.results("replay", *chosen, *WHY, "--yes")
+    none = planted.dlq("replay", *chosen, *WHY, "--yes")
+
+    assert 2 == unasked[0]
+    assert "5 dead letters and nobody to ask; say --yes" in unasked[2]
+    assert dict.fromkeys(wanted, "planned") == plan
+    assert [] == nothing
+    assert dict.fromkeys(wanted[:2], "handled") == few
+    assert dict.fromkeys(wanted[2:], "handled") == rest
+    assert (0, "no dead letter is as the filters say; nothing was asked for\n") == none[:2]
+
+
+def test_a_rate_is_kept(planted: Planted) -> None:
+    for n in range(6):
+        planted.letter(key=b"k%d" % n)
+
+    planted.dlq("replay", *ALL, *WHY, *NOT_WAITING, "--rate", "10")
+
+    written_ms = [seen.timestamp_ms for seen in planted.seen(planted.replays)]
+    assert 6 == len(written_ms)
+    assert 450 <= max(written_ms) - min(written_ms)
+
+
+# --- again, and after a crash -----------------------------------------------------------------------------------------
+
+
+def test_the_same_request_id_asks_only_for_what_was_not_asked_for_yet(planted: Planted) -> None:
+    letters = [planted.letter(key=b"k%d" % n) for n in range(4)]
+    same = (*ALL, *WHY, "--request-id", "ticket-12")
+    # A command that was killed left two of four behind.
+    for offset in (0, 1):
+        planted.say(ReplayRecord(ReplayKind.REPLAY, "ticket-12", offset, text="zoe@desk: mended"))
+
+    with planted.owner(handle):
+        first = planted.results("replay", *same)
+        second = planted.results("replay", *same)
+
+    assert dict.fromkeys(letters, "handled") == first == second
+    assert sorted(letters) == sorted(planted.asked())
+
+
+def test_what_another_request_asked_for_is_left_alone(planted: Planted) -> None:
+    letter, free = planted.letter(key=b"k1"), planted.letter(key=b"k2")
+    planted.dlq("replay", letter, *WHY, *NOT_WAITING, "--request-id", "first")
+
+    named = planted.dlq("replay", letter, *WHY, *NOT_WAITING)
+    chosen = planted.results("replay", *ALL, *WHY, *NOT_WAITING)
+
+    assert 1 == named[0]
+    assert "is asked for already and not answered yet: first" in named[2]
+    assert {free: "requested"} == chosen
+    assert [letter, free] == planted.asked()
+
+
+def test_again_asks_for_named_ones_whatever_became_of_them(planted: Planted) -> None:
+    letter = planted.letter()
+
+    with planted.owner(handle):
+        planted.results("replay", letter, *WHY)
+        once_more = planted.results("replay", letter, *WHY, "--again")
+
+    assert {letter: "handled"} == once_more
+    assert [letter, letter] == planted.asked()
+
+
+# --- parked keys ------------------------------------------------------------------------------------------------------
+
+
+def test_a_parked_key_is_replayed_whole_and_in_order(planted: Planted) -> None:
+    first = planted.letter(key=b"parked")
+    other = planted.letter(key=b"other")
+    followers = [planted.letter(key=b"parked", reason=PARKED) for _ in range(2)]
+
+    with planted.owner(handle):
+        code, _, err = planted.dlq("replay", followers[1], *WHY)
+
+    assert 0 == code
+    assert "2 more dead letters of 1 parked keys go with them" in err
+    assert [first, *followers] == planted.asked()
+    assert {other} == {row["letter"] for row in planted.json("list")}
+
+
+def test_only_leaves_the_rest_of_a_parked_key_out_and_warns(planted: Planted) -> None:
+    first, follower = planted.letter(key=b"parked"), planted.letter(key=b"parked", reason=PARKED)
+
+    code, _, err = planted.dlq("replay", follower, *WHY, *NOT_WAITING, "--only")
+
+    assert 0 == code
+    assert "warning: 1 dead letters of 1 parked keys are left out" in err
+    assert [follower] == planted.asked()
+    assert first in {row["letter"] for row in planted.json("list", "--state", "open")}
+
+
+def test_a_key_that_is_not_parked_is_not_widened(planted: Planted) -> None:
+    planted.letter(key=b"k")
+    second = planted.letter(key=b"k")
+
+    planted.dlq("replay", second, *WHY, *NOT_WAITING)
+
+    assert [second] == planted.asked()
+
+
+def test_what_follows_a_parked_key_meanwhile_is_asked_for_too(planted: Planted) -> None:
+    letter = planted.letter(key=b"parked")
+    planted.letter(key=b"parked", reason=PARKED)
+    late: list[str] = []
+
+    def handle_and_park(request: ReplayRecord) -> ReplayOutcome:
+        if not late:
+            late.append(planted.letter(key=b"parked", reason=PARKED))
+        return handle(request)
+
+    with planted.owner(handle_and_park):
+        results = planted.results("replay", letter, *WHY)
+
+    assert 3 == len(results)
+    assert "handled" == results[late[0]]
+
+
+def test_what_follows_a_key_that_failed_again_is_left_for_later(planted: Planted) -> None:
+    letter = planted.letter(key=b"parked")
+    planted.letter(key=b"parked", reason=PARKED)
+    late: list[str] = []
+
+    def fail_and_park(_request: ReplayRecord) -> ReplayOutcome:
+        if not late:
+            late.append(planted.letter(key=b"parked", reason=PARKED))
+        return ReplayOutcome.FAILED
+
+    with planted.owner(fail_and_park):
+        results = planted.results("replay", letter, *WHY)
+
+    assert ["failed", "failed"] == list(results.values())
+    assert late[0] not in results
+
+
+# --- to another topic -------------------------------------------------------------------------------------------------
+
+
+def test_copies_go_to_another_topic_only_when_asked_for_and_once_per_request(
+    broker: Broker, planted: Planted
+) -> None:
+    to = create_topic(broker.bootstrap_servers, unique_name("mended"), partitions=2)
+    letters = [planted.letter(key=b"k%d" % n, value=b"v%d" % n) for n in range(3)]
+    same = (*ALL, *WHY, "--to", to, "--request-id", "ticket-12")
+
+    planned = planted.results("replay", *same, "--dry-run")
+    first = planted.results("replay", *same)
+    second = planted.results("replay", *same)
+
+    assert dict.fromkeys(letters, "planned") == planned
+    assert dict.fromkeys(letters, "republished") == first == second
+    copies = planted.seen(to)
+    assert {b"k0": b"v0", b"k1": b"v1", b"k2": b"v2"} == {c.key: c.value for c in copies}
+    assert 3 == len(copies)
+    for copy in copies:
+        names = [name for name, _ in copy.headers]
+        assert ["tags", "txl-id", REPLAY_HEADER] == names
+    marks = {decode_replay_mark(copy.headers[-1][1] or b"") for copy in copies}
+    assert {ReplayMark("ticket-12", 0, n) for n in range(3)} == marks
+    # The dead letters stay as they were, and say where their copies are.
+    assert {"open"} == {row["state"] for row in planted.json("list")}
+    assert [["ticket-12"]] * 3 == [row["republished_by"] for row in planted.json("list")]
+    assert [] == planted.asked()
+
+
+def test_a_target_that_cannot_be_meant_is_refused(planted: Planted) -> None:
+    letter = planted.letter()
+
+    def refused(to: str) -> str:
+        code, _, err = planted.dlq("replay", letter, *WHY, "--to", to)
+        assert 2 == code
+        return err
+
+    assert "every other group of that topic would see" in refused(planted.topic)
+    assert "a system topic" in refused(planted.dead_letters)
+    assert "no such topic" in refused(unique_name("missing"))
+    assert [] == planted.seen(planted.topic)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--all",), "say why with --reason"),
+        ((*WHY,), "name dead letters, or say --all"),
+        (("t/0:1", "--all", *WHY), "name dead letters, or say --all"),
+        (("t/0:1", "--key", "k", *WHY), "filters choose among --all"),
+        (("t/0:1", "--limit", "3", *WHY), "--limit goes with --all"),
+        (("--all", "--again", *WHY), "--again goes with names"),
+        (("--all", *WHY, "--request-id", "a b"), "--request-id takes"),
+        (("--all", "--reason", "x" * 1_001), "at most 1,000 characters"),
+        (("--all", "--reason", "x", "--operator", "a: b"), "--operator takes a name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    planted: Planted, arguments: tuple[str, ...], said: str
+) -> None:
+    code, _, err = planted.dlq("replay", *arguments)
+
+    assert 2 == code
+    assert said in err
+    assert [] == planted.requests()
+
+
+def test_names_that_name_nothing_are_told(planted: Planted) -> None:
+    foreign = planted.record()
+    nowhere = f"{planted.topic}/0:99"
+
+    code, _, err = planted.dlq("replay", foreign, nowhere, *WHY)
+
+    assert 1 == code
+    assert f"{foreign} is no dead letter of the group" in err
+    assert f"{nowhere} is not found" in err
+    assert [] == planted.requests()

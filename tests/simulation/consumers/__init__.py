@@ -1,0 +1,1 @@
+"""Worlds of consumers alone: their topics are fed by a plain producer."""

@@ -1,0 +1,193 @@
+"""Handlers of a simulated consumer: they succeed, fail, take long, end the process. Never: what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
+
+from tests.simulation.consumers.plan import PlannedMessage
+from tests.simulation.processes import Process
+from tests.support.consumer_history import Effect, HandlerCall
+from txlayer.adapters.memory import ClientCrashedError
+from txlayer.consumer.calls import Chunk, Outcome, items_of
+from txlayer.consumer.context import Context
+from txlayer.consumer.intake import LetterRecord
+from txlayer.consumer.pools import THREAD_CHUNK_S
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.handling import Ack, HandlerResult, Reject, Retry
+
+if TYPE_CHECKING:
+    from tests.simulation.consumers.society import ConsumerSociety
+
+LATER_MS = 200
+
+
+class HandlerError(Exception):
+    """What a handler raises."""
+
+
+class SimulatedPool:
+    """A `Pool` whose workers are greenlets of the consumer's process; who waits in a handler lets others run."""
+
+    chunk_s = THREAD_CHUNK_S
+
+    def __init__(self, society: ConsumerSociety, process: Process, *, worker_count: int) -> None:
+        self._world = society.world
+        self._process = process
+        self._worker_count = worker_count
+        self._run: Callable[[Chunk], Outcome] | None = None
+        self._begun_count = 0
+        self._running_count = 0
+        self._ended: list[Outcome] = []
+        self.chunks: dict[Any, Chunk] = {}
+        """By the greenlet that works on it."""
+
+    def serve(self, run: Callable[[Chunk], Outcome]) -> None:
+        """What a worker does with a chunk."""
+        self._run = run
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def free_count(self) -> int:
+        """Chunks that would find a worker now."""
+        return self._worker_count - self._begun_count
+
+    def submit(self, chunk: Chunk) -> None:
+        """Begin a chunk; it takes a moment until a worker sees it."""
+        self._begun_count += 1
+        self._running_count += 1
+        self._world.begin_aside(
+            self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005
+        )
+
+    def take(self) -> list[Outcome]:
+        """What ended since the last call."""
+        ended, self._ended = self._ended, []
+        self._begun_count -= len(ended)
+        return ended
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something ended."""
+        self._world.wait(lambda: bool(self._ended), timeout_s=timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for so long; what runs then goes on, and is told to nobody."""
+        self._world.wait(lambda: not self._running_count, timeout_s=timeout_s)
+
+    def _work(self, chunk: Chunk) -> None:
+        assert self._run is not None
+        self.chunks[getcurrent()] = chunk
+        try:
+            outcome = self._run(chunk)
+        finally:
+            self._running_count -= 1
+            del self.chunks[getcurrent()]
+        self._ended.append(outcome)
+        self._world.after(0.0, self._world.look_around)
+
+
+class Handling:
+    """The handler of one consumer process."""
+
+    def __init__(self, society: ConsumerSociety, process: Process, pool: SimulatedPool) -> None:
+        self._society = society
+        self._process = process
+        self._pool = pool
+
+    def handle(self, message: ReceivedMessage, context: Context) -> HandlerResult:
+        """One message."""
+        return self.handle_batch([message], context)
+
+    def handle_batch(self, messages: Sequence[ReceivedMessage], context: Context) -> HandlerResult:
+        """Messages of one key."""
+        world = self._society.world
+        if self._process.is_dead:
+            raise ClientCrashedError(self._process.name)
+        calls = self._begin(messages, context)
+        planned = [self._society.planned(message) for message in messages]
+        work_s = sum(plan.work_s for plan in planned)
+        if work_s:
+            world.pause(work_s)
+        for call, plan in zip(calls, planned, strict=True):
+            if plan.is_deadly and call.attempt == 1 and call.letter_offset is None:
+                self._society.die_once(call.topic, call.partition, call.offset)
+        word = ""
+        for call, plan in zip(calls, planned, strict=True):
+            word = word or self._word(call, plan)
+        for call in calls:
+            call.ended_ms = self._society.now_ms
+            call.result = word or "handled"
+            if not word:
+                self._write(call)
+        return self._say(word)
+
+    def _begin(self, messages: Sequence[ReceivedMessage], context: Context) -> list[HandlerCall]:
+        society = self._society
+        chunk = self._pool.chunks[getcurrent()]
+        items = {id(item.record): item for job in chunk.jobs for item in items_of(job)}
+        batch = society.next_number()
+        calls = []
+        for message in messages:
+            record = message._record
+            call = HandlerCall(
+                self._process.name, chunk.owner.queues.writer, society.tenure(chunk.owner), message.topic, message.partition, message.offset,
+                message.key, context.attempt, context.token, society.now_ms, batch,
+            )  # fmt: skip
+            if isinstance(record, LetterRecord):
+                call.letter_offset = record._record.offset()
+                call.request_offset = items[id(record)].offset
+            calls.append(call)
+        society.calls += calls
+        first = calls[0]
+        society.world.note(
+            self._process.name,
+            "handles",
+            f"{first.topic}-{first.partition}@{[c.offset for c in calls]} {first.key!r} attempt {first.attempt} "
+            f"token {first.token} letter {first.letter_offset}",
+        )
+        return calls
+
+    def _word(self, call: HandlerCall, plan: PlannedMessage) -> str:
+        """How it fails; "": it does not."""
+        if call.letter_offset is not None:
+            return plan.word if self._society.is_replay_failing(call, plan) else ""
+        return plan.word if call.attempt <= plan.failing_count else ""
+
+    def _say(self, word: str) -> HandlerResult:
+        if word == "raise":
+            raise HandlerError("as planned")
+        if word == "retry":
+            return Retry()
+        if word == "later":
+            return Retry(delay_ms=LATER_MS)
+        return Reject("as planned") if word == "reject" else Ack()
+
+    def _write(self, call: HandlerCall) -> None:
+        if call.token is None:
+            return
+        row = (call.topic, call.partition, call.key)
+        is_accepted = self._society.table.write(row, call.token)
+        self._society.effects.append(
+            Effect(
+                self._society.now_ms, call.process, row, call.offset, call.token, is_accepted,
+                call.letter_offset is not None,
+            )
+        )  # fmt: skip
+
+
+class FencedTable:
+    """A user's table whose writes compare their fencing token with the row's."""
+
+    def __init__(self) -> None:
+        self._fences: dict[tuple[str, int, bytes | None], int] = {}
+
+    def write(self, row: tuple[str, int, bytes | None], token: int) -> bool:
+        """`UPDATE … WHERE fence <= :token`; False when the row was written under a newer lease."""
+        if self._fences.get(row, -1) > token:
+            return False
+        self._fences[row] = token
+        return True

@@ -1,0 +1,102 @@
+"""What happens in one simulated world of consumers, as plain data, so that a found fault can be shrunk. Never: playing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.plan import Fault
+from txlayer.core.handling import AfterExhausted
+from txlayer.core.items import NullKeys, Order
+
+NAMESPACE = "sim"
+GROUP = "loyalty"
+TOPICS = ("orders", "stock")
+
+ALWAYS = 1_000
+"""A message that fails so often fails for ever."""
+
+
+def world_topics(count: int) -> tuple[str, ...]:
+    """Every topic of a world in which `count` topics are consumed."""
+    own = [f"{GROUP}.{topic}.{kind}" for topic in TOPICS[:count] for kind in ("dlq", "replay")]
+    return (*TOPICS[:count], *own, f"{NAMESPACE}.locks")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMessage:
+    """One message, and what its handler does with it."""
+
+    at_s: float
+    topic: str
+    partition: int
+    key: bytes | None
+    work_s: float = 0.0  # that an attempt takes
+    failing_count: int = 0  # attempts that fail
+    word: str = "raise"  # how: raise, retry, later, reject
+    replay_failing_count: int = 0  # replays that fail
+    is_deadly: bool = False  # its first attempt ends the process
+    bundle: str = ""  # "": alone; "kept", "aborted": in a Kafka transaction, with those beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an operator asks for."""
+
+    at_s: float
+    word: str  # replay, replay-all, drop, missing, pause, resume, garbage, again
+    number: int  # which partition, which dead letter
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What differs from world to world without being a fault."""
+
+    partition_count: int
+    topic_count: int
+    order: Order
+    is_leased: bool  # False: a `ConcurrentConsumer`
+    null_keys: NullKeys
+    after_exhausted: AfterExhausted
+    attempt_count_max: int
+    backoff_s: float
+    batch_count_max: int  # 0: handlers take single messages
+    worker_count: int
+    in_flight_max: int
+    record_count_max: int
+    store_interval_s: float
+    metadata_bytes_max: int
+    parked_keys_max: int
+    attempt_timeout_s: float
+    revoke_timeout_s: float
+    lease_expiry_s: float
+    latency_s: float
+    slow_share: float
+    lateness: float
+    marker_delay_s: float
+    skews: tuple[float, ...]
+    wall_skews: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPlan:
+    """One world."""
+
+    seed: int
+    settings: ConsumerSettings
+    consumers: tuple[float, ...]  # when each joins
+    messages: tuple[PlannedMessage, ...]
+    requests: tuple[Request, ...]
+    faults: tuple[Fault, ...]
+    until_s: float
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What is consumed."""
+        return TOPICS[: self.settings.topic_count]
+
+
+def make_consumer_plan(seed: int) -> ConsumerPlan:
+    """The plan of a seed, the same on every machine."""
+    from tests.simulation.consumers.draw import ConsumerPlanner
+
+    return ConsumerPlanner(seed).plan()

@@ -1,0 +1,144 @@
+"""Plays one world of consumers from its plan to its verdict: faults, healing, rest, judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.consumers.plan import GROUP, ConsumerPlan
+from tests.simulation.consumers.society import (
+    REAL,
+    SYSTEM_TOPICS,
+    ConsumerSociety,
+    ConsumerVariant,
+)
+from tests.simulation.people import seen
+from tests.simulation.play import FENCES, LOOK_S, REST_WITHIN_S, Played, quietly
+from tests.simulation.world import EndlessError
+from tests.support.checker import Finding, Kind
+from tests.support.consumer_history import ConsumerHistory, ConsumerLogs
+from tests.support.consumer_judge import judge_consumers
+from tests.support.logs import Seen
+from txlayer.config import milliseconds
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.handling import AfterExhausted
+from txlayer.core.progress_codec import Foreign, decode
+
+RESTLESS_COUNT_MAX = 100
+"""Asking again and again what to do, without waiting, takes a whole core: 20 times in vain are one here."""
+
+
+def play_consumers(
+    plan: ConsumerPlan,
+    *,
+    variant: ConsumerVariant = REAL,
+    look: Callable[[ConsumerSociety], object] | None = None,
+) -> Played[ConsumerPlan]:
+    """Let it all happen; `look` is shown everybody before it begins."""
+    society = ConsumerSociety(plan, variant=variant)
+    if look is not None:
+        look(society)
+    world = society.world
+    played = Played(plan, trace=world.trace, happened=world.happened)
+    with quietly(world):
+        try:
+            society.begin()
+            world.run(until_s=plan.until_s)
+            society.heal()
+            _come_to_rest(society, played)
+        except EndlessError as exc:
+            played.findings.append(Finding(Kind.RESTLESS, "", str(exc)))
+        finally:
+            world.close()
+    played.happened += society.figures
+    for *_, detail in world.trace:
+        if detail in FENCES:
+            played.happened[detail] += 1
+    if world.restless_count > RESTLESS_COUNT_MAX:
+        detail = f"processes that never wait, {world.restless_count} times"
+        played.findings.append(Finding(Kind.RESTLESS, "", detail))
+    played.findings += [Finding(Kind.BROKEN, "", failure) for failure in world.failures]
+    played.step_count = world.step_count
+    return played
+
+
+def _come_to_rest(society: ConsumerSociety, played: Played[ConsumerPlan]) -> None:
+    world = society.world
+    healed_at = world.now
+    while True:
+        world.run(until_s=world.now + LOOK_S)
+        society.look_at_offsets()
+        is_late = world.now >= healed_at + REST_WITHIN_S
+        if not is_late and unrest(society):
+            continue
+        verdict = judge_consumers(history_of(society))
+        if is_late or all(finding.kind not in _PASSING for finding in verdict.findings):
+            break
+    played.findings += verdict.findings
+    played.counts = verdict.counts
+    played.rest_after_s = world.now - healed_at
+
+
+_PASSING = frozenset({Kind.RESTLESS, Kind.HANGING})
+"""Of a world that is not at rest yet."""
+
+
+def unrest(society: ConsumerSociety) -> bool:
+    """True when something is still to be done, as far as one can see without judging."""
+    if society.kafka.marker_count:
+        return True
+    stored = society.stored_now()
+    for topic in society.plan.topics:
+        needed: dict[tuple[str, int], int] = {}
+        for record in society.kafka.records(topic):
+            needed[topic, record.partition()] = record.offset() + 1
+        replays = replay_topic(GROUP, topic)
+        for record in society.kafka.records(replays):
+            if b"|E|" not in (record.value() or b""):  # answers are passed over at leisure
+                needed[replays, record.partition()] = record.offset() + 1
+        for place, end in needed.items():
+            if place not in stored or stored[place].offset < end:
+                return True
+        for place, held in stored.items():
+            found = decode(held.offset, held.metadata)
+            if place[0] == topic and (
+                isinstance(found, Foreign) or found.parked or found.is_paused
+            ):
+                return True
+    return False
+
+
+def history_of(society: ConsumerSociety) -> ConsumerHistory:
+    """What is known of it."""
+    kafka, plan = society.kafka, society.plan
+    settings = plan.settings
+
+    def log(*names: str) -> list[Seen]:
+        return [seen(record) for name in names for record in kafka.records(name)]
+
+    return ConsumerHistory(
+        ConsumerLogs(
+            log(*plan.topics),
+            log(*(dead_letter_topic(GROUP, topic) for topic in plan.topics)),
+            log(*(replay_topic(GROUP, topic) for topic in plan.topics)),
+            log(SYSTEM_TOPICS.locks),
+        ),
+        group=GROUP,
+        topics=plan.topics,
+        partition_count=settings.partition_count,
+        order=settings.order,
+        null_keys=settings.null_keys,
+        is_parking=settings.after_exhausted is AfterExhausted.PARK,
+        attempt_count_max=settings.attempt_count_max,
+        attempt_timeout_ms=settings.attempt_timeout_s * 1000,
+        lease_expiry_ms=milliseconds(society.config.lease_expiry),
+        is_leased=settings.is_leased,
+        calls=society.calls,
+        stored=society.stored,
+        effects=society.effects,
+        learned=society.learned,
+        holders=society.holders,
+        ends={
+            place: (p.last_stable_offset, p.next_offset)
+            for place, p in kafka._cluster.partitions.items()
+        },
+    )

@@ -1,0 +1,54 @@
+"""Looks for the seeds of guards.py anew, after plans or txlayer changed so that the old ones show nothing any more.
+
+python -m tests.simulation.consumers.seek [part of a guard's name] [seeds to try]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tests.simulation.consumers.guards import CONSUMER_GUARDS, ConsumerGuard
+from tests.simulation.consumers.plan import make_consumer_plan
+from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.society import ConsumerVariant
+from tests.simulation.explore import say
+from tests.support.checker import Finding
+
+
+def without(guard: ConsumerGuard) -> ConsumerVariant:
+    """Consumers without the guard."""
+    return replace(guard.without, settings={**guard.settings, **guard.without.settings})
+
+
+def with_it(guard: ConsumerGuard) -> ConsumerVariant:
+    """The real ones, in the same settings."""
+    return ConsumerVariant(settings=guard.settings)
+
+
+def red_seeds(guard: ConsumerGuard, seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
+    """Seeds of worlds that are clean with the guard and have one of its findings without."""
+    for seed in seeds:
+        plan = make_consumer_plan(seed)
+        played = play_consumers(plan, variant=without(guard))
+        wrong = [f for f in played.findings if f.kind in guard.kinds]
+        if wrong and play_consumers(plan, variant=with_it(guard)).is_clean:
+            yield seed, wrong[0]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; 1 when a guard has no seed."""
+    part = arguments[0] if arguments else ""
+    seeds = range(int(arguments[1]) if len(arguments) > 1 else 1_000)
+    is_complete = True
+    for guard in CONSUMER_GUARDS:
+        if part in guard.name:
+            seed, finding = next(red_seeds(guard, seeds), (-1, None))
+            is_complete = is_complete and seed >= 0
+            say(f"{seed:6}  {guard.name}: {finding and f'{finding.kind.value} {finding.detail}'}")
+    return 0 if is_complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

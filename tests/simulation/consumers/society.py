@@ -1,0 +1,298 @@
+"""One world of consumers with everybody in it: cluster, consumers, operators, who sends. Never: choosing what happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any, cast
+
+from tests.simulation.consumers.handling import FencedTable, Handling, SimulatedPool
+from tests.simulation.consumers.plan import (
+    GROUP,
+    NAMESPACE,
+    ConsumerPlan,
+    ConsumerSettings,
+    PlannedMessage,
+    world_topics,
+)
+from tests.simulation.consumers.stores import Unhurried
+from tests.simulation.processes import Process
+from tests.simulation.stage import Stage
+from tests.simulation.world import START_MS
+from tests.support.consumer_history import Effect, HandlerCall, Learned, Stored
+from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.lock_log import LockEntry
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
+from txlayer.consumer import plan as consumer_plan
+from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.leases import Leases, NoLeases
+from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.consumer.owned import Owned
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.surroundings import Surroundings
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.errors import BrokerUnavailableError, TxLayerError
+
+SYSTEM_TOPICS = SystemTopics(NAMESPACE)
+SESSION_S = 1.5
+KAFKA_TRANSACTION_S = 2.0
+STORE_TIMEOUT_S = 2.0
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+LOCK_PARTITIONS = 2
+
+
+def _same(connections: ConsumerConnections) -> ConsumerConnections:
+    return connections
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerVariant:
+    """The consumers of a world: the real ones, or with one part replaced (guards.py)."""
+
+    engine: type[Engine] = Engine
+    registry: type[LockRegistry] = LockRegistry
+    caller: type[Caller] = Caller
+    table: type[FencedTable] = FencedTable
+    wrap: Callable[[ConsumerConnections], ConsumerConnections] = _same
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+REAL = ConsumerVariant()
+
+
+@cache
+def _config(settings: ConsumerSettings) -> ConsumerConfig:
+    return ConsumerConfig(
+        namespace=NAMESPACE,
+        in_flight_max=settings.in_flight_max,
+        worker_count=settings.worker_count,
+        record_count_max=settings.record_count_max,
+        attempt_timeout=timedelta(seconds=settings.attempt_timeout_s),
+        store_interval=timedelta(seconds=settings.store_interval_s),
+        store_timeout=timedelta(seconds=STORE_TIMEOUT_S),
+        metadata_bytes_max=settings.metadata_bytes_max,
+        parked_keys_max=settings.parked_keys_max,
+        revoke_timeout=timedelta(seconds=settings.revoke_timeout_s),
+        close_timeout=timedelta(seconds=2),
+        session_timeout=timedelta(seconds=SESSION_S),
+        lease_renewal=timedelta(seconds=settings.lease_expiry_s / 3),
+        lease_expiry=timedelta(seconds=settings.lease_expiry_s),
+        kafka_transaction_timeout=timedelta(seconds=KAFKA_TRANSACTION_S),
+        start_timeout=timedelta(seconds=5),
+    )
+
+
+class ConsumerSociety(Stage):
+    """Everybody of one world of consumers."""
+
+    def __init__(self, plan: ConsumerPlan, *, variant: ConsumerVariant = REAL) -> None:
+        super().__init__(plan.seed, plan.settings, plan.faults)
+        self.plan = plan
+        self.variant = variant
+        self.config = replace(_config(plan.settings), **variant.settings)
+        self.table = variant.table()
+        self.calls: list[HandlerCall] = []
+        self.effects: list[Effect] = []
+        self.learned: list[Learned] = []
+        self.stored: list[Stored] = []
+        self.holders: dict[str, str] = {}
+        self.engines: list[Engine] = []
+        self._number = 0
+        self._tenures: dict[int, tuple[Owned, int]] = {}  # kept, so that no id is another's
+        self._deaths: set[tuple[str, int, int]] = set()
+        self._failed_replays: dict[tuple[str, int, int], set[int]] = {}
+        self._last_stored: dict[TopicPartition, StoredOffset] = {}
+        self._create_topics()
+        self.world.on_act = self.look_at_offsets
+
+    def _create_topics(self) -> None:
+        kafka, count = self.kafka, self.plan.settings.partition_count
+        for topic in self.plan.topics:
+            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
+                kafka.create_topic(name, partitions=count, settings=APPEND_TIME)
+        kafka.create_topic(SYSTEM_TOPICS.locks, partitions=LOCK_PARTITIONS, settings=APPEND_TIME)
+
+    # --- the script ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Everybody starts, and what is planned by time is on its way."""
+        from tests.simulation.consumers.people import Feeder, ask
+
+        for number, at_s in enumerate(self.plan.consumers):
+            self.start_consumer(number, after_s=at_s)
+        Feeder(self).start()
+        for request in self.plan.requests:
+            self.world.after(request.at_s, partial(ask, self, request))
+        self.plan_faults(self.plan.faults)
+
+    def heal(self) -> None:
+        """No more faults, everybody alive, and operators who end what waits for one."""
+        from tests.simulation.consumers.people import Closer
+
+        self.heal_cluster(world_topics(len(self.plan.topics)))
+        Closer(self).begin()
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> float:
+        """The brokers' clock, finer than the brokers have it."""
+        return START_MS + self.world.now * 1000
+
+    def next_number(self) -> int:
+        """One that nobody had."""
+        self._number += 1
+        return self._number
+
+    def tenure(self, owned: Owned) -> int:
+        """The number of a queue from its take-over until it is given up."""
+        return self._tenures.setdefault(id(owned), (owned, self.next_number()))[1]
+
+    def planned(self, message: ReceivedMessage) -> PlannedMessage:
+        """What the plan says of a message."""
+        return self.plan.messages[int(message.raw_value or b"0")]
+
+    def die_once(self, topic: str, partition: int, offset: int) -> None:
+        """The process of this handler ends here, the first time."""
+        if (topic, partition, offset) not in self._deaths and not self.is_healing:
+            self._deaths.add((topic, partition, offset))
+            self.world.happened["dies in a handler"] += 1
+            self.world.die(away_s=0.3)
+
+    def is_replay_failing(self, call: HandlerCall, plan: PlannedMessage) -> bool:
+        """So many replays of a message fail; none does in a healed world."""
+        assert call.request_offset is not None
+        if self.is_healing:
+            return False
+        failed = self._failed_replays.setdefault((call.topic, call.partition, call.offset), set())
+        if call.request_offset not in failed and len(failed) >= plan.replay_failing_count:
+            return False
+        failed.add(call.request_offset)
+        return True
+
+    def look_at_offsets(self) -> None:
+        """Note what the group has stored, also where a marker of a Kafka transaction that is decided is still on its way."""
+        found = self.stored_now()
+        for place, stored in found.items():
+            if self._last_stored.get(place) != stored:
+                self.stored.append(Stored(self.now_ms, place, stored))
+        self._last_stored = found
+
+    def stored_now(self) -> dict[TopicPartition, StoredOffset]:
+        """The newest append of each place wins."""
+        cluster = self.kafka._cluster
+        group = cluster.group(GROUP)
+        found = dict(group.stored)
+        if group.pending:
+            decided = {t.producer_id for _, t, _ in cluster._markers if t.is_commit}
+            for producer_id in decided & group.pending.keys():
+                for place, entry in group.pending[producer_id].items():
+                    if place not in found or found[place][0] < entry[0]:
+                        found[place] = entry
+        return {place: stored for place, (_, stored) in found.items()}
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def start_consumer(self, number: int, *, after_s: float = 0.0) -> None:
+        """One more consumer; whenever it ends it is started again."""
+        process = self.new_process(f"c{number}")
+        process.on_death = lambda away_s: self.start_consumer(
+            number, after_s=min(away_s, 0.1) if self.is_healing else away_s
+        )
+        self.world.start(process, partial(self._consume, process, number), after_s=after_s)
+
+    def _consume(self, process: Process, number: int) -> None:
+        world = self.world
+        engine = self._engine(process)
+        self.engines.append(engine)
+        world.note(process.name, "starts", "")
+        try:
+            engine.run(should_stop=lambda: process.is_stopping)
+        except BrokerUnavailableError:
+            world.note(process.name, "ends", "no broker")
+        except TxLayerError as exc:
+            world.note(process.name, "ends", str(exc))
+            world.failures.append(f"{process.name}: {type(exc).__name__}: {exc}")
+        else:
+            world.note(process.name, "ends", "")
+        if not process.is_dead:
+            process.on_death = None
+            self.start_consumer(number, after_s=0.05 if self.is_healing else 0.5)
+
+    def _engine(self, process: Process) -> Engine:
+        world, settings, variant = self.world, self.plan.settings, self.variant
+        plain = self.kafka.connect_consumer(self.config, client=process.name)
+        connections = variant.wrap(cast("ConsumerConnections", Unhurried(plain, world)))
+        pool = SimulatedPool(self, process, worker_count=settings.worker_count)
+        handling = Handling(self, process, pool)
+        handlers = HandlerSet(is_async=False)
+        policy = RetryPolicy(
+            attempt_count_max=settings.attempt_count_max, backoff_first_ms=int(settings.backoff_s * 1000),
+            backoff_max_ms=1_000, after_exhausted=settings.after_exhausted,
+        )  # fmt: skip
+        handlers.add(
+            handling.handle_batch if settings.batch_count_max else handling.handle,
+            topics=(), tags="*", retry=policy, batch_count_max=settings.batch_count_max,
+        )  # fmt: skip
+        routes = handlers.routes(self.plan.topics)
+        caller = variant.caller(
+            routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock,
+        )  # fmt: skip
+
+        def run(chunk: Chunk) -> Outcome:
+            return caller.run(chunk)
+
+        pool.serve(run)
+        return variant.engine(
+            self.config,
+            consumer_plan.ConsumerPlan(
+                group=GROUP, topics=self.plan.topics, routes=routes, order=settings.order,
+                null_keys=settings.null_keys, start_at="earliest", policy=policy,
+            ),
+            connections=connections,
+            pool=pool,
+            make_leases=partial(self._leases, process, connections),
+            surroundings=Surroundings(
+                clock=world.monotonic, wall_clock=world.wall_clock, sleep=world.pause, draw=world.random.random,
+                draw_name=lambda: f"{world.random.getrandbits(64):016x}",
+            ),
+        )  # fmt: skip
+
+    def _leases(self, process: Process, connections: ConsumerConnections) -> Leases:
+        if not self.plan.settings.is_leased:
+            return NoLeases()
+        holder = f"{process.name}/{self.next_number()}"
+        self.holders[holder] = process.name
+        society = self
+
+        class Watched(self.variant.registry):  # type: ignore[name-defined,misc]  # whichever it is
+            """Tells what it has read."""
+
+            def _fold(self, entry: LockEntry) -> None:
+                society.learned.append(
+                    Learned(society.now_ms, process.name, entry.partition, entry.offset)
+                )
+                super()._fold(entry)
+
+        return Watched(
+            connections, group=GROUP, holder=holder, topics=SYSTEM_TOPICS,
+            lease_renewal_ms=milliseconds(self.config.lease_renewal),
+            lease_expiry_ms=milliseconds(self.config.lease_expiry), clock=self.world.monotonic,
+        )  # fmt: skip
+
+    @property
+    def figures(self) -> Counter[str]:
+        """What the engines counted."""
+        return Counter(
+            {
+                "consumers rebuilt": sum(engine.rebuild_count for engine in self.engines),
+                "stale results": sum(engine._dispatcher.stale_count for engine in self.engines),
+            }
+        )

@@ -1,0 +1,99 @@
+"""A consumers' world as a table that a person can read: time, actor, action, record. Never: playing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.simulation.consumers.plan import GROUP, ConsumerPlan
+from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.society import (
+    REAL,
+    SYSTEM_TOPICS,
+    ConsumerSociety,
+    ConsumerVariant,
+)
+from tests.simulation.play import Played
+from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.handling import DeadLetter
+from txlayer.core.progress_codec import Foreign, decode
+
+TAIL_S = 2.0
+"""After the last record the table ends: what follows is idle."""
+DULL = frozenset({"Heartbeat", "Fetch", "ListOffsets", "Metadata"})
+"""Requests that are left out when they put nothing into a log and nothing happened to them."""
+
+
+class ConsumerRecorder:
+    """Writes beside each line of the trace which records it put into the logs, and what was stored."""
+
+    def __init__(self, society: ConsumerSociety) -> None:
+        self._society = society
+        self._counts: dict[tuple[str, int], int] = {}
+        self._stored_count = 0
+        self.records: dict[int, list[str]] = {}
+        society.world.on_act = self._look
+
+    def _look(self) -> None:
+        society = self._society
+        society.look_at_offsets()
+        found = []
+        for (topic, number), partition in society.kafka._cluster.partitions.items():
+            records = partition._records
+            known = self._counts.get((topic, number), 0)
+            found += [f"{topic}-{number}@{r.place} {describe(topic, r)}" for r in records[known:]]
+            self._counts[topic, number] = len(records)
+        for _, place, stored in society.stored[self._stored_count :]:
+            said = decode(stored.offset, stored.metadata)
+            if not isinstance(said, Foreign):
+                counts = {o: a.ended_count for o, a in said.attempts.items()}
+                found.append(
+                    f"stored {place[0]}-{place[1]}: {stored.offset} and {list(said.finished)} attempts {counts} "
+                    f"parked {sorted(said.parked.values())} by {said.writer[-4:]}"
+                )
+        self._stored_count = len(society.stored)
+        if found:
+            self.records.setdefault(len(society.world.trace) - 1, []).extend(found)
+
+
+def describe(topic: str, record: Any) -> str:
+    """A record in few words."""
+    if topic == SYSTEM_TOPICS.locks or topic.endswith(".replay"):
+        return str((record.value() or b"").decode("ascii", "replace"))
+    said = dead_letter_of(record.headers()) if topic.startswith(GROUP) else None
+    if isinstance(said, DeadLetter):
+        return f"{record.key()!r} {said.reason.value} of {said.origin.offset}, {said.attempt_count} attempts"
+    return f"{record.key()!r}"
+
+
+def play_consumers_for_people(
+    plan: ConsumerPlan, *, variant: ConsumerVariant = REAL
+) -> tuple[Played[ConsumerPlan], list[str]]:
+    """The world again, and its table."""
+    recorders: list[ConsumerRecorder] = []
+    played = play_consumers(
+        plan, variant=variant, look=lambda society: recorders.append(ConsumerRecorder(society))
+    )
+    return played, list(_table(played, recorders[0].records))
+
+
+def _table(played: Played[ConsumerPlan], records: dict[int, list[str]]) -> Iterable[str]:
+    yield f"seed {played.plan.seed}: {played.plan.settings}"
+    for fault in played.plan.faults:
+        yield f"  planned: {fault}"
+    yield f"{'time':>9}  {'actor':<8}  {'action':<34}  record"
+    last_s = max((played.trace[i][0] for i in records), default=0.0) + TAIL_S
+    for index, (at, actor, action, detail) in enumerate(played.trace):
+        if at > last_s:
+            break
+        if index not in records and action in DULL and not detail:
+            continue
+        what = f"{action} {detail}".rstrip()
+        first, *others = records.get(index, [""])
+        yield f"{at:9.4f}  {actor:<8}  {what:<34}  {first}".rstrip()
+        for other in others:
+            yield f"{'':9}  {'':<8}  {'':<34}  {other}"
+    for finding in played.findings:
+        yield f"FINDING {finding.kind.value}: {finding.txn_key} {finding.detail}"
+    if played.is_clean:
+        yield f"clean: {dict(played.counts)}"

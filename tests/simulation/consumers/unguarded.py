@@ -1,0 +1,258 @@
+"""Consumers with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.consumers.handling import FencedTable
+from tests.simulation.consumers.society import ConsumerVariant
+from tests.simulation.unguarded import Through
+from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.context import FOR_EVER, Lease
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.core.handling import LockRecord
+from txlayer.core.items import ItemSource, Order
+from txlayer.core.leases import Lease as LogLease
+from txlayer.core.leases import LeaseTable
+
+
+def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:
+    """Consumers whose connections pass through a wrapper."""
+
+    def wrap(connections: ConsumerConnections) -> ConsumerConnections:
+        found: ConsumerConnections = wrapper(connections)
+        return found
+
+    return ConsumerVariant(wrap=wrap, settings=settings)
+
+
+# --- storing ----------------------------------------------------------------------------------------------------------
+
+
+class HastyEngine(Engine):
+    """Counts attempts as stored as soon as they failed."""
+
+    def turn(self) -> None:
+        super().turn()
+        for owned in self._holdings.owned.values():
+            for source in ItemSource:
+                owned.queues.stored(source, owned.queues.snapshot(source).version)
+
+
+class CrossingEngine(Engine):
+    """Writes dead letters while a store of offsets is under way."""
+
+    def _write_ends(self) -> None:
+        holdings = self._holdings
+        if self._has_due() and holdings.writer is not None and holdings.assignment is not None:
+            member = holdings.assignment.member
+            self._ends.write(holdings.owned.values(), holdings.writer, member)
+
+
+class ForgetfulConnections(Through):
+    """What is stored is an offset and nothing else."""
+
+    def stored_offsets(self, *args: Any, **named: Any) -> dict[TopicPartition, StoredOffset | None]:
+        found = self._connections.stored_offsets(*args, **named)
+        return {place: at and StoredOffset(at.offset, "") for place, at in found.items()}
+
+
+class UnstableConnections(Through):
+    """Takes over from offsets that a Kafka transaction under way may still change."""
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        del is_stable
+        found: dict[TopicPartition, StoredOffset | None] = self._connections.stored_offsets(
+            group, partitions, is_stable=False
+        )
+        return found
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+class UnfencedConnections(Through):
+    """Dead letters with metadata of no member."""
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
+        return _UnfencedWriter(
+            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
+        )
+
+
+class _UnfencedWriter(Through):
+    def send_offsets(self, offsets: Mapping[Any, Any], member: Any, *, timeout_s: float) -> None:
+        self._connections.send_offsets(offsets, MemberMetadata(member.group), timeout_s=timeout_s)
+
+
+class TwoStepConnections(Through):
+    """Dead letters first, and their offsets in a Kafka transaction of their own."""
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
+        return _TwoStepWriter(
+            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
+        )
+
+
+class _TwoStepWriter(Through):
+    def send_offsets(self, offsets: Mapping[Any, Any], member: Any, *, timeout_s: float) -> None:
+        self._left = offsets, member, timeout_s
+
+    def commit(self, *, timeout_s: float) -> None:
+        self._connections.commit(timeout_s=timeout_s)
+        offsets, member, left_s = self._left
+        self._connections.begin()
+        self._connections.send_offsets(offsets, member, timeout_s=left_s)
+        self._connections.commit(timeout_s=timeout_s)
+
+
+class TrustingConnections(Through):
+    """Ends nothing that a former owner's dead-letter writer left open."""
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
+        return _LateWriter(
+            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
+        )
+
+
+class _LateWriter(Through):
+    def initialise(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def begin(self) -> None:
+        if hasattr(self, "_timeout_s"):
+            self._connections.initialise(timeout_s=self._timeout_s)
+            del self._timeout_s
+        self._connections.begin()
+
+
+class NamelessEngine(Engine):
+    """Takes queues over without storing the name of its dead-letter writer."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._holdings._storer = _MuteStorer(self._storer)  # type: ignore[assignment]  # passes on all but one
+
+
+class _MuteStorer(Through):
+    def store_now(self, *args: Any, **named: Any) -> None:
+        """Nothing."""
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+class UnorderedEngine(Engine):
+    """Every message is in order with itself alone."""
+
+    def __init__(self, config: Any, plan: Any, **named: Any) -> None:
+        super().__init__(config, replace(plan, order=Order.NONE), **named)
+
+
+class ImpatientEngine(Engine):
+    """Takes a queue over while a handler of its former lease still runs here."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._dispatcher.is_clear = _always  # type: ignore[method-assign]  # this one alone
+
+
+def _always(*args: Any, **named: Any) -> bool:
+    del args, named
+    return True
+
+
+class RestlessEngine(Engine):
+    """Asks again at once although no more may be in flight."""
+
+    def _next_s(self) -> float:
+        config = self._config
+        self._config = replace(config, in_flight_max=10**9)
+        try:
+            return super()._next_s()
+        finally:
+            self._config = config
+
+
+class HurriedEngine(Engine):
+    """Asks again at once whether a dead letter can be written while a store is under way."""
+
+    def _next_s(self) -> float:
+        return 0.0 if self._has_due() else super()._next_s()
+
+
+class StiffEngine(Engine):
+    """Ends by an error when what ended last cannot be stored."""
+
+    def _end(self) -> None:
+        self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+class EverlastingRegistry(LockRegistry):
+    """A lease is over when the log says so, however long nothing was heard."""
+
+    def valid_until(self, queue: TopicPartition) -> float | None:
+        found = super().valid_until(queue)
+        return found and FOR_EVER
+
+    def _is_held(self, wanted: Any, lease: LogLease | None, now: float) -> bool:
+        del wanted, now
+        return lease is not None
+
+
+class HeedlessCaller(Caller):
+    """Does its chunk to the end, whatever becomes of the lease meanwhile."""
+
+    def run(self, chunk: Chunk) -> Outcome:
+        lease = chunk.lease
+        chunk.lease = Lease(lease.group, lease.topic, lease.partition, token=lease.token)
+        return super().run(chunk)
+
+
+class _LastWins(LeaseTable):
+    def outranks(self, claim: LockRecord, lease: LogLease) -> bool:
+        del claim, lease
+        return True
+
+
+class ClaimingRegistry(LockRegistry):
+    """Believes that the last claim wins, of whatever generation."""
+
+    def _make_table(self, expiry_ms: int) -> LeaseTable:
+        return _LastWins(expiry_ms=expiry_ms)
+
+
+class UnfencedTable(FencedTable):
+    """A table that takes every write."""
+
+    def write(self, row: tuple[str, int, bytes | None], token: int) -> bool:
+        del row, token
+        return True
+
+
+# --- second lines -----------------------------------------------------------------------------------------------------
+
+
+class BrusqueEngine(Engine):
+    """Gives partitions back without waiting for handlers."""
+
+    def _drain(self, timeout_s: float, **named: Any) -> None:
+        del timeout_s, named
+
+
+class SilentRegistry(LockRegistry):
+    """Never answers a void claim."""
+
+    def _answers_void_claim(self) -> bool:
+        return False

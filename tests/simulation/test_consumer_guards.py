@@ -1,0 +1,54 @@
+"""Each guard of consumers: the same world is clean with it and red without; the documentation lists them as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.consumers.guards import (
+    CONSUMER_GUARDS,
+    CONSUMER_SECOND_LINES,
+    ConsumerGuard,
+    ConsumerSecondLine,
+)
+from tests.simulation.consumers.plan import make_consumer_plan
+from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.seek import with_it, without
+from tests.simulation.test_guards import rows_of
+
+SECOND_LINE_SEEDS = range(200, 210)
+
+
+@pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
+def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: ConsumerGuard) -> None:
+    plan = make_consumer_plan(guard.seed)
+
+    clean = play_consumers(plan, variant=with_it(guard))
+    red = play_consumers(plan, variant=without(guard))
+
+    assert [] == clean.findings
+    assert guard.kinds & {finding.kind for finding in red.findings}, (
+        f"{red.findings[:3]}; python -m tests.simulation.consumers.seek looks for another seed"
+    )
+
+
+@pytest.mark.parametrize("line", CONSUMER_SECOND_LINES, ids=lambda line: line.name)
+def test_behind_some_guards_of_consumers_another_one_stands(line: ConsumerSecondLine) -> None:
+    for seed in SECOND_LINE_SEEDS:
+        played = play_consumers(make_consumer_plan(seed), variant=line.without)
+        assert [] == played.findings, seed
+
+
+def test_the_documentation_lists_the_guards_of_consumers_as_they_are() -> None:
+    rows = rows_of("Consumers")
+
+    assert [row_of(guard) for guard in CONSUMER_GUARDS] == rows[: len(CONSUMER_GUARDS)]
+    assert [second_row_of(line) for line in CONSUMER_SECOND_LINES] == rows[len(CONSUMER_GUARDS) :]
+
+
+def row_of(guard: ConsumerGuard) -> str:
+    kinds = ", ".join(sorted(kind.value for kind in guard.kinds))
+    return f"| {guard.name} | {guard.promise} | `{guard.place}` | {kinds} | {guard.seed} |"
+
+
+def second_row_of(line: ConsumerSecondLine) -> str:
+    return f"| {line.name} | `{line.place}` | {line.why} |"

@@ -1,0 +1,156 @@
+"""A consumers' history, sorted by queue, source and time for its judge. Never what is right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.support.consumer_history import ConsumerHistory, HandlerCall
+from tests.support.logs import Seen
+from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, replay_topic
+from txlayer.core.handling import DeadLetter, ReplayKind
+from txlayer.core.items import NullKeys, Order
+from txlayer.core.messages import Undecodable
+from txlayer.core.progress_codec import Foreign, StoredProgress, decode
+from txlayer.core.replays import decode_replay
+
+Place = tuple[str, int]
+
+
+class Sample(NamedTuple):
+    """What was stored of a place from then on."""
+
+    at_ms: float
+    offset: int
+    said: StoredProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter, a request, or an answer, where it stands."""
+
+    offset: int
+    at_ms: float
+    said: Any  # DeadLetter or ReplayRecord
+    seen: Seen
+
+    @property
+    def origin(self) -> int:
+        """Of a dead letter: the message's offset."""
+        return int(self.said.origin.offset)
+
+
+def is_finished(sample: Sample, offset: int) -> bool:
+    """True when a successor would not handle that offset."""
+    return offset < sample.offset or any(a <= offset < b for a, b in sample.said.finished)
+
+
+class Evidence:
+    """The same as the history; queues are (topic, partition)."""
+
+    def __init__(self, history: ConsumerHistory) -> None:
+        self.history = history
+        self.queues = [(t, p) for t in history.topics for p in range(history.partition_count)]
+        self.records: dict[Place, dict[int, Seen]] = {queue: {} for queue in self.queues}
+        for record in history.logs.topics:
+            self.records[record.topic, record.partition][record.offset] = record
+        self.letters = self._letters()
+        self.requests: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
+        self.answers: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
+        self._sort_replays()
+        self.calls: dict[Place, list[HandlerCall]] = {queue: [] for queue in self.queues}
+        for call in history.calls:
+            self.calls[call.topic, call.partition].append(call)
+        self.samples: dict[Place, list[Sample]] = {}
+        for at_ms, place, stored in history.stored:
+            said = decode(stored.offset, stored.metadata)
+            if not isinstance(said, Foreign):
+                self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said))
+        self._ends: dict[tuple[Place, str], float] = {}
+
+    def _letters(self) -> dict[Place, list[Letter]]:
+        found: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
+        topics = {dead_letter_topic(self.history.group, t): t for t in self.history.topics}
+        for seen in self.history.logs.letters:
+            said = dead_letter_of(seen.headers)
+            if isinstance(said, DeadLetter):
+                queue = topics[seen.topic], seen.partition
+                found[queue].append(Letter(seen.offset, seen.timestamp_ms, said, seen))
+        return found
+
+    def _sort_replays(self) -> None:
+        topics = {replay_topic(self.history.group, t): t for t in self.history.topics}
+        for seen in self.history.logs.replays:
+            said = decode_replay(seen.value)
+            if not isinstance(said, Undecodable):
+                kept = self.answers if said.kind is ReplayKind.RESULT else self.requests
+                queue = topics[seen.topic], seen.partition
+                kept[queue].append(Letter(seen.offset, seen.timestamp_ms, said, seen))
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def all_calls(self) -> Iterator[tuple[Place, HandlerCall]]:
+        """Every message of every call, with its queue."""
+        for queue, calls in self.calls.items():
+            for call in calls:
+                yield queue, call
+
+    def topic_calls(self) -> Iterator[tuple[Place, HandlerCall]]:
+        """Those that were read from the topic itself."""
+        return ((q, call) for q, call in self.all_calls() if call.letter_offset is None)
+
+    def replay_place(self, queue: Place) -> Place:
+        """Where the requests about a queue's dead letters stand."""
+        return replay_topic(self.history.group, queue[0]), queue[1]
+
+    def source(self, queue: Place, call: HandlerCall) -> tuple[Place, int]:
+        """Which offset of which partition has an end when the call succeeds."""
+        if call.request_offset is None:
+            return queue, call.offset
+        return self.replay_place(queue), call.request_offset
+
+    # --- chains -------------------------------------------------------------------------------------------------------
+
+    def chain(self, queue: Place, offset: int) -> object:
+        """What a message is in order with."""
+        record = self.records[queue].get(offset)
+        return None if record is None else self.chain_of_key(record.key, offset)
+
+    def chain_of(self, call: HandlerCall) -> object:
+        """The same of a call."""
+        alone = call.offset if call.request_offset is None else -1 - call.request_offset
+        return self.chain_of_key(call.key, alone)
+
+    def chain_of_key(self, key: bytes | None, alone: int) -> object:
+        """The same of a key; `alone` names who waits for nobody."""
+        history = self.history
+        if history.order is Order.PARTITION:
+            return "partition"
+        if history.order is Order.NONE or (key is None and history.null_keys is NullKeys.FREE):
+            return alone
+        return key
+
+    # --- what was known -----------------------------------------------------------------------------------------------
+
+    def ends_at(self, queue: Place, writer: str) -> float:
+        """When what is stored named another writer, after it had named this one."""
+        found = self._ends.get((queue, writer))
+        if found is None:
+            found, has_begun = float("inf"), False
+            for sample in self.samples.get(queue, ()):
+                if sample.said.writer == writer:
+                    has_begun = True
+                elif has_begun:
+                    found = sample.at_ms
+                    break
+            self._ends[queue, writer] = found
+        return found
+
+    def known(self, queue: Place, place: Place, call: HandlerCall) -> Iterator[Sample]:
+        """What was stored of `place` before a call, by the same owner or those before it."""
+        until = min(call.began_ms, self.ends_at(queue, call.writer))
+        for sample in self.samples.get(place, ()):
+            if sample.at_ms >= until:
+                return
+            yield sample

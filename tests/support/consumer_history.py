@@ -1,0 +1,102 @@
+"""What is known of one run of consumers, simulated or real, for its judge. Never: how it was found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.support.logs import Seen
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.core.items import NullKeys, Order
+
+
+@dataclass(slots=True, eq=False)
+class HandlerCall:
+    """One message in one call of a handler."""
+
+    process: str
+    writer: str  # the dead-letter writer of whoever owned the queue
+    tenure: int  # one from a take-over of the queue until it is given up
+    topic: str
+    partition: int
+    offset: int  # of the message
+    key: bytes | None
+    attempt: int
+    token: int | None
+    began_ms: float
+    batch: int = 0  # the same for all messages of one call
+    request_offset: int | None = None  # of a replay: its request
+    letter_offset: int | None = None  # of a replay: its dead letter
+    ended_ms: float | None = None  # None: its process died, or it runs still
+    result: str = ""  # handled, raise, retry, later, reject
+
+    @property
+    def is_handled(self) -> bool:
+        """It succeeded."""
+        return self.result == "handled"
+
+
+class Stored(NamedTuple):
+    """The group stored this, seen at that moment."""
+
+    at_ms: float
+    place: TopicPartition
+    stored: StoredOffset
+
+
+class Effect(NamedTuple):
+    """A handler's write to a table that compares fencing tokens."""
+
+    at_ms: float
+    process: str
+    row: tuple[str, int, bytes | None]  # topic, partition, key
+    offset: int
+    token: int
+    is_accepted: bool
+    is_replay: bool
+
+
+class Learned(NamedTuple):
+    """A process read a record of the lock log."""
+
+    at_ms: float
+    process: str
+    partition: int
+    offset: int
+
+
+class ConsumerLogs(NamedTuple):
+    """What was read, with read_committed, in offset order per partition."""
+
+    topics: Sequence[Seen]
+    letters: Sequence[Seen]
+    replays: Sequence[Seen]
+    locks: Sequence[Seen]
+
+
+@dataclass(slots=True)
+class ConsumerHistory:
+    """One run of one group."""
+
+    logs: ConsumerLogs
+    group: str
+    topics: tuple[str, ...]
+    partition_count: int
+    order: Order
+    null_keys: NullKeys
+    is_parking: bool
+    attempt_count_max: int
+    lease_expiry_ms: int
+    attempt_timeout_ms: float = 300_000.0
+    is_leased: bool = True
+    calls: Sequence[HandlerCall] = ()
+    """In the order of their begin."""
+    stored: Sequence[Stored] = ()
+    """Every change that was seen, in order; the last one of each place is of the end."""
+    effects: Sequence[Effect] = ()
+    learned: Sequence[Learned] = ()
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """{holder in the lock log: process}."""
+    ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """At the end, {partition: (last stable offset, end)}."""

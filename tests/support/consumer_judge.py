@@ -1,0 +1,343 @@
+"""The judge of consumers: order, progress, attempts, dead letters, replays (P6, P9). Never a broker, never the engine.
+
+What a handler was called for is held against the logs and against what the group had stored at that moment. A process
+that lost its queue may not know it yet: a call counts against what whoever took the queue over as it did could know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from tests.support.checker import Finding, Kind, Verdict
+from tests.support.consumer_evidence import Evidence, Letter, Place, is_finished
+from tests.support.consumer_history import ConsumerHistory, HandlerCall
+from tests.support.lease_judge import lease_findings
+from txlayer.core.dead_letters import original_headers
+from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
+from txlayer.core.items import Order
+
+_RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
+
+
+def judge_consumers(history: ConsumerHistory) -> Verdict:
+    """Everything that is wrong in a run that was healed and has come to rest."""
+    evidence = Evidence(history)
+    verdict = Verdict()
+    verdict.findings += [
+        *_hanging(history),
+        *_letters(evidence),
+        *_progress(evidence),
+        *_answers(evidence),
+        *_repeats(evidence),
+        *_attempts(evidence),
+        *_stale_writes(history),
+    ]
+    if history.order is not Order.NONE:
+        verdict.findings += [*_order(evidence), *_order_of_letters(evidence), *_parked(evidence)]
+    if history.is_leased:
+        verdict.findings += lease_findings(history)
+    verdict.counts = _counts(evidence)
+    return verdict
+
+
+def finding(kind: Kind, queue: Place, detail: str) -> Finding:
+    return Finding(kind, f"{queue[0]}-{queue[1]}", detail)
+
+
+def _hanging(history: ConsumerHistory) -> Iterable[Finding]:
+    for place, (stable, end) in history.ends.items():
+        if stable != end:
+            yield finding(Kind.HANGING, place, f"stable to {stable} of {end}")
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def _letters(evidence: Evidence) -> Iterable[Finding]:
+    for queue, letters in evidence.letters.items():
+        seen: Counter[int] = Counter(letter.origin for letter in letters)
+        for origin, count in seen.items():
+            if count > 1:
+                yield finding(Kind.DUPLICATE, queue, f"{origin} is a dead letter {count} times")
+        for letter in letters:
+            record = evidence.records[queue].get(letter.origin)
+            where = f"dead letter {letter.offset} of {letter.origin}"
+            if record is None:
+                yield finding(Kind.PHANTOM, queue, f"{where}: no such message")
+                continue
+            theirs = letter.seen.key, letter.seen.value, original_headers(letter.seen.headers)
+            if theirs != (record.key, record.value, record.headers):
+                yield finding(Kind.ALTERED, queue, where)
+            yield from _reason(evidence, queue, letter, where)
+
+
+def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Iterable[Finding]:
+    said, count_max = letter.said, evidence.history.attempt_count_max
+    if said.reason is DeadLetterReason.KEY_PARKED:
+        chain = evidence.chain(queue, letter.origin)
+        earlier = [
+            other
+            for other in evidence.letters[queue]
+            if other.offset < letter.offset and evidence.chain(queue, other.origin) == chain
+        ]
+        if not earlier:
+            yield finding(Kind.PHANTOM, queue, f"{where}: its key is not parked")
+        return
+    failed = {
+        call.attempt
+        for call in evidence.calls[queue]
+        if call.offset == letter.origin
+        and call.letter_offset is None
+        and not call.is_handled
+        and (call.ended_ms or 0) <= letter.at_ms + 1
+    }
+    wanted = said.attempt_count
+    if wanted not in failed or wanted > count_max:
+        yield finding(Kind.ATTEMPTS, queue, f"{where}: {wanted} attempts, failed were {failed}")
+    elif said.reason is DeadLetterReason.ATTEMPTS_EXHAUSTED and wanted < count_max:
+        yield finding(Kind.ATTEMPTS, queue, f"{where}: given up after {wanted} attempts")
+
+
+def _order_of_letters(evidence: Evidence) -> Iterable[Finding]:
+    for queue, letters in evidence.letters.items():
+        newest: dict[object, int] = {}
+        for letter in letters:
+            chain = evidence.chain(queue, letter.origin)
+            if letter.origin < newest.get(chain, -1):
+                detail = (
+                    f"dead letter {letter.offset} of {letter.origin} behind that of {newest[chain]}"
+                )
+                yield finding(Kind.OUT_OF_ORDER, queue, detail)
+            newest[chain] = letter.origin
+
+
+def _parked(evidence: Evidence) -> Iterable[Finding]:
+    if not evidence.history.is_parking:
+        return
+    for queue, call in evidence.topic_calls():
+        chain = evidence.chain(queue, call.offset)
+        known_until = min(call.began_ms, evidence.ends_at(queue, call.writer))
+        before = [
+            letter
+            for letter in evidence.letters[queue]
+            if letter.at_ms < known_until
+            and letter.origin < call.offset
+            and evidence.chain(queue, letter.origin) == chain
+        ]
+        if before and not _is_released(evidence, queue, before[-1], call.began_ms):
+            detail = f"{call.offset} is handled by {call.process}, and dead letter {before[-1].offset} parks its key"
+            yield finding(Kind.OUT_OF_ORDER, queue, detail)
+
+
+def _is_released(evidence: Evidence, queue: Place, letter: Letter, at_ms: float) -> bool:
+    return any(
+        answer.said.dead_letter_offset == letter.offset
+        and answer.said.outcome in _RELEASING
+        and answer.at_ms <= at_ms
+        for answer in evidence.answers[queue]
+    )
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def _progress(evidence: Evidence) -> Iterable[Finding]:
+    for queue, records in evidence.records.items():
+        samples = evidence.samples.get(queue, [])
+        handled: dict[int, float] = {}
+        for call in evidence.calls[queue]:
+            if call.is_handled and call.letter_offset is None and call.ended_ms is not None:
+                handled[call.offset] = min(call.ended_ms, handled.get(call.offset, call.ended_ms))
+        lettered = {letter.origin: letter.at_ms for letter in evidence.letters[queue]}
+        for offset in records:
+            first = next((s.at_ms for s in samples if is_finished(s, offset)), None)
+            ended = min(handled.get(offset, 1e18), lettered.get(offset, 1e18))
+            if first is not None and ended > first:
+                yield finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
+            if not samples or not is_finished(samples[-1], offset):
+                yield finding(Kind.RESTLESS, queue, f"{offset} has no end that is stored")
+        yield from _backwards(evidence, queue)
+        if samples and samples[-1].said.parked:
+            yield finding(Kind.RESTLESS, queue, "keys are parked")
+        if samples and samples[-1].said.is_paused:
+            yield finding(Kind.RESTLESS, queue, "paused")
+
+
+def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
+    for place in (queue, evidence.replay_place(queue)):
+        samples = evidence.samples.get(place, [])
+        for before, now in pairwise(samples):
+            ran = {o for a, b in before.said.finished for o in range(a, b)}
+            lost = [o for o in ran if not is_finished(now, o)]
+            fewer = [
+                offset
+                for offset, attempts in before.said.attempts.items()
+                if not is_finished(now, offset)
+                and attempts.ended_count
+                > (now.said.attempts[offset].ended_count if offset in now.said.attempts else 0)
+            ]
+            if now.offset < before.offset or lost or fewer:
+                detail = f"{before.offset} {before.said} → {now.offset} {now.said}"
+                yield finding(Kind.BACKWARDS, place, detail)
+
+
+def _repeats(evidence: Evidence) -> Iterable[Finding]:
+    for queue, call in evidence.all_calls():
+        place, offset = evidence.source(queue, call)
+        for sample in evidence.known(queue, place, call):
+            if is_finished(sample, offset):
+                detail = f"{place[0]} {offset} at {call.began_ms:.0f} by {call.process}, finished at {sample.at_ms:.0f}"
+                yield finding(Kind.AGAIN, queue, detail)
+                break
+
+
+def _attempts(evidence: Evidence) -> Iterable[Finding]:
+    last: dict[tuple[Place, int, int], HandlerCall] = {}
+    for queue, call in evidence.all_calls():
+        place, offset = evidence.source(queue, call)
+        known = list(evidence.known(queue, place, call))
+        before = last.get((place, call.tenure, offset))
+        last[place, call.tenure, offset] = call
+        counted = known[-1].said.attempts.get(offset) if known else None
+        stored = counted.ended_count if counted else 0
+        wanted = 1 + (before.attempt if before else stored)
+        where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
+        if call.attempt != wanted:
+            yield finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")
+        if call.attempt > evidence.history.attempt_count_max:
+            yield finding(Kind.ATTEMPTS, queue, f"{where} is one too many")
+        if call.attempt > 1 + stored:
+            yield finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
+
+
+# --- replays ----------------------------------------------------------------------------------------------------------
+
+
+def _answers(evidence: Evidence) -> Iterable[Finding]:
+    for queue, requests in evidence.requests.items():
+        answers = evidence.answers[queue]
+        counts = Counter((a.said.request_id, a.said.dead_letter_offset) for a in answers)
+        asked = {(r.said.request_id, r.said.dead_letter_offset): r for r in requests}
+        for name, count in counts.items():
+            if name not in asked or count > 1:
+                kind = Kind.DUPLICATE if name in asked else Kind.PHANTOM
+                yield finding(kind, queue, f"{name} is answered {count} times")
+        for name, request in asked.items():
+            is_of_letter = request.said.kind in (ReplayKind.REPLAY, ReplayKind.DROP)
+            if is_of_letter and not counts[name]:
+                yield finding(Kind.RESTLESS, queue, f"{name} is not answered")
+        for answer in answers:
+            found = asked.get((answer.said.request_id, answer.said.dead_letter_offset))
+            if found is not None and not _is_true(evidence, queue, found.offset, answer):
+                yield finding(Kind.PHANTOM, queue, f"{answer.said}: it was not so")
+
+
+def _is_true(evidence: Evidence, queue: Place, request_offset: int, answer: Letter) -> bool:
+    outcome, letter = answer.said.outcome, answer.said.dead_letter_offset
+    calls = [c for c in evidence.calls[queue] if c.request_offset == request_offset]
+    is_there = any(each.offset == letter for each in evidence.letters[queue])
+    if outcome is ReplayOutcome.HANDLED and letter is not None:
+        return any(c.is_handled and (c.ended_ms or 1e18) <= answer.at_ms + 1 for c in calls)
+    return outcome is not ReplayOutcome.MISSING or not is_there
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def _order(evidence: Evidence) -> Iterable[Finding]:
+    for queue, call in evidence.all_calls():
+        chain = evidence.chain_of(call)
+        what = f"{call.offset} (request {call.request_offset}) by {call.process} at {call.began_ms:.1f}"
+        for other in evidence.calls[queue]:
+            if evidence.chain_of(other) == chain and _is_beside(evidence, other, call):
+                detail = f"{what} beside {other.offset} (request {other.request_offset})"
+                yield finding(Kind.OUT_OF_ORDER, queue, detail)
+        if call.letter_offset is None:
+            for offset in _not_ended_before(evidence, queue, call, chain):
+                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before {offset}")
+        else:
+            for offset in _not_answered_before(evidence, queue, call, chain):
+                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before request {offset}")
+
+
+def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> bool:
+    """One key's handlers at the same time, in one process that knows of both."""
+    if other.process != call.process or other.batch >= call.batch:
+        return False
+    is_over = other.ended_ms is not None and other.ended_ms <= call.began_ms
+    # A handler that hangs is not waited for beyond its deadline, when the queue is taken over anew.
+    hangs = call.began_ms - other.began_ms >= evidence.history.attempt_timeout_ms * 0.9
+    return not is_over and (other.tenure == call.tenure or not hangs)
+
+
+def _not_ended_before(
+    evidence: Evidence, queue: Place, call: HandlerCall, chain: object
+) -> Iterator[int]:
+    known = list(evidence.known(queue, queue, call))
+    handled = {
+        c.offset
+        for c in evidence.calls[queue]
+        if c.tenure == call.tenure
+        and c.is_handled
+        and c.letter_offset is None
+        and (c.batch == call.batch or (c.ended_ms or 1e18) <= call.began_ms)
+    }
+    handled |= {
+        c.offset for c in evidence.calls[queue] if c.batch == call.batch and c.offset < call.offset
+    }
+    lettered = {each.origin for each in evidence.letters[queue] if each.at_ms <= call.began_ms}
+    for offset in evidence.records[queue]:
+        if offset < call.offset and evidence.chain(queue, offset) == chain:
+            if offset in handled or offset in lettered:
+                continue
+            if not any(is_finished(sample, offset) for sample in known):
+                yield offset
+
+
+def _not_answered_before(
+    evidence: Evidence, queue: Place, call: HandlerCall, chain: object
+) -> Iterator[int]:
+    answered = {
+        (answer.said.request_id, answer.said.dead_letter_offset)
+        for answer in evidence.answers[queue]
+        if answer.at_ms <= call.began_ms
+    }
+    assert call.request_offset is not None
+    for request in evidence.requests[queue]:
+        if (
+            request.offset < call.request_offset
+            and request.said.kind in (ReplayKind.REPLAY, ReplayKind.DROP)
+            and evidence.chain_of_key(request.seen.key, -1 - request.offset) == chain
+            and (request.said.request_id, request.said.dead_letter_offset) not in answered
+        ):
+            yield request.offset
+
+
+def _stale_writes(history: ConsumerHistory) -> Iterable[Finding]:
+    newest: dict[tuple[str, int, bytes | None], int] = {}
+    for effect in history.effects:
+        if effect.is_accepted:
+            if effect.token < newest.get(effect.row, -1):
+                detail = (
+                    f"{effect.row[2]!r} {effect.offset} under {effect.token} by {effect.process}"
+                )
+                yield finding(Kind.STALE_WRITE, effect.row[:2], detail)
+            newest[effect.row] = max(effect.token, newest.get(effect.row, -1))
+
+
+def _counts(evidence: Evidence) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for _, call in evidence.all_calls():
+        counts["replay attempt" if call.letter_offset is not None else "attempt"] += 1
+        counts[f"result {call.result or 'none'}"] += 1
+        counts["later attempt"] += call.attempt > 1
+    for letters in evidence.letters.values():
+        counts.update(f"letter {letter.said.reason.value}" for letter in letters)
+    for answers in evidence.answers.values():
+        counts.update(f"replay {a.said.outcome.value}" for a in answers if a.said.outcome)
+    counts["stored"] = len(evidence.history.stored)
+    counts["write refused"] = sum(not effect.is_accepted for effect in evidence.history.effects)
+    counts["locks"] = len(evidence.history.logs.locks)
+    return counts

@@ -1,0 +1,156 @@
+"""A consumer group with its topic, its dead letters and its replay topic, on a lab's cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.contract.clients import PATIENCE_S, join, stable
+from tests.support.broker import unique_name
+from tests.support.lab import FaultyLab, Lab
+from tests.support.logs import Seen
+from tests.support.waiting import wait_until
+from txlayer.adapters.ports import (
+    CoordinatorConnections,
+    GroupReader,
+    StoredOffset,
+)
+from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp, OffsetsOf
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.handling import DeadLetter, DeadLetterReason
+from txlayer.core.messages import Headers, Origin
+from txlayer.core.topicspec import CreateTopic
+
+AT_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRecord:
+    """A record as it was read from its topic."""
+
+    key_bytes: bytes | None
+    value_bytes: bytes | None
+    header_list: Headers | None
+    origin: Origin
+
+    def topic(self) -> str:
+        return self.origin.topic
+
+    def partition(self) -> int:
+        return self.origin.partition
+
+    def offset(self) -> int:
+        return self.origin.offset
+
+    def key(self) -> bytes | None:
+        return self.key_bytes
+
+    def value(self) -> bytes | None:
+        return self.value_bytes
+
+    def headers(self) -> Headers | None:
+        return self.header_list
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, AT_MS)
+
+    def error(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self.value_bytes or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One group that reads one topic; a member of it holds every partition."""
+
+    lab: Lab
+    group: str
+    topic: str
+    connections: CoordinatorConnections
+    reader: GroupReader
+    member: Any
+
+    @property
+    def dead_letters(self) -> str:
+        """Its dead-letter topic."""
+        return dead_letter_topic(self.group, self.topic)
+
+    @property
+    def replays(self) -> str:
+        """Its replay topic."""
+        return replay_topic(self.group, self.topic)
+
+    def writer(self, name: str = "", **settings: Any) -> DeadLetterWriter:
+        """A dead-letter writer with a name of its own."""
+        return DeadLetterWriter(
+            self.connections, group=self.group, name=name or unique_name("writer"), **settings
+        )
+
+    def given_up(self, offset: int, *, partition: int = 0, **record: Any) -> GivenUp:
+        """The message that stood at this offset, rejected by its handler."""
+        origin = Origin(self.topic, partition, offset)
+        letter = DeadLetter(
+            DeadLetterReason.REJECTED, origin, AT_MS, 1, AT_MS, AT_MS, "", "no such customer", self.group
+        )  # fmt: skip
+        value = record.get("value", f"message {offset}".encode())
+        return GivenUp(
+            FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter
+        )
+
+    def behind(self, offset: int, *, metadata: str = "", partition: int = 0) -> OffsetsOf:
+        """What is stored with a dead letter: the offset behind it."""
+        return lambda _places: {
+            (self.topic, partition): StoredOffset(offset + 1, metadata),
+        }
+
+    def stored(self, partition: int = 0) -> StoredOffset | None:
+        """What is stored for good."""
+        return stable(self.connections, self.group, (self.topic, partition))
+
+    def seen(self) -> list[Seen]:
+        """The dead letters that a `read_committed` reader sees."""
+        return self.lab.read(self.dead_letters)
+
+    def wait_for(self, *values: bytes) -> None:
+        """Wait until these dead letters are visible, and no other: markers are written behind the answer."""
+        wait_until(
+            lambda: [each.value for each in self.seen()] == list(values),
+            within=PATIENCE_S,
+            what=f"{values} visible, not {self.seen()}",
+        )
+
+
+def make_stage(
+    lab: Lab,
+    *,
+    connections: CoordinatorConnections | None = None,
+    namespace: str = "",
+    partitions: int = 1,
+    settings: Mapping[str, str] | None = None,
+    with_dead_letters: bool = True,
+) -> Stage:
+    """Create topics, and join; `settings` are the dead-letter topic's."""
+    namespace = namespace or unique_name("ns")
+    group, topic = f"{namespace}.coordinator", lab.topic(partitions=partitions)
+    names = [replay_topic(group, topic)]
+    names += [dead_letter_topic(group, topic)] if with_dead_letters else []
+    wanted = [CreateTopic(n, partitions, 1, settings or {}, why="a test's own") for n in names]
+    admin = lab.admin()
+    assert sorted(names) == sorted(admin.create(wanted))
+    made = connections or lab.coordinator(namespace)
+    reader, share = join(made, topic)
+    return Stage(lab, group, topic, made, reader, share.member)
+
+
+def make_distant_stage(lab: FaultyLab) -> Stage:
+    """One whose way to the cluster can be harmed."""
+    namespace = unique_name("ns")
+    return make_stage(lab, connections=lab.distant(namespace), namespace=namespace)
+
+
+def metadata_of(stored: StoredOffset) -> str:
+    """The writer's name, where a test stores nothing else."""
+    return stored.metadata

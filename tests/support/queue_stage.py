@@ -1,0 +1,154 @@
+"""A queue with its broker's side: what was stored, what was dead-lettered, and restarts from it. No Kafka here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import (
+    AfterExhausted,
+    DeadLetterReason,
+    Reject,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    Retry,
+)
+from txlayer.core.items import Failure, Item, ItemSource, QueueSettings, Start
+from txlayer.core.key_queues import KeyQueues
+from txlayer.core.progress_codec import StoredProgress, decode
+
+TOPIC, REPLAY = ItemSource.TOPIC, ItemSource.REPLAY
+PARK = RetryPolicy(attempt_count_max=2, after_exhausted=AfterExhausted.PARK)
+FAILED = Failure(Retry(), started_ms=1_000)
+REJECTED = Failure(Reject("no"), started_ms=1_000)
+
+
+class QueueStage:
+    """A topic, its dead letters and its requests as lists, with one `KeyQueues` that may be built anew."""
+
+    def __init__(
+        self, keys: Sequence[bytes | None] = (), settings: QueueSettings | None = None
+    ) -> None:
+        self.settings = settings or QueueSettings()
+        self.log: list[bytes | None] = list(keys)  # the topic: a key at each offset
+        self.dead_letters: list[
+            tuple[bytes | None, int, DeadLetterReason]
+        ] = []  # (key, offset, why)
+        self.requests: list[ReplayRecord] = []
+        self.answers: list[tuple[int | None, ReplayOutcome]] = []
+        self.stored: dict[ItemSource, tuple[int, str]] = {TOPIC: (0, ""), REPLAY: (0, "")}
+        self.now_ms = 1_000
+        self.restart()
+
+    def known(self, source: ItemSource) -> StoredProgress:
+        """What the stored metadata of `source` say."""
+        found = decode(*self.stored[source])
+        assert isinstance(found, StoredProgress)
+        return found
+
+    def restart(self, *, is_reading: bool = True) -> None:
+        """The process died: a fresh queue from what is stored, which reads everything again."""
+        starts = {s: Start(self.stored[s][0], self.known(s)) for s in ItemSource}
+        self.queue: KeyQueues[str] = KeyQueues(
+            topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings
+        )
+        self._read = {source: start.offset for source, start in starts.items()}
+        if is_reading:
+            self.read()
+
+    def append(self, *keys: bytes | None) -> None:
+        """More records of the topic, read at once."""
+        self.log += keys
+        self.read()
+
+    def request(self, kind: ReplayKind, dead_letter: int | None = None) -> None:
+        """A request, read at once."""
+        self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter))
+        self.read()
+
+    def read(self, count_max: int = 1_000_000) -> None:
+        """At most so many records of the topic that were not read yet, and all requests."""
+        offsets = range(self._read[TOPIC], min(len(self.log), self._read[TOPIC] + count_max))
+        if offsets:
+            self.queue.add(
+                [str(offset) for offset in offsets],
+                offsets=offsets,
+                keys=[self.log[offset] for offset in offsets],
+                sizes=[1] * len(offsets),
+                now_ms=self.now_ms,
+            )
+            self._read[TOPIC] = offsets[-1] + 1
+        self._read_requests()
+
+    def _read_requests(self) -> None:
+        for offset in range(self._read[REPLAY], len(self.requests)):
+            request = self.requests[offset]
+            at = request.dead_letter_offset
+            is_there = at is None or at < len(self.dead_letters)
+            key = self.dead_letters[at][0] if at is not None and is_there else None
+            self.queue.add_replay(
+                request,
+                offset=offset,
+                key=key,
+                record=f"dead letter {at}",
+                size_bytes=1,
+                outcome=None if is_there else ReplayOutcome.MISSING,
+            )
+            self._read[REPLAY] = offset + 1
+
+    def take(self, count_max: int = 1_000) -> list[Item[str]]:
+        """What may start now."""
+        return self.queue.take(count_max, now_ms=self.now_ms)
+
+    def taken(self, count_max: int = 1_000) -> list[str]:
+        """The records of `take`."""
+        return records(self.take(count_max))
+
+    def fail(self, item: Item[str], failure: Failure = FAILED) -> None:
+        """An attempt failed."""
+        self.queue.failed([item], failure, now_ms=self.now_ms, draw=0.5)
+
+    def store(self) -> bool:
+        """Both offsets are stored; True when one was full."""
+        is_full = False
+        for source in ItemSource:
+            snapshot = self.queue.snapshot(source)
+            is_full = is_full or snapshot.is_full
+            self.stored[source] = (snapshot.offset, snapshot.metadata)
+            self.queue.stored(source, snapshot.version)
+        return is_full
+
+    def write_due(self, count_max: int = 1_000) -> list[str]:
+        """What is due is written in one Kafka transaction; returns its records."""
+        return records(self.write(self.queue.take_due(count_max)))
+
+    def write(self, items: Sequence[Item[str]]) -> Sequence[Item[str]]:
+        """These items' ends are written in one Kafka transaction."""
+        offsets = []
+        dead_letters, answers = list(self.dead_letters), list(self.answers)
+        for item in items:
+            assert item.more is not None
+            if isinstance(item.more.end, DeadLetterReason):
+                offsets.append(len(dead_letters))
+                dead_letters.append((self.log[item.offset], item.offset, item.more.end))
+            else:
+                assert item.more.end is not None
+                assert item.more.request is not None
+                offsets.append(len(answers))
+                answers.append((item.more.request.dead_letter_offset, item.more.end))
+        snapshots = self.queue.ending(items, offsets)
+        self.dead_letters, self.answers = dead_letters, answers
+        self.stored[TOPIC] = (snapshots.topic.offset, snapshots.topic.metadata)
+        self.stored[REPLAY] = (snapshots.replays.offset, snapshots.replays.metadata)
+        self.queue.written(items, offsets, snapshots)
+        return items
+
+    def advance(self, ms: int) -> None:
+        """Time passes."""
+        self.now_ms += ms
+
+
+def records(items: Iterable[Item[str]]) -> list[str]:
+    """The items' records."""
+    return [item.record for item in items]

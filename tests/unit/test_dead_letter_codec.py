@@ -1,0 +1,252 @@
+"""Dead letters, replay marks and replay records as bytes: the vectors of the protocol page, round trips, and garbage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.codec_strategies import (
+    ANY_BYTES,
+    DEAD_LETTERS,
+    HEADERS,
+    REPLAY_MARKS,
+    replays,
+)
+from tests.support.protocol_page import page, vectors
+from txlayer.core import dead_letters
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    MESSAGE_LENGTH_MAX,
+    REPLAY_HEADER,
+    TYPE_LENGTH_MAX,
+    ReplayMark,
+    dead_letter_of,
+    dead_letter_topic,
+    decode_dead_letter,
+    decode_replay_mark,
+    encode_dead_letter,
+    encode_replay_mark,
+    original_headers,
+    replay_topic,
+    source_topic,
+)
+from txlayer.core.handling import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+)
+from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.replays import TEXT_LENGTH_MAX, decode_replay, encode_replay
+
+LETTER = b"1|rejected|orders|3|17|5|2|6|7|ValueError|no%20such|loyalty"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def letter_of(vector: dict[str, Any]) -> DeadLetter:
+    fields = {name: value for name, value in vector.items() if name != "bytes"}
+    fields["reason"] = DeadLetterReason(fields["reason"])
+    fields["origin"] = Origin(*fields["origin"])
+    return DeadLetter(**fields)
+
+
+def test_a_dead_letter_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("dead-letter"):
+        letter = letter_of(vector)
+
+        assert vector["bytes"].encode() == encode_dead_letter(letter)
+        assert letter == decode_dead_letter(vector["bytes"].encode())
+
+
+def test_a_replay_mark_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("replay-mark"):
+        mark = ReplayMark(vector["request_id"], vector["partition"], vector["offset"])
+
+        assert vector["text"].encode() == encode_replay_mark(mark)
+        assert mark == decode_replay_mark(vector["text"].encode())
+
+
+def test_a_replay_record_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("replay"):
+        outcome = None if vector["outcome"] is None else ReplayOutcome(vector["outcome"])
+        record = ReplayRecord(
+            ReplayKind(vector["kind"]), vector["request_id"], vector["dead_letter_offset"], outcome, vector["text"]
+        )  # fmt: skip
+
+        assert vector["bytes"].encode() == encode_replay(record)
+        assert record == decode_replay(vector["bytes"].encode())
+
+
+def test_the_protocol_page_names_every_header_reason_kind_and_outcome() -> None:
+    text = page()
+    headers = [value for name, value in vars(dead_letters).items() if name.endswith("_HEADER")]
+    words = [*headers, *(r.value for r in DeadLetterReason), *(o.value for o in ReplayOutcome)]
+    kinds = [kind.value for kind in ReplayKind]
+
+    assert [DLQ_HEADER, REPLAY_HEADER] == headers
+    assert [] == [word for word in words if f"`{word}`" not in text]
+    assert [] == [kind for kind in kinds if f'"kind": "{kind}"' not in text]
+
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+
+@given(DEAD_LETTERS)
+def test_a_dead_letter_comes_back_as_it_was(letter: DeadLetter) -> None:
+    assert letter == decode_dead_letter(encode_dead_letter(letter))
+
+
+@given(REPLAY_MARKS)
+def test_a_replay_mark_comes_back_as_it_was(mark: ReplayMark) -> None:
+    assert mark == decode_replay_mark(encode_replay_mark(mark))
+
+
+@given(replays())
+def test_a_replay_record_comes_back_as_it_was(record: ReplayRecord) -> None:
+    assert record == decode_replay(encode_replay(record))
+
+
+def test_an_errors_words_are_cut_to_their_limits() -> None:
+    letter = letter_of(vectors("dead-letter")[0])
+    long = letter._replace(error_type="T" * 1_000, error_message="é" * 1_000)
+
+    found = decode_dead_letter(encode_dead_letter(long))
+
+    assert isinstance(found, DeadLetter)
+    assert "T" * TYPE_LENGTH_MAX == found.error_type
+    assert "é" * MESSAGE_LENGTH_MAX == found.error_message
+
+
+def test_a_lone_surrogate_in_an_error_does_not_stop_its_dead_letter() -> None:
+    letter = letter_of(vectors("dead-letter")[0])._replace(error_message="\ud800|")
+
+    found = decode_dead_letter(encode_dead_letter(letter))
+
+    assert isinstance(found, DeadLetter)
+    assert "?|" == found.error_message
+
+
+def test_an_operators_words_are_cut_to_their_limit() -> None:
+    record = ReplayRecord(ReplayKind.DROP, "r", 3, text="|" * 5_000)
+
+    assert record._replace(text="|" * TEXT_LENGTH_MAX) == decode_replay(encode_replay(record))
+
+
+# --- garbage ----------------------------------------------------------------------------------------------------------
+
+
+@given(ANY_BYTES | st.sampled_from([LETTER, b"1|R|r|3|x", b"1|E|r|3|failed|x", b"r/3:17"]))
+def test_arbitrary_bytes_are_a_value_and_never_an_exception(raw: bytes) -> None:
+    for decode in (decode_dead_letter, decode_replay, decode_replay_mark):
+        found: Any = decode(raw)
+        if isinstance(found, Undecodable):
+            assert found.why
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (LETTER.replace(b"1|", b"2|", 1), "unknown version '2'"),
+        (LETTER + b"|more", "13 fields where 12 are due"),
+        (LETTER.replace(b"rejected", b"tired"), "reason, topic or group"),
+        (LETTER.replace(b"orders", b"a b"), "reason, topic or group"),
+        (LETTER.replace(b"loyalty", b""), "reason, topic or group"),
+        (LETTER.replace(b"|3|", b"|2147483648|"), "no such partition"),
+        (LETTER.replace(b"|17|", b"|-1|"), "'-1' is no whole number"),
+        (LETTER + b"\xff", "ascii"),
+    ],
+)
+def test_a_dead_letter_out_of_form_says_why(raw: bytes, why: str) -> None:
+    found = decode_dead_letter(raw)
+
+    assert isinstance(found, Undecodable)
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (None, "unknown version"),
+        (b"2|R|r|3|x", "unknown version '2'"),
+        (b"1|R|r|3", "4 fields where 5 are due"),
+        (b"1|E|r|3|x", "5 fields where 6 are due"),
+        (b"1|X|r|3|x", "kind or request id"),
+        (b"1|R||3|x", "kind or request id"),
+        (b"1|R|r/s|3|x", "kind or request id"),
+        (b"1|R|r||x", "offset is missing"),
+        (b"1|D|r||x", "offset is missing"),
+        (b"1|P|r|3|x", "where none belongs"),
+        (b"1|U|r|3|x", "where none belongs"),
+        (b"1|R|r|+3|x", "no whole number"),
+        (b"1|E|r|3|great|x", "outcome out of form"),
+    ],
+)
+def test_a_replay_record_out_of_form_says_why(raw: bytes | None, why: str) -> None:
+    found = decode_replay(raw)
+
+    assert isinstance(found, Undecodable)
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"r", b"r/3", b"r/3:", b"r/:3", b"/3:1", b"a b/3:1", b"r/2147483648:1", b"\xff/3:1"],
+)
+def test_a_replay_mark_out_of_form_says_why(raw: bytes) -> None:
+    found = decode_replay_mark(raw)
+
+    assert isinstance(found, Undecodable)
+    assert "replay mark" in found.why
+
+
+# --- headers and names ------------------------------------------------------------------------------------------------
+
+
+@given(HEADERS)
+def test_the_users_headers_come_back_untouched(headers: list[tuple[str, bytes | None]]) -> None:
+    letter = [*headers, ("txl-id", b"t"), (DLQ_HEADER, LETTER)]
+
+    assert [*headers, ("txl-id", b"t")] == original_headers(letter)
+    assert decode_dead_letter(LETTER) == dead_letter_of(letter)
+
+
+def test_the_last_of_two_headers_is_the_writers() -> None:
+    found = dead_letter_of([(DLQ_HEADER, b"1|forged"), (DLQ_HEADER, LETTER)])
+
+    assert decode_dead_letter(LETTER) == found
+
+
+@pytest.mark.parametrize("headers", [None, [], [("txl-id", b"t")]])
+def test_a_record_without_the_header_is_no_dead_letter(
+    headers: list[tuple[str, bytes | None]] | None,
+) -> None:
+    assert Undecodable("no header txl-dlq") == dead_letter_of(headers)
+
+
+def test_a_null_header_is_no_dead_letter() -> None:
+    assert isinstance(dead_letter_of([(DLQ_HEADER, None)]), Undecodable)
+
+
+def test_topics_are_named_after_group_and_topic() -> None:
+    assert "loyalty.shop.orders.dlq" == dead_letter_topic("loyalty", "shop.orders")
+    assert "loyalty.shop.orders.replay" == replay_topic("loyalty", "shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("loyalty.shop.orders.dlq", "shop.orders"),
+        ("loyalty..dlq", None),
+        ("loyalty.dlq", None),
+        ("loyalty.orders.replay", None),
+        ("other.orders.dlq", None),
+    ],
+)
+def test_a_source_topic_is_read_from_a_name(name: str, topic: str | None) -> None:
+    assert topic == source_topic("loyalty", name)

@@ -1,0 +1,86 @@
+"""What the options of `txlayer dlq` mean: times, names of dead letters, filters, authors."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.cli.dlq_options import author_of, make_filter, parse_letter, parse_time
+from txlayer.consumer.dead_letter_log import Place
+from txlayer.consumer.letter_choice import LetterFilter
+from txlayer.core.handling import DeadLetterReason
+from txlayer.errors import ConfigError, UsageError
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2h", NOW_MS - 7_200_000),
+        ("1.5s", NOW_MS - 1_500),
+        ("30000d", 0),
+        ("1970-01-01T00:00:01+00:00", 1_000),
+        ("1970-01-01T01:00:01+01:00", 1_000),
+        ("1970-01-02", 86_400_000),  # UTC when no zone is named
+        ("1969-12-31", 0),
+    ],
+)
+def test_a_time_is_so_long_ago_or_an_instant(text: str, at_ms: int) -> None:
+    assert at_ms == parse_time("--since", text, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2 h", "h", "1.2.3s", "2026-13-01", "12:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_time("--since", text, now_ms=NOW_MS)
+
+
+def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
+    assert Place("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
+    assert Place("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
+    assert "orders/3:17" == str(Place("orders", 3, 17))
+
+
+@pytest.mark.parametrize(
+    ("text", "topics"),
+    [
+        ("3:17", []),
+        ("3:17", ["a", "b"]),
+        ("orders", []),
+        ("orders/3", []),
+        ("orders/-1:2", []),
+        ("a/b/3:17", []),
+        ("../3:17", []),
+        ("orders/٣:17", []),
+        ("", ["orders"]),
+    ],
+)
+def test_what_names_no_dead_letter_is_refused(text: str, topics: list[str]) -> None:
+    with pytest.raises(UsageError, match="names no dead letter"):
+        parse_letter(text, topics=topics)
+
+
+def test_a_key_is_text_or_hex() -> None:
+    by_text = make_filter(key="Zoë", key_hex=None, reason_code=None, since=None, until=None, now_ms=NOW_MS)  # fmt: skip
+    by_hex = make_filter(key=None, key_hex="5a6fc3ab", reason_code=None, since=None, until=None, now_ms=NOW_MS)  # fmt: skip
+
+    assert LetterFilter("Zoë".encode()) == by_text == by_hex
+
+
+def test_every_option_narrows() -> None:
+    found = make_filter(
+        key=None, key_hex=None, reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h", now_ms=NOW_MS
+    )  # fmt: skip
+
+    assert not found.is_empty
+    assert (NOW_MS - 7_200_000, NOW_MS - 3_600_000) == (found.since_ms, found.until_ms)
+
+
+def test_a_request_has_an_author_and_a_name_of_its_own() -> None:
+    first = author_of("x", operator=None, reason="ticket 12", request_id=None)
+    second = author_of("x", operator="zoe", reason="ticket 12", request_id=None)
+
+    assert "@" in first.operator
+    assert "zoe: ticket 12" == second.text
+    assert first.request_id != second.request_id
+    assert "t-12" == author_of("x", operator=None, reason="r", request_id="t-12").request_id

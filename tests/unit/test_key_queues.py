@@ -1,0 +1,161 @@
+"""Who of a queue may start, and when: order per key, retries, fair picking."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
+from txlayer.core.items import NullKeys, Order, QueueSettings
+
+A, B, C = b"a", b"b", b"c"
+
+
+@pytest.mark.promise("P9")
+def test_one_record_of_a_key_is_in_flight_at_a_time() -> None:
+    stage = QueueStage([A, A, B])
+
+    first = stage.take()
+    assert ["0", "2"] == records(first)
+    assert [] == stage.taken()
+    stage.queue.handled(first[:1])
+    assert ["1"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_a_failing_record_holds_back_its_own_key_alone() -> None:
+    stage = QueueStage([A, B, A, B])
+    first, second = stage.take()
+
+    stage.fail(first)
+    stage.queue.handled([second])
+
+    assert ["3"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_the_next_attempt_starts_only_after_the_count_of_the_last_is_stored() -> None:
+    stage = QueueStage([A])
+    stage.fail(stage.take()[0])
+
+    stage.advance(60_000)
+    assert [] == stage.taken()
+    stage.store()
+    assert ["0"] == stage.taken()
+
+
+def test_a_back_off_is_waited_for() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=1_000)))
+    stage.fail(stage.take()[0])
+    stage.store()
+
+    assert stage.queue.next_retry_at_ms == stage.now_ms + 750
+    stage.advance(749)
+    assert [] == stage.taken()
+    stage.advance(1)
+    assert ["0"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_attempts_survive_a_restart() -> None:
+    stage = QueueStage([A])
+    stage.fail(stage.take()[0])
+    stage.store()
+
+    stage.restart()
+
+    (item,) = stage.take()
+    assert 1 == item.attempt_count
+
+
+def test_when_attempts_are_exhausted_the_record_becomes_a_dead_letter_and_its_key_goes_on() -> None:
+    stage = QueueStage([A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
+    stage.fail(stage.take()[0])
+    assert [] == stage.write_due()
+    stage.store()
+
+    assert ["0"] == stage.write_due()
+
+    assert [(A, 0, DeadLetterReason.ATTEMPTS_EXHAUSTED)] == stage.dead_letters
+    assert ["1"] == stage.taken()
+
+
+def test_later_messages_of_a_parked_key_follow_into_the_dead_letters_in_order() -> None:
+    stage = QueueStage([A, A, B, A], QueueSettings(policy=PARK))
+    stage.fail(stage.take(1)[0], REJECTED)
+    stage.store()
+
+    assert ["0", "1", "3"] == stage.write_due()
+
+    assert [0, 1, 3] == [offset for _, offset, _ in stage.dead_letters]
+    stage.append(A)
+    assert ["2"] == stage.taken()
+    assert ["4"] == stage.write_due()
+
+
+def test_the_replay_of_a_parked_keys_last_dead_letter_releases_the_key() -> None:
+    stage = QueueStage([A, A, B], QueueSettings(policy=PARK))
+    stage.fail(stage.take(1)[0], REJECTED)
+    stage.store()
+    stage.write_due()
+
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.request(ReplayKind.REPLAY, 1)
+    stage.append(A)
+    assert [] == stage.write_due()
+
+    (_, first) = sorted(stage.take(), key=lambda item: item.is_replay)
+    assert "dead letter 0" == first.record
+    stage.queue.handled([first])
+    stage.write_due()
+    (second,) = stage.take()
+    assert "dead letter 1" == second.record
+    stage.queue.handled([second])
+    stage.write_due()
+
+    assert [(0, ReplayOutcome.HANDLED), (1, ReplayOutcome.HANDLED)] == stage.answers
+    assert ["3"] == stage.taken()
+    assert 0 == stage.queue.figures().parked_count
+
+
+def test_a_partition_is_one_chain_when_asked_for() -> None:
+    stage = QueueStage([A, B, None], QueueSettings(order=Order.PARTITION))
+
+    assert ["0"] == stage.taken()
+
+
+def test_null_keys_are_in_order_or_free() -> None:
+    ordered = QueueStage([None, None, A])
+    free = QueueStage([None, None, A], QueueSettings(null_keys=NullKeys.FREE))
+
+    assert ["0", "2"] == ordered.taken()
+    assert ["0", "1", "2"] == free.taken()
+
+
+def test_without_order_nothing_waits() -> None:
+    assert ["0", "1"] == QueueStage([A, A], QueueSettings(order=Order.NONE)).taken()
+
+
+def test_what_ended_is_not_handled_again_after_a_restart() -> None:
+    stage = QueueStage([A, B, C])
+    items = stage.take()
+    stage.queue.handled(items[1:])
+    stage.store()
+
+    stage.restart()
+
+    assert ["0"] == stage.taken()
+    assert (0, "1|||AQI||") == stage.stored[TOPIC]
+
+
+def test_a_batch_is_consecutive_records_of_one_key() -> None:
+    stage = QueueStage([A, B, A, A])
+
+    batches = stage.queue.take_batches(10, records_max=2, now_ms=0)
+    assert [["0", "2"], ["1"]] == [records(batch) for batch in batches]
+    stage.queue.failed_at(batches[0], 1, FAILED, now_ms=0, draw=0.0)
+    stage.store()
+    stage.advance(1_000)
+    (again,) = stage.queue.take_batches(10, records_max=2, now_ms=stage.now_ms)
+    assert ["2"] == records(again)

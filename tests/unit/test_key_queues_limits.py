@@ -1,0 +1,230 @@
+"""Fair picking and limits of a queue."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import ReplayKind
+from txlayer.core.items import Failure, Item, Order, QueueSettings
+from txlayer.core.progress import attempt_records_max
+from txlayer.errors import ConfigError
+
+A, B = b"a", b"b"
+AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)
+
+
+def many(count: int) -> list[bytes]:
+    """So many keys."""
+    return [str(n).encode() for n in range(count)]
+
+
+# --- fair picking -----------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_key_starves_nobody() -> None:
+    stage = QueueStage([A] * 1_000 + many(50) * 2)
+    (slow,) = stage.take(1)
+
+    seen = []
+    while items := stage.take(7):
+        seen += items
+        stage.queue.handled(items)
+
+    assert "0" == slow.record
+    assert list(range(1_000, 1_100)) == sorted(item.offset for item in seen)
+
+
+def test_a_key_with_many_records_has_one_turn_at_a_time() -> None:
+    stage = QueueStage([A] * 100 + [B])
+
+    turns = []
+    for _ in range(3):
+        (item,) = stage.take(1)
+        turns.append(item.record)
+        stage.queue.handled([item])
+
+    assert ["0", "100", "1"] == turns
+
+
+def test_retries_and_fresh_records_take_turns() -> None:
+    stage = QueueStage(many(200), QueueSettings(policy=AT_ONCE))
+    for item in stage.take(100):
+        stage.fail(item)
+    stage.store()
+
+    turns = [stage.take(1)[0].attempt_count for _ in range(10)]
+
+    assert [0, 1] * 5 in (turns, turns[::-1])
+
+
+@given(st.lists(st.integers(0, 5), max_size=80), st.integers(0, 999))
+def test_turns_are_those_of_a_list_of_keys(keys: list[int], seed: int) -> None:
+    dice = random.Random(seed)
+    stage = QueueStage([bytes([key]) for key in keys])
+    waiting: dict[int, list[int]] = {}
+    turns = list(dict.fromkeys(keys))
+    for offset, key in enumerate(keys):
+        waiting.setdefault(key, []).append(offset)
+
+    in_flight: list[Item[str]] = []
+    while turns or in_flight:
+        count = dice.randrange(4)
+        expected = [waiting[key].pop(0) for key in turns[:count]]
+        taken = stage.take(count)
+        assert expected == [item.offset for item in taken]
+        del turns[:count]
+        in_flight += taken
+        dice.shuffle(in_flight)
+        done = in_flight[: dice.randrange(4)]
+        del in_flight[: len(done)]
+        stage.queue.handled(done)
+        turns += [keys[item.offset] for item in done if waiting[keys[item.offset]]]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_records_and_bytes_are_counted_until_their_ends() -> None:
+    stage = QueueStage([A, A, B])
+    assert (3, 3, 0) == (stage.queue.count, stage.queue.size_bytes, stage.queue.in_flight_count)
+
+    items = stage.take()
+    stage.fail(items[0])
+    stage.queue.handled(items[1:])
+
+    assert (2, 2, 0) == (stage.queue.count, stage.queue.size_bytes, stage.queue.in_flight_count)
+    assert 1 == stage.queue.figures().retry_count
+
+
+def test_the_oldest_unfinished_record_is_known() -> None:
+    stage = QueueStage([A])
+    stage.advance(500)
+    stage.append(B)
+    assert 1_000 == stage.queue.figures().oldest_added_ms
+
+    stage.queue.handled(stage.take(1))
+    stage.store()
+    assert 1_500 == stage.queue.figures().oldest_added_ms
+    stage.queue.handled(stage.take())
+    assert None is stage.queue.figures().oldest_added_ms
+
+
+def full_stage() -> tuple[QueueStage, list[Item[str]]]:
+    """A queue that no more ends have room in, and what is in flight there."""
+    settings = QueueSettings(
+        policy=AT_ONCE, order=Order.NONE, metadata_bytes_max=540, parked_keys_max=1
+    )
+    stage = QueueStage(many(9_000), settings)
+    items = stage.take(8_000)
+    dice = random.Random(7)
+    dice.shuffle(items)
+    done = [item for item in islice(items, 4_000) if item.offset > 2]
+    stage.queue.handled(done)
+    stage.store()
+    gone = set(done)
+    return stage, [item for item in items if item not in gone]
+
+
+@pytest.mark.promise("P11")
+def test_where_no_more_ends_have_room_only_retries_and_the_lowest_record_start() -> None:
+    stage, in_flight = full_stage()
+    assert (True, []) == (stage.queue.is_full, stage.taken())
+    failing = max(in_flight, key=lambda item: item.offset)
+    stage.fail(failing)
+    stage.store()
+    assert [failing.record] == stage.taken()
+
+    stage.restart()
+    stage.store()
+    assert stage.queue.is_full
+    again = stage.take()
+    assert [failing.record] == [item.record for item in again]
+    stage.queue.handled(again)
+    assert ["0"] == stage.taken()
+    assert [] == stage.taken()
+
+
+@pytest.mark.promise("P11")
+def test_a_full_partition_goes_on_when_ends_have_room_again() -> None:
+    stage, in_flight = full_stage()
+
+    stage.queue.handled(in_flight)
+    stage.store()
+
+    assert not stage.queue.is_full
+    assert 1_000 == len(stage.take())
+
+
+@pytest.mark.promise("P11")
+def test_when_no_more_keys_can_be_parked_the_partition_waits_for_replays() -> None:
+    stage = QueueStage([A, B, b"c"], QueueSettings(policy=PARK, parked_keys_max=1))
+    for item in stage.take(2):
+        stage.fail(item, REJECTED)
+    stage.store()
+    assert ["0"] == stage.write_due()
+    assert [] == stage.write_due()
+    assert (True, []) == (stage.queue.is_full, stage.taken())
+
+    stage.request(ReplayKind.DROP, 0)
+    assert ["dead letter 0"] == stage.write_due()
+
+    assert ["1"] == stage.write_due()
+    assert (False, ["2"]) == (stage.queue.is_full, stage.taken())
+
+
+def test_without_order_no_key_can_be_parked() -> None:
+    with pytest.raises(ConfigError, match="after_exhausted"):
+        QueueSettings(policy=PARK, order=Order.NONE)
+    with pytest.raises(ConfigError, match="parked_keys_max"):
+        QueueSettings(parked_keys_max=0)
+
+
+# --- more failing records than can be counted -------------------------------------------------------------------------
+
+CROWDED = QueueSettings(policy=AT_ONCE, metadata_bytes_max=540, parked_keys_max=1)
+ROOM = attempt_records_max(metadata_bytes_max=540, parked_keys_max=1)
+
+
+def crowded_stage(settings: QueueSettings, failure: Failure) -> QueueStage:
+    """A batch failed of which two records' counts have no room."""
+    stage = QueueStage([A] * (ROOM + 2), settings)
+    (batch,) = stage.queue.take_batches(1, records_max=ROOM + 2, now_ms=stage.now_ms)
+    stage.queue.failed(batch, failure, now_ms=stage.now_ms, draw=0.0)
+    stage.store()
+    return stage
+
+
+@pytest.mark.promise("P9")
+def test_the_first_of_a_key_waits_until_its_count_has_found_room() -> None:
+    stage = crowded_stage(CROWDED, FAILED)
+    for _ in range(ROOM):
+        (item,) = stage.take()
+        stage.queue.handled([item])
+
+    assert [] == stage.take()
+    stage.store()
+    assert [str(ROOM)] == stage.taken()
+
+
+def test_what_was_rejected_with_others_waits_until_its_count_has_found_room() -> None:
+    stage = crowded_stage(CROWDED, REJECTED)
+
+    assert ROOM == len(stage.write_due())
+    assert [] == stage.write_due()
+    stage.store()
+    assert 2 == len(stage.write_due())
+
+
+def test_an_uncounted_message_of_a_key_that_is_parked_leaves_nothing_behind() -> None:
+    stage = crowded_stage(replace(CROWDED, policy=PARK), REJECTED)
+
+    assert ROOM + 2 == len(stage.write_due())
+    assert (0, 0) == (stage.queue.figures().retry_count, stage.queue.count)

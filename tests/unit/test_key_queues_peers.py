@@ -1,0 +1,114 @@
+"""What went wrong in other consumers: lost at a revocation, out of order, retried for ever, forgotten, too long."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue_stage import TOPIC, QueueStage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import DeadLetterReason
+from txlayer.core.items import QueueSettings
+from txlayer.errors import InvariantError
+
+A, B = b"a", b"b"
+AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)
+
+
+@pytest.mark.promise("P9")
+def test_no_record_is_lost_when_the_partition_is_revoked_or_the_consumer_closed() -> None:
+    stage = QueueStage([A, A, B, b"c"])
+    items = stage.take()
+    stage.queue.drop_queued()
+    assert [] == stage.take()
+
+    stage.queue.handled(items[:1])  # it ends in time; the others do not
+    stage.store()
+    assert [] == stage.take()
+
+    stage.restart()
+    assert ["1", "2", "3"] == sorted(stage.taken())
+
+
+@pytest.mark.promise("P9")
+def test_a_record_put_back_or_tried_again_is_not_overtaken_by_its_key() -> None:
+    stage = QueueStage([A, A, A], QueueSettings(policy=AT_ONCE))
+
+    for _ in range(3):
+        items = stage.take()
+        assert ["0"] == [item.record for item in items]
+        stage.queue.put_back(items)
+        (item,) = stage.take()
+        stage.fail(item)
+        stage.append(A)
+        stage.store()
+
+    assert ["0"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_a_record_that_fails_for_ever_is_tried_so_often_and_is_one_record_all_the_time() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy()))
+    attempts = 0
+    while items := stage.take():
+        attempts += 1
+        stage.fail(items[0])
+        assert 1 == stage.queue.count
+        stage.store()
+        assert len(stage.stored[TOPIC][1]) < 30
+        stage.advance(3_600_000)
+
+    assert 16 == attempts
+    assert ["0"] == stage.write_due()
+
+
+@pytest.mark.promise("P9")
+def test_attempts_are_bounded_though_their_dead_letter_cannot_be_written() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(attempt_count_max=3)))
+    attempts = 0
+    for _ in range(10):
+        for item in stage.take():
+            attempts += 1
+            stage.fail(item)
+        stage.store()
+        stage.queue.take_due(9)  # the Kafka transaction fails, and everything starts over
+        stage.restart()
+
+    assert 3 == attempts
+    assert ["0"] == stage.write_due()
+    assert [(A, 0, DeadLetterReason.ATTEMPTS_EXHAUSTED)] == stage.dead_letters
+
+
+@pytest.mark.promise("P11")
+def test_metadata_never_overflow_when_a_thousand_keys_fail_at_once() -> None:
+    stage = QueueStage([str(n).encode() for n in range(1_000)], QueueSettings(policy=AT_ONCE))
+    for item in stage.take():
+        stage.fail(item)
+
+    seen: set[str] = set()
+    for _ in range(40):
+        stage.store()
+        assert len(stage.stored[TOPIC][1]) <= 4_096
+        items = stage.take()
+        seen.update(item.record for item in items)
+        stage.queue.handled(items)
+
+    assert 1_000 == len(seen)
+    assert (1_000, "1|||||") == stage.stored[TOPIC]
+
+
+def test_an_end_that_comes_twice_is_refused() -> None:
+    stage = QueueStage([A])
+    items = stage.take()
+    stage.queue.handled(items)
+
+    with pytest.raises(InvariantError):
+        stage.queue.handled(items)
+
+
+def test_hundreds_of_thousands_of_one_key_can_be_thrown_away() -> None:
+    stage = QueueStage([A] * 100_000)
+    stage.queue.handled(stage.take())
+
+    stage.restart()
+
+    assert 100_000 == stage.queue.count

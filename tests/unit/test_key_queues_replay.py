@@ -1,0 +1,112 @@
+"""Requests to replay dead letters, and what waits for them."""
+
+from __future__ import annotations
+
+from tests.support.queue_stage import PARK, REJECTED, QueueStage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import ReplayKind, ReplayOutcome
+from txlayer.core.items import QueueSettings
+
+A = b"a"
+
+
+def test_after_a_failed_replay_later_ones_of_a_parked_key_are_not_tried() -> None:
+    stage = QueueStage([A, A], QueueSettings(policy=PARK))
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.request(ReplayKind.REPLAY, 1)
+
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    assert [] == stage.take()
+    stage.write_due()
+
+    assert [(0, ReplayOutcome.FAILED), (1, ReplayOutcome.FAILED)] == stage.answers
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.request(ReplayKind.REPLAY, 1)
+    for expected in ("dead letter 0", "dead letter 1"):
+        (item,) = stage.take()
+        assert expected == item.record
+        stage.queue.handled([item])
+        stage.write_due()
+    assert 0 == stage.queue.figures().parked_count
+
+
+def test_a_parked_keys_new_messages_wait_beside_a_running_replay() -> None:
+    stage = QueueStage([A, A], QueueSettings(policy=PARK))
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 0)
+    (first,) = stage.take()
+    stage.append(A, A)
+    assert [] == stage.write_due()
+
+    stage.queue.handled([first])
+    assert ["dead letter 0", *["2", "3"]] == [*stage.write_due(), *stage.write_due()]
+
+    assert [0, 1, 2, 3] == [at for _, at, _ in stage.dead_letters]
+
+
+def test_a_replay_of_a_key_that_is_not_parked_waits_in_its_line() -> None:
+    stage = QueueStage([A, A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
+    stage.fail(stage.take()[0])
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 0)
+
+    order = []
+    while items := stage.take():
+        order += [item.record for item in items]
+        stage.queue.handled(items)
+        stage.write_due()
+
+    assert ["1", "2", "dead letter 0"] == order
+
+
+def test_a_paused_partition_hands_nothing_out_until_it_is_resumed_also_after_a_restart() -> None:
+    stage = QueueStage([A])
+    stage.request(ReplayKind.PAUSE)
+    stage.write_due()
+    assert [] == stage.take()
+    stage.restart()
+    assert stage.queue.is_paused
+    assert [] == stage.take()
+
+    stage.request(ReplayKind.RESUME)
+    stage.write_due()
+
+    assert ["0"] == stage.taken()
+    assert [(None, ReplayOutcome.HANDLED)] * 2 == stage.answers
+
+
+def test_an_answered_request_is_not_asked_again() -> None:
+    stage = QueueStage([A])
+    stage.request(ReplayKind.REPLAY, 5)
+    stage.write_due()
+    stage.restart()
+
+    assert [] == stage.write_due()
+    assert [(5, ReplayOutcome.MISSING)] == stage.answers
+
+
+def test_a_parked_keys_new_messages_are_handled_when_the_replay_behind_them_releases_it() -> None:
+    stage = QueueStage([A, A], QueueSettings(policy=PARK))
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.append(A, A)
+    stage.request(ReplayKind.REPLAY, 1)
+
+    order = []
+    while items := stage.take():
+        order += [item.record for item in items]
+        stage.queue.handled(items)
+        stage.write_due()
+
+    assert ["dead letter 0", "dead letter 1", "2", "3"] == order
+    assert 2 == len(stage.dead_letters)

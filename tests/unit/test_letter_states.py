@@ -1,0 +1,97 @@
+"""What a replay topic's records mean for dead letters: the fold, record by record."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.codec_strategies import replays
+from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.letter_states import LetterState, PartitionStates, Said
+
+OFFSET = 17
+
+
+def ask(request_id: str = "r1", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:
+    return ReplayRecord(kind, request_id, OFFSET, text="zoe: mended")
+
+
+def answer(outcome: ReplayOutcome, request_id: str = "r1") -> ReplayRecord:
+    return ReplayRecord(ReplayKind.RESULT, request_id, OFFSET, outcome)
+
+
+def folded(*records: ReplayRecord) -> PartitionStates:
+    states = PartitionStates()
+    for offset, record in enumerate(records):
+        states.fold(Said(offset, 1_000 + offset, record))
+    return states
+
+
+H, F, D, M, U, C = (
+    ReplayOutcome.HANDLED, ReplayOutcome.FAILED, ReplayOutcome.DROPPED, ReplayOutcome.MISSING, ReplayOutcome.UNKNOWN,
+    ReplayOutcome.REPUBLISHED,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "state"),
+    [
+        ((), LetterState.OPEN),
+        ((ask(),), LetterState.REQUESTED),
+        ((ask(kind=ReplayKind.DROP),), LetterState.REQUESTED),
+        ((ask(), answer(H)), LetterState.HANDLED),
+        ((ask(), answer(F)), LetterState.FAILED),
+        ((ask(), answer(D)), LetterState.DROPPED),
+        ((ask(), answer(F), ask("r2")), LetterState.REQUESTED),
+        ((ask(), answer(F), ask("r2"), answer(H, "r2")), LetterState.HANDLED),
+        ((ask(), ask("r2"), answer(H)), LetterState.REQUESTED),  # one of two is unanswered
+        ((ask(), answer(F), ask()), LetterState.REQUESTED),  # the same request once more
+        # What says nothing of the letter leaves it as it was.
+        ((ask(), answer(M)), LetterState.OPEN),
+        ((ask(), answer(U)), LetterState.OPEN),
+        ((ask(), answer(F), ask("r2"), answer(U, "r2")), LetterState.FAILED),
+        ((answer(C),), LetterState.OPEN),
+        ((ask(), answer(C)), LetterState.REQUESTED),
+        # An answer whose request was removed by retention counts all the same.
+        ((answer(H),), LetterState.HANDLED),
+    ],
+)
+def test_the_state_of_a_dead_letter_follows_from_what_was_said(
+    records: tuple[ReplayRecord, ...], state: LetterState
+) -> None:
+    assert state is folded(*records).of(OFFSET).state
+
+
+def test_who_asked_and_what_was_answered_is_kept() -> None:
+    history = folded(ask(), answer(F), ask("r2"), answer(C, "r3")).of(OFFSET)
+
+    assert ["r1", "r2"] == list(history.asked)
+    assert {"r2"} == history.unanswered
+    assert {"r1": F} == {request_id: s.record.outcome for request_id, s in history.results.items()}
+    assert ["r3"] == list(history.copies)
+
+
+def test_the_last_word_on_a_queue_counts() -> None:
+    paused = ReplayRecord(ReplayKind.PAUSE, "p", None, text="zoe: migration")
+    resumed = ReplayRecord(ReplayKind.RESUME, "u", None, text="zoe: done")
+
+    assert folded().pause is None
+    assert Said(1, 1_001, paused) == folded(resumed, paused).pause
+    assert Said(1, 1_001, resumed) == folded(paused, resumed).pause
+
+
+def test_dead_letters_that_nobody_spoke_of_share_no_history() -> None:
+    states = folded(ask())
+
+    assert LetterState.OPEN is states.of(OFFSET + 1).state
+    assert [OFFSET] == list(states.letters)
+
+
+@given(st.lists(replays(), max_size=20))
+def test_any_records_in_any_order_are_folded(records: list[ReplayRecord]) -> None:
+    states = folded(*records)
+
+    for history in states.letters.values():
+        assert (history.state is LetterState.REQUESTED) == bool(history.unanswered)
+        assert history.unanswered <= history.asked.keys()

@@ -1,0 +1,260 @@
+"""A process's leases under faults, over Kafka in memory: wrong clocks, short and lagging logs, lost requests; and the guards."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.lock_stage import (
+    EXPIRY_MS,
+    NAME,
+    QUEUE,
+    TOPICS,
+    LockStage,
+    Process,
+)
+from txlayer.adapters.memory import Fault
+from txlayer.consumer.lock_registry import VALID_SHARE, LockRegistry
+from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def stage() -> LockStage:
+    return LockStage()
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.96, 1.04])
+@pytest.mark.promise("P10")
+def test_a_clock_that_runs_apart_from_the_brokers_starts_nothing_too_late(
+    stage: LockStage, rate: float
+) -> None:
+    a, b = stage.process("a", clock_rate=rate), stage.process("b")
+    stage.assign(a, 5)
+    stage.run(2 * MINUTE_MS)
+    stage.freeze(a)
+    b.registry.assigned([QUEUE], generation=4)
+
+    stage.run_until_it_may_start(b, instead_of=a)
+
+
+def test_a_lease_counts_from_when_its_renewal_was_sent(stage: LockStage) -> None:
+    a = stage.process("a")
+    a.registry.assigned([QUEUE], generation=5)
+    stage.world.faults.plan(Fault.DELAY, "Produce", client="a", seconds=10)
+    sent_at = a.clock()
+    stage.run()
+
+    valid_until = a.registry.valid_until(QUEUE)
+    assert valid_until is not None
+    assert sent_at + EXPIRY_MS / 1000 * VALID_SHARE == pytest.approx(valid_until)
+    assert a.clock() >= sent_at + 10
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def fill(stage: LockStage, holder: Process, *, ms: int) -> None:
+    stage.run(ms)
+    assert holder.may_start()
+
+
+def test_a_new_reader_begins_ten_expiries_before_the_newest_record(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    fill(stage, a, ms=30 * MINUTE_MS)
+    count = len(stage.log())
+
+    b = stage.process("b")
+    before = len(b.registry._table._leases)
+    b.turn()
+
+    assert 0 == before
+    lease = b.registry._table.lease(NAME)
+    assert lease is not None
+    assert ("a", 0) == (lease.holder, lease.token)
+    assert count > 80
+    assert 31 >= b.registry._log._positions[3] - (count - 31) >= 0
+
+
+def test_the_lease_outlives_the_record_that_made_it(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    fill(stage, a, ms=3 * MINUTE_MS)
+    stage.kafka.delete_records(TOPICS.locks, 3, before=stage.log()[-1][0])
+
+    b = stage.process("b")
+    stage.assign(b, 5)
+    stage.run(3 * MINUTE_MS)
+
+    assert [] == b.history
+    assert a.may_start()
+    assert a.tokens == {QUEUE: stage.holder()[1]}  # type: ignore[index]  # it is held
+
+
+def test_an_empty_log_is_one_that_nobody_holds_anything_of(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    stage.freeze(a)
+    stage.kafka.delete_records(TOPICS.locks, 3, before=len(stage.log()))
+
+    b = stage.process("b")
+    stage.assign(b, 5)
+
+    assert {QUEUE: 1} == b.tokens
+
+
+def test_a_reader_behind_which_the_log_was_deleted_begins_anew(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    stage.freeze(a)
+    for _ in range(3):
+        stage.claim("stranger", 4)
+    stage.kafka.delete_records(TOPICS.locks, 3, before=3)
+
+    with pytest.raises(RetriableError, match="deleted"):
+        a.turn()
+
+
+@pytest.mark.promise("P10")
+def test_who_cannot_read_the_log_holds_nothing_for_long_though_its_renewals_arrive(
+    stage: LockStage,
+) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    stage.world.faults.plan(Fault.LOSE_REQUEST, "Fetch", client="a", times=100_000)
+
+    stage.run(EXPIRY_MS)
+
+    assert stage.kinds().count("N") > 0
+    assert ["gained", "lost"] == a.history
+    stage.world.faults.forget()
+    stage.run()
+    assert ["gained", "lost", "gained"] == a.history
+
+
+@pytest.mark.promise("P10")
+def test_nothing_is_claimed_before_the_log_was_read_to_its_end(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    b = stage.process("b")
+    b.registry.assigned([QUEUE], generation=4)
+    stage.world.faults.plan(Fault.LOSE_REQUEST, "Fetch", client="b", times=100_000)
+    stage.run(10_000)
+    assert all(record.holder == "a" for _, _, record in stage.log())
+
+    stage.world.faults.forget()
+    stage.run(5_000)
+
+    assert any(record.holder == "b" for _, _, record in stage.log())
+    assert [] == b.history
+
+
+@pytest.mark.promise("P10")
+def test_who_cannot_write_loses_its_leases_in_time(stage: LockStage) -> None:
+    a, b = stage.process("a"), stage.process("b")
+    stage.assign(a, 5)
+    stage.world.faults.plan(Fault.LOSE_REQUEST, "Produce", client="a", times=100_000)
+    b.registry.assigned([QUEUE], generation=4)
+
+    stage.run_until_it_may_start(b, instead_of=a)
+    assert ["gained", "lost"] == a.history
+    stage.world.faults.forget()
+    stage.run(MINUTE_MS)
+    assert ["gained", "lost"] == a.history
+
+
+def test_a_claim_that_is_not_acknowledged_is_written_again(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.world.faults.plan(Fault.LOSE_REQUEST, "Produce", client="a", times=60)
+    stage.assign(a, 5)
+    assert {} == a.tokens
+
+    stage.run(MINUTE_MS)
+
+    assert [QUEUE] == list(a.tokens)
+
+
+def test_what_is_no_lock_record_is_passed_over(
+    stage: LockStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.kafka.append(TOPICS.locks, b"garbage", key=NAME.encode(), partition=3)
+    stage.kafka.append(TOPICS.locks, b"1|C|9|thief|||", key=NAME.encode(), partition=2)
+    a = stage.process("a")
+    stage.assign(a, 5)
+
+    assert {QUEUE: 1} == a.tokens
+    assert 2 == sum(record.message == "locks.unreadable" for record in caplog.records)
+
+
+def test_a_topic_without_append_times_is_refused() -> None:
+    stage = LockStage(settings={"message.timestamp.type": "CreateTime"})
+    stage.claim("a", 5)
+
+    with pytest.raises(TopicMismatchError, match="clock"):
+        stage.process("b")
+
+
+def test_a_namespace_without_a_lock_topic_is_refused(stage: LockStage) -> None:
+    stage.kafka.delete_topic(TOPICS.locks)
+
+    with pytest.raises(TopicMismatchError, match="topics apply"):
+        stage.process("a")
+
+
+def test_who_may_not_write_is_told_so(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.world.faults.refuse("Produce", "TOPIC_AUTHORIZATION_FAILED", client="a")
+    a.registry.assigned([QUEUE], generation=5)
+
+    with pytest.raises(NotAuthorisedError):
+        stage.run()
+
+
+# --- the guards -------------------------------------------------------------------------------------------------------
+
+
+class Timeless(LockRegistry):
+    """Holds what the log last said, however long ago that was."""
+
+    def valid_until(self, queue: tuple[str, int]) -> float | None:
+        return None if super().valid_until(queue) is None else float("inf")
+
+
+class Silent(LockRegistry):
+    """Answers no void claim."""
+
+    def _answers_void_claim(self) -> bool:
+        return False
+
+
+def test_without_its_own_end_of_validity_a_frozen_process_starts_handlers(stage: LockStage) -> None:
+    a = stage.process("a", kind=Timeless)
+    stage.assign(a, 5)
+    stage.freeze(a)
+    stage.assign(stage.process("b"), 6)
+    stage.run(10 * MINUTE_MS)
+
+    assert a.may_start()
+
+
+def test_without_an_answer_to_void_claims_a_new_reader_believes_them(stage: LockStage) -> None:
+    beliefs = []
+    for kind in (LockRegistry, Silent):
+        stage = LockStage()
+        a = stage.process("a", kind=kind)
+        stage.assign(a, 5)
+        fill(stage, a, ms=2 * MINUTE_MS)
+        stage.kafka.delete_records(TOPICS.locks, 3, before=len(stage.log()))
+        stage.claim("stranger", 4)
+        stage.run(MINUTE_MS // 2)
+        b = stage.process("b")
+        b.turn()
+        lease = b.registry._table.lease(NAME)
+        assert lease is not None
+        beliefs.append(lease.holder)
+
+    assert ["a", "stranger"] == beliefs

@@ -1,0 +1,326 @@
+"""Which offsets are finished, what of it is stored, and what is known after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlayer.core.progress import Progress, Snapshot, attempt_records_max
+from txlayer.core.progress_codec import Attempts, StoredProgress, decode
+from txlayer.errors import ConfigError, InvariantError
+
+
+def restarted(snapshot: Snapshot, *, metadata_bytes_max: int = 4096) -> Progress:
+    """A fresh one from what was stored."""
+    found = decode(snapshot.offset, snapshot.metadata)
+    assert isinstance(found, StoredProgress)
+    return Progress(snapshot.offset, found, metadata_bytes_max=metadata_bytes_max)
+
+
+def test_the_lowest_unfinished_offset_is_stored() -> None:
+    progress = Progress(10)
+    progress.read([10, 11, 12])
+    progress.finish([10, 12])
+
+    assert (11, "1|||AQE||") == progress.snapshot()[:2]
+
+
+def test_when_all_is_finished_the_next_offset_is_stored() -> None:
+    progress = Progress(10)
+    progress.read([10, 11])
+    progress.finish([11, 10])
+
+    assert (12, "1|||||") == progress.snapshot()[:2]
+    assert 12 == progress.lowest
+
+
+def test_offsets_that_no_record_has_count_as_finished() -> None:
+    progress = Progress(10)
+    progress.read([12, 15])
+    assert 12 == progress.lowest
+    progress.finish([12])
+    assert 15 == progress.lowest
+    progress.finish([15])
+
+    progress.reach(20)
+
+    assert 20 == progress.snapshot().offset
+
+
+@pytest.mark.promise("P9")
+def test_what_ended_before_a_restart_is_not_handled_again() -> None:
+    progress = Progress(0)
+    progress.read(range(6))
+    progress.finish([1, 2, 4])
+
+    after = restarted(progress.snapshot())
+
+    assert [0, 3, 5] == after.read(range(6))
+
+
+def test_what_ended_is_remembered_through_a_second_restart_before_it_was_read_again() -> None:
+    progress = Progress(0)
+    progress.read(range(100))
+    progress.finish(range(50, 100))
+    after = restarted(progress.snapshot())
+    after.read(range(10))
+    after.finish([0, 1])
+
+    last = restarted(after.snapshot())
+
+    assert list(range(2, 50)) == last.read(range(2, 100))
+
+
+def test_a_restart_within_what_was_finished_ends_behind_it() -> None:
+    progress = Progress(0)
+    progress.read(range(10))
+    progress.finish(range(1, 10))
+    after = restarted(progress.snapshot())
+
+    after.read([0])
+    after.finish([0])
+
+    assert (10, "1|||||") == after.snapshot()[:2]
+    assert [] == after.read([5, 9])
+    assert 10 == after.position
+
+
+def test_a_record_that_vanished_after_a_restart_is_a_gap() -> None:
+    progress = Progress(0)
+    progress.read(range(4))
+    progress.failed(1, started_ms=0)
+    progress.finish([3])
+    after = restarted(progress.snapshot())
+
+    assert [0, 2] == after.read([0, 2, 3])
+    after.finish([0, 2])
+
+    assert (4, "1|||||") == after.snapshot()[:2]
+
+
+def test_what_was_read_before_is_not_read_twice() -> None:
+    progress = Progress(0)
+    progress.read([0, 1])
+
+    assert [2] == progress.read([0, 1, 2])
+
+
+@pytest.mark.promise("P9")
+def test_an_attempt_is_released_when_its_count_is_stored_and_counts_after_a_restart() -> None:
+    progress = Progress(0)
+    progress.read([0])
+    progress.failed(0, started_ms=5_999)
+    first = progress.snapshot()
+    assert Attempts(2, 5) == progress.failed(0, started_ms=60_000)
+    second = progress.snapshot()
+
+    assert [0] == progress.stored(first.version)
+    assert [0] == progress.stored(second.version)
+    assert [] == progress.stored(second.version)
+    assert Attempts(1, 5) == restarted(first).attempts(0)
+    assert Attempts(2, 5) == restarted(second).attempts(0)
+
+
+def test_the_attempts_of_what_has_ended_are_forgotten() -> None:
+    progress = Progress(0)
+    progress.read([0])
+    progress.failed(0, started_ms=0)
+    version = progress.snapshot().version
+    progress.finish([0])
+
+    assert [] == progress.stored(version)
+    assert None is progress.attempts(0)
+    assert "1|||||" == progress.snapshot().metadata
+
+
+def test_a_snapshot_may_say_what_will_have_ended() -> None:
+    progress = Progress(0)
+    progress.read([0, 1, 2])
+    progress.failed(0, started_ms=0)
+
+    assert (1, "1|w|p|||") == progress.snapshot(ended={0}, writer="w", is_paused=True)[:2]
+    assert 0 == progress.snapshot().offset
+
+
+@pytest.mark.promise("P9")
+def test_more_failing_records_than_have_room_wait_until_others_end() -> None:
+    progress = Progress(0)
+    room = attempt_records_max(metadata_bytes_max=4096, parked_keys_max=0)
+    progress.read(range(room + 2))
+    for offset in range(room + 2):
+        progress.failed(offset, started_ms=0)
+
+    assert list(range(room)) == progress.stored(progress.snapshot().version)
+    # Who has a place keeps it: the next attempt of the first one is not behind the others.
+    progress.failed(0, started_ms=0)
+    assert [0] == progress.stored(progress.snapshot().version)
+    progress.finish([1])
+    assert [room] == progress.stored(progress.snapshot().version)
+
+
+@pytest.mark.promise("P11")
+def test_whatever_fails_and_is_parked_fits() -> None:
+    room = attempt_records_max(metadata_bytes_max=4096, parked_keys_max=64)
+    progress = Progress(0, parked_keys_max=64)
+    offsets = [n * 2**21 for n in range(room)]
+    progress.read(offsets)
+    for n, offset in enumerate(offsets):
+        progress.failed(offset, started_ms=n * 1_000_000)
+    parked = {n.to_bytes(8, "big"): 2**41 + n for n in range(64)}
+
+    snapshot = progress.snapshot(parked=parked, writer="w" * 249, is_paused=True)
+
+    assert len(snapshot.metadata) < 4096 * 3 // 4 + 100
+    assert list(offsets) == progress.stored(snapshot.version)
+
+
+@pytest.mark.promise("P11")
+def test_the_partition_is_full_before_runs_have_no_room() -> None:
+    progress = Progress(0)
+    progress.read(range(200_000))
+    state, finished, sizes = 1, [], []
+    is_full = False
+    while not is_full:
+        for _ in range(50):
+            state = state * 48_271 % 2_147_483_647  # a sequence without a pattern (Park and Miller)
+            finished.append(1 + state % 150_000)
+        fresh = set(finished[-50:]) - set(finished[:-50])
+        progress.finish(sorted(fresh))
+        snapshot = progress.snapshot()
+        is_full = snapshot.is_full
+        sizes.append(len(snapshot.metadata))
+
+    assert 4096 * 7 // 8 < sizes[-1] <= 4096
+    assert len(range(200_000)) - len(set(finished)) == len(restarted(snapshot).read(range(200_000)))
+
+
+def test_ends_that_have_no_room_are_not_stored_and_the_partition_is_full() -> None:
+    progress = Progress(0, metadata_bytes_max=600)
+    progress.read(range(50_000))
+    state, chosen = 1, set()
+    for _ in range(3_000):
+        state = state * 48_271 % 2_147_483_647
+        chosen.add(1 + state % 49_000)
+    progress.finish(sorted(chosen))
+
+    snapshot = progress.snapshot()
+
+    assert snapshot.is_full
+    assert len(snapshot.metadata) <= 600
+    again = set(restarted(snapshot, metadata_bytes_max=600).read(range(50_000)))
+    assert set(range(50_000)) - chosen < again
+
+
+def test_an_offset_ends_once() -> None:
+    progress = Progress(0)
+    progress.read([0])
+    progress.finish([0])
+
+    with pytest.raises(InvariantError):
+        progress.finish([0])
+    with pytest.raises(InvariantError):
+        progress.failed(0, started_ms=0)
+
+
+def test_a_limit_without_room_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Progress(0, metadata_bytes_max=1_000, parked_keys_max=64)
+
+
+def test_a_limit_lower_than_what_is_stored_is_refused() -> None:
+    progress = Progress(0)
+    progress.read(range(200))
+    for offset in range(200):
+        progress.failed(offset, started_ms=offset * 1_000_000)
+    stored = progress.snapshot()
+
+    after = restarted(stored, metadata_bytes_max=400)
+    with pytest.raises(ConfigError):
+        after.snapshot()
+
+
+def test_it_is_changed_by_what_a_snapshot_would_say() -> None:
+    progress = Progress(0)
+    progress.read([0, 1])
+    told = [progress.is_changed]
+    for change in (
+        lambda: progress.failed(0, started_ms=0),
+        lambda: progress.finish([0]),
+        lambda: progress.reach(9),
+    ):
+        change()
+        told.append(progress.is_changed)
+        progress.snapshot()
+        told.append(progress.is_changed)
+
+    assert [False, *[True, False] * 3] == told
+
+
+# --- a naive model ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveProgress:
+    """The same with sets, and nothing left out."""
+
+    log: list[int]  # offsets that a record has
+    read: int = 0  # how many of them were read since the last restart
+    ended: set[int] = field(default_factory=set)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def unfinished(self) -> list[int]:
+        """Read and not ended."""
+        return [offset for offset in self.log[: self.read] if offset not in self.ended]
+
+
+STEP = st.tuples(
+    st.sampled_from(["read", "finish", "fail", "restart", "store"]), st.integers(0, 40)
+)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=120),
+    st.lists(STEP, max_size=60),
+    st.booleans(),
+)
+def test_it_is_a_naive_model(gaps: list[int], steps: list[tuple[str, int]], has_room: bool) -> None:
+    log = [sum(gaps[: n + 1]) for n in range(len(gaps))]
+    naive = NaiveProgress(log)
+    limit = 4096 if has_room else 420
+    progress = Progress(0, metadata_bytes_max=limit)
+    stored = progress.snapshot()
+    kept, counted = set(naive.ended), dict(naive.counts)
+    for step, number in steps:
+        if step == "read":
+            batch = log[naive.read : naive.read + number]
+            assert [o for o in batch if o not in naive.ended] == list(progress.read(batch))
+            naive.read += len(batch)
+        elif step == "finish":
+            chosen = naive.unfinished()[number % 7 :: 1 + number % 3]
+            progress.finish(chosen)
+            naive.ended.update(chosen)
+        elif step == "fail" and naive.unfinished():
+            offset = naive.unfinished()[number % len(naive.unfinished())]
+            naive.counts[offset] = naive.counts.get(offset, 0) + 1
+            assert naive.counts[offset] == progress.failed(offset, started_ms=0).ended_count
+        elif step == "store":
+            stored = progress.snapshot()
+            again = set(restarted(stored, metadata_bytes_max=limit).read(log))
+            kept = set(log) - again
+            assert kept <= naive.ended
+            assert stored.is_full or kept == naive.ended
+            counted.update({o: naive.counts[o] for o in progress.stored(stored.version)})
+        elif step == "restart":
+            progress = restarted(stored, metadata_bytes_max=limit)
+            naive.read = sum(offset < stored.offset for offset in log)
+            naive.ended = set(kept)
+            naive.counts = {o: n for o, n in counted.items() if o not in kept}
+            assert all(
+                n == getattr(progress.attempts(o), "ended_count", 0)
+                for o, n in naive.counts.items()
+            )
+        assert min(naive.unfinished(), default=progress.lowest) == progress.lowest
+        assert len(naive.unfinished()) == progress.unfinished_count

@@ -1,0 +1,254 @@
+"""A consumer's progress as metadata: the vectors of the protocol page, round trips, limits, and texts of others."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import urlsafe_b64encode
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.protocol_page import vectors
+from txlayer.core.progress_codec import (
+    BITMAP_BYTES_MAX,
+    NOTHING,
+    Attempts,
+    Foreign,
+    Metadata,
+    Run,
+    StoredProgress,
+    decode,
+    encode,
+    fixed_part,
+)
+
+LIMIT = 4096
+SECOND = st.integers(0, 2**40)
+
+
+def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) -> Metadata:
+    """Its metadata."""
+    fixed = fixed_part(
+        offset,
+        writer=progress.writer,
+        is_paused=progress.is_paused,
+        attempts=progress.attempts,
+        parked=progress.parked,
+    )
+    return encode(offset, progress.finished, fixed, bytes_max=bytes_max)
+
+
+@st.composite
+def runs(draw: st.DrawFn, offset: int, *, length_max: int = 300, count_max: int = 40) -> list[Run]:
+    """Finished runs above `offset`, apart from each other."""
+    length = st.integers(1, length_max)
+    found, position = [], offset
+    for unfinished, finished in draw(st.lists(st.tuples(length, length), max_size=count_max)):
+        found.append((position + unfinished, position + unfinished + finished))
+        position = found[-1][1]
+    return found
+
+
+@st.composite
+def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
+    """(stored offset, what its metadata say)."""
+    offset = draw(st.integers(0, 2**40))
+    finished = draw(runs(offset))
+    failed = draw(
+        st.dictionaries(st.integers(0, 5_000), st.tuples(st.integers(1, 99), SECOND), max_size=9)
+    )
+    attempts = {
+        offset + at: Attempts(*told)
+        for at, told in failed.items()
+        if not any(start <= offset + at < end for start, end in finished)
+    }
+    parked = draw(
+        st.dictionaries(st.binary(min_size=8, max_size=8), st.integers(0, 2**40), max_size=9)
+    )
+    writer = draw(st.text("abc.-_09", max_size=20))
+    return offset, StoredProgress(writer, draw(st.booleans()), tuple(finished), attempts, parked)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def progress_of(vector: dict[str, Any]) -> StoredProgress:
+    """What a vector says."""
+    return StoredProgress(
+        vector["writer"],
+        vector["is_paused"],
+        tuple((start, end) for start, end in vector["finished"]),
+        {int(at): Attempts(*told) for at, told in vector["attempts"].items()},
+        {bytes.fromhex(key_hash): at for key_hash, at in vector["parked"].items()},
+    )
+
+
+def test_metadata_are_those_on_the_protocol_page() -> None:
+    for vector in vectors("progress"):
+        progress = progress_of(vector)
+
+        assert progress == decode(vector["offset"], vector["metadata"])
+        if not vector.get("is_only_read"):
+            assert (vector["metadata"], False) == text_of(vector["offset"], progress)
+
+
+def test_the_page_has_a_vector_of_each_form() -> None:
+    texts = [vector["metadata"] for vector in vectors("progress")]
+
+    assert any("~" in text for text in texts)
+    assert any("|p|" in text for text in texts)
+    assert any(text.split("|")[5] for text in texts)
+
+
+# --- there and back ---------------------------------------------------------------------------------------------------
+
+
+@given(progresses())
+def test_what_was_stored_is_read_again(drawn: tuple[int, StoredProgress]) -> None:
+    offset, progress = drawn
+    text, is_cut = text_of(offset, progress)
+
+    assert not is_cut
+    assert text.isascii()
+    assert progress == decode(offset, text)
+
+
+@given(st.data(), st.integers(30, 400))
+def test_what_does_not_fit_is_cut_from_the_end_of_the_runs(data: st.DataObject, room: int) -> None:
+    offset = 5
+    finished = data.draw(runs(offset, length_max=5, count_max=600))
+    progress = StoredProgress(finished=tuple(finished), attempts={5: Attempts(2, 1_700_000_000)})
+
+    text, is_cut = text_of(offset, progress, bytes_max=room)
+
+    found = decode(offset, text)
+    assert isinstance(found, StoredProgress)
+    assert len(text) <= room
+    assert progress.attempts == found.attempts
+    assert tuple(finished[: len(found.finished)]) == found.finished
+    assert is_cut == (len(found.finished) < len(finished))
+
+
+def test_a_hundred_thousand_finished_behind_one_take_a_few_letters() -> None:
+    text, is_cut = text_of(7, StoredProgress(finished=((8, 100_008),)))
+
+    assert (False, 12) == (is_cut, len(text))
+
+
+@pytest.mark.parametrize("gap", [2, 3, 7])
+def test_thousands_of_short_runs_fit_as_a_bitmap(gap: int) -> None:
+    finished = tuple((at + 1, at + gap) for at in range(0, 20_000, gap))
+
+    text, is_cut = text_of(0, StoredProgress(finished=finished))
+
+    assert not is_cut
+    assert len(text) < 200
+    assert StoredProgress(finished=finished) == decode(0, text)
+
+
+def test_what_nothing_can_compress_is_cut_to_what_fits_as_it_is() -> None:
+    # Lengths without a pattern.
+    ends = list(accumulate(1 + zlib.crc32(str(n).encode()) % 3 for n in range(40_000)))
+    finished = tuple(pairwise(ends))[::2]
+
+    text, is_cut = text_of(0, StoredProgress(finished=finished))
+
+    found = decode(0, text)
+    assert isinstance(found, StoredProgress)
+    assert is_cut
+    assert LIMIT * 3 // 4 < len(text) <= LIMIT
+    assert finished[: len(found.finished)] == found.finished
+    assert found.finished[-1][1] > 20_000
+
+
+# --- texts of others --------------------------------------------------------------------------------------------------
+
+
+def test_no_metadata_say_nothing() -> None:
+    assert NOTHING == decode(12, "")
+
+
+def letters(raw: bytes) -> str:
+    """base64url without padding."""
+    return urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def packed(bitmap: bytes) -> str:
+    """Metadata with this bitmap."""
+    return f"1|||~{letters(zlib.compress(bitmap))}||"
+
+
+HIGHEST = b"\xff" * 8 + b"\x7f"
+"""The highest number that there is."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "2|||||",
+        "1||||",
+        "1||||||",
+        "1||x|||",
+        "1|||A||",  # not base64
+        "1|||AQ==||",  # with padding
+        "1|||AQ ||",
+        "1|||é||",
+        "1|||AQ||",  # an unfinished run without its other half
+        "1|||AQA||",  # an empty run
+        f"1|||{letters(bytes([1]) + HIGHEST)}||",  # beyond the highest offset
+        f"1|||{letters(bytes([1]) + HIGHEST[:8] + bytes([255, 1]))}||",  # a number of ten bytes
+        f"1|||{letters(bytes([1, 1, 1]) + HIGHEST[:2])}||",  # a number cut off
+        "1|||~||",
+        "1|||~AAAA||",
+        packed(b""),
+        packed(b"\x02\x00"),  # nothing finished at the end
+        packed(b"\x03"),  # the stored offset is finished
+        packed(b"\x02" * (BITMAP_BYTES_MAX + 1)),
+        packed(b"\x02" * 9)[:-8] + "||",  # cut off
+        f"1||||{letters(bytes([5]))}|",  # a second without a record
+        f"1||||{letters(bytes([5, 0, 1]))}|",
+        f"1||||{letters(bytes([5, 0, 0, 0]))}|",  # no attempts
+        f"1||||{letters(bytes([5, 1, 1, 0, 0, 1, 0]))}|",  # one record twice
+        f"1|||AQE|{letters(bytes([5, 1, 1, 0]))}|",  # attempts of a finished record
+        f"1||||{letters(bytes([5]) + HIGHEST + bytes([1, 0]))}|",  # beyond the highest offset
+        f"1||||{letters(bytes([5, 0, 1]) + HIGHEST)}|",  # beyond the highest second
+        f"1|||||{letters(bytes(5))}",  # half a hash
+        f"1|||||{letters(bytes(8))}",  # without an offset
+        f"1|||||{letters(bytes(18))}",  # one key twice
+    ],
+)
+def test_other_texts_are_foreign(text: str) -> None:
+    found = decode(100, text)
+
+    assert isinstance(found, Foreign)
+    assert found.why
+
+
+def test_nothing_after_a_bitmap_is_overlooked() -> None:
+    raw = zlib.compress(b"\x02") + b"more"
+
+    assert isinstance(decode(0, f"1|||~{letters(raw)}||"), Foreign)
+
+
+PARTS = ["1", "|", "~", "AQ", "AQE", "_", "-", "p", "gOLPqgYAAwA", "A", "eJxbtQoGACSQBqU", "x", "é"]
+
+
+@given(
+    st.integers(0, 2**63 - 1), st.text(max_size=60) | st.lists(st.sampled_from(PARTS)).map("".join)
+)
+@example(0, "1|||AQE||")
+@example(2**63 - 1, "1|||AQE||")
+@example(0, "1|||||AAAAAAAAAAAA")
+def test_no_text_stops_a_consumer(offset: int, text: str) -> None:
+    found = decode(offset, text)
+
+    if isinstance(found, StoredProgress):
+        again, is_cut = text_of(offset, found, bytes_max=2**20)
+        assert not is_cut
+        assert found == decode(offset, again)
+    else:
+        assert found.why

@@ -1,0 +1,301 @@
+"""The lock log of a namespace: read from ten expiries ago on, and written. Never: who holds what (core/leases.py)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from txlayer.adapters.error_codes import PASSING_CODES, Code
+from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition
+from txlayer.adapters.translation import translate_error
+from txlayer.core.handling import LockRecord
+from txlayer.core.leases import HISTORY_EXPIRY_COUNT
+from txlayer.core.lock_codec import decode_lock, encode_lock, lock_partition
+from txlayer.core.messages import Undecodable
+from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, UsageError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("txlayer.locks")
+
+READ_COUNT_MAX = 2_000
+"""Records per read: bounds how long a turn of the registry takes when much is to be read."""
+
+BATCH_BYTES_MAX = 100_000
+"""Lock records have some hundred bytes; every topic allows a batch of this size."""
+
+PATIENCE_S = 10.0
+"""How long the newest record may take to come at start."""
+
+LOG_APPEND_TIME = 2
+"""What a record's timestamp says of itself where the broker set it."""
+
+
+class LockConnections(Protocol):
+    """What the lock log asks of a cluster; `ConsumerConnections` has it."""
+
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns itself."""
+        ...
+
+    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """An idempotent writer of records that stand for themselves."""
+        ...
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        ...
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition."""
+        ...
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        ...
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic."""
+        ...
+
+
+class LockEntry(NamedTuple):
+    """One lock record where it stands in the log."""
+
+    partition: int
+    offset: int
+    appended_ms: int
+    record: LockRecord
+
+
+class LockLog:
+    """Reads all partitions of one lock log in the order of each, and writes to it. One thread uses it.
+
+    After `start` no call waits. What cannot be read, or stands where it does not belong, is passed over with a warning.
+    """
+
+    def __init__(
+        self,
+        connections: LockConnections,
+        *,
+        topic: str,
+        expiry_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connections = connections
+        self._topic = topic
+        self._history_ms = HISTORY_EXPIRY_COUNT * expiry_ms
+        self._clock = clock
+        self._reader: LogReader | None = None
+        self._writer: HalfWriter | None = None
+        self._partition_count = 0
+        self._positions: dict[int, int] = {}
+        self._behind: dict[int, int] = {}
+        self._newest_ms = 0
+        self._newest_seen_at = 0.0
+        self._failure: Exception | None = None
+
+    def start(self) -> None:
+        """Find where the last ten expiries begin. It waits for the broker.
+
+        Raises:
+            TopicMismatchError: there is no such topic, or its records have no append time.
+            BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
+        """
+        limits = self._connections.topic_limits(self._topic)
+        if limits is None:
+            raise TopicMismatchError(
+                "create it with `txlayer topics apply`",
+                topic=self._topic,
+                expected="a topic",
+                found="none",
+            )
+        self._partition_count = limits.partition_count
+        self._reader = self._connections.make_reader("read_uncommitted")
+        self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
+        places = [(self._topic, partition) for partition in range(self._partition_count)]
+        ends = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
+        starts = self._asked(lambda: self._connections.start_offsets(places))
+        # The log's own clock, not this machine's: one that is wrong would make a reader begin too late.
+        newest = self._newest({p: end for p, end in ends.items() if end > starts[p]})
+        for place, at_ms in newest.items():
+            since_ms = max(at_ms - self._history_ms, 0)
+            found = self._asked(partial(self._connections.offsets_at, [place], at_ms=since_ms))
+            starts[place] = max(starts[place], min(found[place], ends[place]))
+        self._positions = {partition: offset for (_, partition), offset in starts.items()}
+        self._behind = {p: end for (_, p), end in ends.items() if end > self._positions[p]}
+        self._reader.assign(starts)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True when everything was read that was there at `start`."""
+        return self._reader is not None and not self._behind
+
+    def position(self, queue: str) -> int:
+        """The offset up to which a queue's records were read."""
+        return self._positions[self._partition_of(queue)]
+
+    def end_offsets(self) -> dict[int, int]:
+        """Where the partitions end now; asks the broker."""
+        places = [(self._topic, partition) for partition in range(self._partition_count)]
+        found = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
+        return {partition: end for (_, partition), end in found.items()}
+
+    def wait_for(self, ends: dict[int, int]) -> None:
+        """Count as caught up no earlier than when these offsets were reached."""
+        self._behind = {p: end for p, end in ends.items() if end > self._positions[p]}
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the log's clock, at least: the newest append time seen, and what has passed since."""
+        return self._newest_ms + int((self._clock() - self._newest_seen_at) * 1000)
+
+    def read(self, *, timeout_s: float = 0.0) -> list[LockEntry]:
+        """The records that have come.
+
+        Raises:
+            TopicMismatchError: a record has no append time.
+            RetriableError: records were deleted before they were read; begin anew.
+            TxLayerError: the log cannot be read.
+        """
+        assert self._reader is not None
+        records = self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=timeout_s)
+        return [entry for record in records if (entry := self._taken(record)) is not None]
+
+    def write(self, record: LockRecord, *, on_written: Callable[[int | None], None]) -> None:
+        """Append a record; `on_written` is told its offset from within `poll`, None: perhaps it is not there."""
+        assert self._writer is not None
+        key, value = encode_lock(record)
+        self._writer.produce(
+            self._topic, value, key, self._partition_of(record.queue),
+            partial(self._report, on_written), None, 0, None,
+        )  # fmt: skip
+
+    def poll(self, timeout_s: float = 0.0) -> int:
+        """Serve what was acknowledged; how many.
+
+        Raises:
+            UsageError, FencedError: nothing can be written any more.
+        """
+        assert self._writer is not None
+        count = self._writer.poll(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        return count
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is being written for so long at most, and end."""
+        if self._writer is not None:
+            self._writer.close(timeout_s)
+        if self._reader is not None:
+            self._reader.close()
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        assert self._writer is not None
+        give_up_at = self._clock() + PATIENCE_S
+        while True:
+            try:
+                return question()
+            except RetriableError:
+                # A leader that moves, or is just made, answers so for a moment.
+                if self._clock() > give_up_at:
+                    raise
+                self._writer.poll(0.1)
+
+    def _newest(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Append times of the last records."""
+        assert self._reader is not None
+        found: dict[TopicPartition, int] = {}
+        waited = dict(ends)
+        self._reader.assign({place: end - 1 for place, end in ends.items()})
+        give_up_at = self._clock() + PATIENCE_S
+        while waited:
+            for record in self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1):
+                place = record.topic(), record.partition()
+                if record.error() is None:
+                    found[place] = self._appended_ms(record)
+                if self._next_offset(record) >= ends[place]:
+                    waited.pop(place, None)
+            if waited and self._clock() > give_up_at:
+                raise BrokerUnavailableError(
+                    f"the newest records of {self._topic} did not come",
+                    waited_ms=int(PATIENCE_S * 1000),
+                )
+        return found
+
+    def _taken(self, record: Any) -> LockEntry | None:
+        partition = record.partition()
+        position = self._next_offset(record)
+        self._positions[partition] = max(position, self._positions[partition])
+        if position >= self._behind.get(partition, 0):
+            self._behind.pop(partition, None)
+        if record.error() is not None:
+            return None
+        appended_ms = self._appended_ms(record)
+        if appended_ms > self.now_ms:
+            self._newest_ms, self._newest_seen_at = appended_ms, self._clock()
+        found = decode_lock(record.key(), record.value())
+        why = ""
+        if isinstance(found, Undecodable):
+            why = found.why
+        elif self._partition_of(found.queue) != partition:
+            why = "it belongs into another partition"
+        if why or isinstance(found, Undecodable):
+            logger.warning(
+                "locks.unreadable",
+                extra={"partition": partition, "offset": record.offset(), "reason": why},
+            )
+            return None
+        return LockEntry(partition, record.offset(), appended_ms, found)
+
+    def _next_offset(self, record: Any) -> int:
+        """Behind a record, or where the one stands that tells the end.
+
+        Raises:
+            What `read` raises.
+        """
+        error = record.error()
+        offset: int = record.offset()
+        if error is None:
+            return offset + 1
+        if error.code() == Code.LOCAL_PARTITION_EOF:
+            return offset
+        if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
+            raise RetriableError(f"records of {self._topic} were deleted before they were read")
+        if error.code() in PASSING_CODES:
+            return 0
+        raise translate_error(error, topic=self._topic, resource=self._topic, operation="read")
+
+    def _appended_ms(self, record: Any) -> int:
+        kind, timestamp_ms = record.timestamp()
+        if kind != LOG_APPEND_TIME:
+            raise TopicMismatchError(
+                "leases end by the broker's clock alone; see `txlayer topics plan`",
+                topic=self._topic,
+                expected="message.timestamp.type=LogAppendTime",
+                found="another",
+            )
+        return int(timestamp_ms)
+
+    def _partition_of(self, queue: str) -> int:
+        return lock_partition(queue, partition_count=self._partition_count)
+
+    def _report(self, on_written: Callable[[int | None], None], error: Any, record: Any) -> None:
+        # Called by the client: it must not raise.
+        if error is None:
+            on_written(record.offset())
+            return
+        assert self._writer is not None
+        found = self._writer.error_of(error, topic=self._topic, txn_id="")
+        logger.warning("locks.not_written", extra={"reason": str(found)})
+        failure = self._writer.failure()
+        if failure is not None or isinstance(found, UsageError):
+            self._failure = failure or found
+        on_written(None)

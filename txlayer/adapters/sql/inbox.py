@@ -1,0 +1,233 @@
+"""`Inbox`: a message's effects once, in the user's own database. Never: committing the user's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, delete
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, scoped_session
+
+from txlayer.adapters.sql.dialects import is_in_autocommit, is_same_database, rules_of_dialect
+from txlayer.adapters.sql.purge import Purged, delete_old
+from txlayer.adapters.sql.table import (
+    GROUP_LENGTH_MAX,
+    DatabaseNow,
+    check_names,
+    exact_text,
+    instant,
+)
+from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.ids import check_group
+from txlayer.core.messages import Headers, Undecodable
+from txlayer.errors import UsageError
+
+DEFAULT_NAME = "txlayer_inbox"
+
+KEY_LENGTH_MAX = 200
+"""Characters of a key in the table; longer ones, and others than printable ASCII, are hashed."""
+
+
+class InboxMessage(Protocol):
+    """What an inbox asks of a message; what handlers are given has it."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """All of its headers."""
+        ...
+
+
+MessageKey = Callable[[Any], str]
+"""What makes two messages the same one."""
+
+
+def message_key(message: InboxMessage) -> str:
+    """`txn:ID/INDEX` of a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`."""
+    headers = {name: value for name, value in message.headers if name in (ID_HEADER, ORIGIN_HEADER)}
+    txn_id, origin = headers.get(ID_HEADER), headers.get(ORIGIN_HEADER)
+    if txn_id and origin:
+        found = decode_origin(origin)
+        if not isinstance(found, Undecodable):
+            return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{found[2]}"
+    return f"at:{message.topic}/{message.partition}/{message.offset}"
+
+
+def inbox_table(
+    name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None
+) -> Table:
+    """The table, in `metadata` or in one of its own; a migration tool takes it from there.
+
+    Raises:
+        UsageError: `name` or `schema` is no plain name of a table.
+    """
+    check_names(name, schema)
+    return Table(
+        name,
+        MetaData() if metadata is None else metadata,
+        Column("consumer_group", exact_text(GROUP_LENGTH_MAX), primary_key=True),
+        Column("message_key", exact_text(KEY_LENGTH_MAX), primary_key=True),
+        Column("seen_at", instant(), nullable=False, server_default=DatabaseNow()),
+        schema=schema,
+        # Tables without transactions would keep the row of a local transaction that was rolled back.
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+class Inbox:
+    """A table with one row per message that a consumer group has handled, written with the handler's own effects.
+
+    A message that comes again (after a crash, a rebalance, a replay) finds its row. Any number of threads may share one.
+
+    Args:
+        engine: of the database that the handlers change: SQLite, PostgreSQL, MySQL or MariaDB.
+        group: the consumer group; each has its own rows, so several may share a table.
+        table: the table's name; `create_table` or a migration makes it.
+        schema: where the table is, if not where unqualified names are found.
+        key: what makes two messages the same one.
+
+    Raises:
+        UsageError: this database or a name cannot be. Nothing was connected.
+    """
+
+    is_async = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        group: str,
+        table: str = DEFAULT_NAME,
+        schema: str | None = None,
+        key: MessageKey = message_key,
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise UsageError(
+                f"an inbox needs an Engine, not {type(engine).__name__} (AsyncInbox takes an AsyncEngine)"
+            )
+        rules = rules_of_dialect(engine.dialect.name, what="an inbox")
+        self.table = inbox_table(table, schema=schema)
+        self._engine = engine
+        self._group = check_group(group)
+        self._key = key
+        # SQLAlchemy forgets the count of an insert unless it is told not to.
+        self._insert = rules.insert_absent(self.table).execution_options(preserve_rowcount=True)
+
+    def create_table(self) -> None:
+        """Create the table unless it is there.
+
+        Raises:
+            SQLAlchemyError: the database refused.
+        """
+        self.table.create(self._engine, checkfirst=True)
+
+    @contextmanager
+    def once(self, session: Any, message: InboxMessage) -> Iterator[bool]:
+        """True when this group did not handle the message before: then do it, in the local transaction of `session`.
+
+        Whoever comes second waits until the first one's local transaction has ended. When the block raises, the
+        message counts as not handled, also when the local transaction goes on; roll it back, for what the block did
+        before is still in it.
+
+        Raises:
+            UsageError: `session` is no Session or Connection of this database, or it is in autocommit. Nothing was written.
+            SQLAlchemyError: the database refused; roll back.
+        """
+        connection = self.connection_of(session)
+        key = self.key_of(message)
+        is_new = self.see(connection, key)
+        try:
+            yield is_new
+        except BaseException:
+            if is_new:
+                self.forget(connection, key)
+            raise
+
+    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
+        """Delete this group's rows older than `older_than` by the database's clock, in transactions of bounded size.
+
+        A message that comes again after that is handled again: keep rows for longer than its topic keeps records, and
+        dead letters theirs.
+
+        Raises:
+            UsageError: that is no age. None was deleted.
+            SQLAlchemyError: the database refused; what was deleted before stays so.
+        """
+        columns = self.table.c
+        return delete_old(
+            self._engine,
+            self.table,
+            key=columns.message_key,
+            made_at=columns.seen_at,
+            older_than=older_than,
+            is_dry_run=is_dry_run,
+            where=[columns.consumer_group == self._group],
+        )
+
+    # --- the steps of `once` ------------------------------------------------------------------------------------------
+
+    def key_of(self, message: InboxMessage) -> str:
+        """The message's key as it stands in the table."""
+        key = self._key(message)
+        if len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable():
+            return key
+        return f"hash:{blake2b(key.encode(errors='backslashreplace'), digest_size=32).hexdigest()}"
+
+    def connection_of(self, session: Any) -> Connection:
+        """The connection of the local transaction, which has begun."""
+        if isinstance(session, scoped_session):
+            session = session()
+        if isinstance(session, Session):
+            connection = session.connection(bind_arguments={"clause": self.table})
+        elif isinstance(session, Connection):
+            connection = session
+        else:
+            raise UsageError(
+                f"a SQLAlchemy Session or Connection is due here, not {type(session).__name__} (AsyncInbox takes theirs)"
+            )
+        if not is_same_database(connection.engine, self._engine):
+            raise UsageError(
+                "the session is of another database than the inbox: one could commit without the other"
+            )
+        if not connection.in_transaction():
+            connection.begin()
+        if is_in_autocommit(connection):
+            raise UsageError(
+                "the connection is in autocommit: the message would count as handled without the handler's effects"
+            )
+        return connection
+
+    def see(self, connection: Connection, key: str) -> bool:
+        """Write the row; True when it was not there."""
+        row = {"consumer_group": self._group, "message_key": key}
+        return connection.execute(self._insert, row).rowcount == 1
+
+    def forget(self, connection: Connection, key: str) -> None:
+        """Take the row back within the local transaction that wrote it."""
+        columns = self.table.c
+        # A transaction that the database has given up cannot commit the row either, and the block's error matters more.
+        with suppress(SQLAlchemyError):
+            connection.execute(
+                delete(self.table).where(
+                    columns.consumer_group == self._group, columns.message_key == key
+                )
+            )

@@ -1,0 +1,98 @@
+"""`txlayer inbox create|purge`: the inbox's table in a user's database."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from txlayer.cli.options import Json
+from txlayer.config import parse_duration
+from txlayer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from txlayer.adapters.sql.inbox import Inbox
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The inbox's table in your database: create it, and delete rows of messages that cannot come again.",
+)
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="DIALECT+DRIVER://…",
+        envvar="TXLAYER_INBOX_URL",
+        help="The database, as SQLAlchemy writes it; in the environment nobody sees its password in the list of processes.",
+        show_default=False,
+    ),
+]
+TableName = Annotated[str, typer.Option("--table", help="The table's name.")]
+Schema = Annotated[
+    str | None,
+    typer.Option("--schema", help="Its schema, if not the user's own.", show_default=False),
+]
+
+
+@app.command()
+def create(*, url: Url = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
+    """Create the table unless it is there."""
+    with opened(url, table=table, schema=schema) as inbox:
+        inbox.create_table()
+    Console().print(f"{table} is there")
+
+
+@app.command()
+def purge(
+    *,
+    group: Annotated[str, typer.Option("--group", help="The consumer group whose rows these are.")],
+    url: Url = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="By the database's clock; longer than the topics, and dead letters (30d), keep records.",
+        ),
+    ] = "60d",
+    table: TableName = "txlayer_inbox",
+    schema: Schema = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete rows of messages that cannot come again, a few thousand per database transaction."""
+    age = parse_duration("--older-than", older_than)
+    with opened(url, group=group, table=table, schema=schema) as inbox:
+        done = inbox.purge(age, is_dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({**done._asdict(), "is_dry_run": dry_run}))
+        return
+    word = "would be purged" if dry_run else "purged"
+    Console().print(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
+
+
+def opened(url: str | None, *, group: str = "any", **given: Any) -> AbstractContextManager[Inbox]:
+    """An inbox in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
+
+    Raises:
+        ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
+    """
+    if not url:
+        raise ConfigError(
+            "no database named",
+            name="--url or TXLAYER_INBOX_URL",
+            expected="a database's address",
+        )
+    try:
+        from txlayer.adapters.sql.opening import opened_inbox
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "sqlalchemy":
+            raise
+        raise ConfigError(
+            'the inbox needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
+        ) from exc
+    return opened_inbox(url, group=group, **given)

@@ -1,0 +1,160 @@
+"""What every role shares: how to reach the cluster, the names of system topics, and what a setting may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+
+from txlayer.errors import ConfigError
+
+# A promise rests on each of these; passing another value through would break it silently.
+PROTECTED_CLIENT_SETTINGS = frozenset(
+    {
+        "acks", "enable.idempotence", "transactional.id", "isolation.level", "enable.auto.commit",
+        "enable.auto.offset.store", "auto.offset.reset", "group.id", "group.protocol", "partitioner",
+        "partition.assignment.strategy", "retry.backoff.ms", "retry.backoff.max.ms", "socket.timeout.ms",
+        "transaction.timeout.ms", "message.timeout.ms", "delivery.report.only.error", "allow.auto.create.topics",
+        "bootstrap.servers", "session.timeout.ms", "enable.partition.eof", "group.instance.id",
+        "metadata.broker.list", "request.required.acks", "delivery.timeout.ms",  # other names of the same
+    }
+)  # fmt: skip
+
+# All four numbers are asked for: 127.example.org is a name like any other.
+_LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_namespace(namespace: str) -> str:
+    """The namespace itself when topics can be named after it.
+
+    Raises:
+        ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`.
+    """
+    if _NAMESPACE.fullmatch(namespace) is None:
+        raise ConfigError(
+            "a namespace names topics",
+            name="namespace",
+            value=namespace[:110],
+            expected="1-100 of A-Z a-z 0-9 . _ -",
+        )
+    return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTopics:
+    """The names of one namespace's topics and of its coordinator group."""
+
+    namespace: str
+
+    @property
+    def half(self) -> str:
+        """Half messages."""
+        return f"{self.namespace}.half"
+
+    @property
+    def op(self) -> str:
+        """Resolutions."""
+        return f"{self.namespace}.op"
+
+    @property
+    def doubt(self) -> str:
+        """In-doubt, held and parked transactions."""
+        return f"{self.namespace}.doubt"
+
+    @property
+    def check(self) -> str:
+        """Check-backs and limits."""
+        return f"{self.namespace}.check"
+
+    @property
+    def locks(self) -> str:
+        """Lock claims."""
+        return f"{self.namespace}.locks"
+
+    @property
+    def coordinator_group(self) -> str:
+        """The consumer group of the coordinators."""
+        return f"{self.namespace}.coordinator"
+
+    def check_group(self, producer_group: str) -> str:
+        """The consumer group in which a producer group's instances read the check topic."""
+        return f"{self.check}.{producer_group}"
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every topic of the namespace."""
+        return frozenset((self.half, self.op, self.doubt, self.check, self.locks))
+
+    def is_system(self, topic: str) -> bool:
+        """True for topics that nobody may send to: ours, Kafka's internal ones, dead letters and replays."""
+        return topic in self.all or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How to reach the cluster; the part that every role shares."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    namespace: str = "txlayer"
+    client_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """librdkafka settings passed through (SASL, TLS, …), except those that carry a promise; never shown: secrets."""
+    is_insecure_allowed: bool = False
+    """Plain text to another machine only by one's own word."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a broker."""
+        check_namespace(self.namespace)
+        if not self.bootstrap_servers.strip():
+            raise ConfigError(
+                "no broker named",
+                name="bootstrap_servers",
+                value="",
+                expected="HOST:PORT[,HOST:PORT…]",
+            )
+        refused = sorted(PROTECTED_CLIENT_SETTINGS & set(self.client_settings))
+        if refused:
+            raise ConfigError(
+                "a promise rests on this setting; remove it", name=refused[0],
+                value=self.client_settings[refused[0]], expected="txlayer's own value",
+            )  # fmt: skip
+        check_transport(self)
+
+    @property
+    def topics(self) -> SystemTopics:
+        """The namespace's topics."""
+        return SystemTopics(self.namespace)
+
+
+def check_transport(config: ClientConfig) -> None:
+    """Refuse plain text to another machine unless it was asked for.
+
+    Raises:
+        ConfigError: a bootstrap server is not on this machine and the protocol is not encrypted.
+    """
+    protocol = str(config.client_settings.get("security.protocol", "PLAINTEXT")).upper()
+    if config.is_insecure_allowed or protocol in ("SSL", "SASL_SSL"):
+        return
+    for server in config.bootstrap_servers.split(","):
+        if not _LOOPBACK.fullmatch(server.strip().lower()):
+            raise ConfigError(
+                "plain text to another machine; use security.protocol=SSL or SASL_SSL, or say --insecure",
+                name="bootstrap_servers", value=server.strip(), expected="a loopback address or TLS",
+            )  # fmt: skip
+
+
+def check_limits(config: ClientConfig) -> None:
+    """Refuse numbers and lengths of time that are not above zero.
+
+    Raises:
+        ConfigError: one of them is 0 or less.
+    """
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, bool):
+            continue
+        if (isinstance(value, int) and value < 1) or (
+            isinstance(value, timedelta) and value <= timedelta(0)
+        ):
+            raise ConfigError("a limit", name=f.name, value=value, expected="more than 0")

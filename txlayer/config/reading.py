@@ -1,0 +1,146 @@
+"""Texts → settings: what the environment and a command line say, checked. Never: the environment of this process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from txlayer.config.client import ClientConfig
+from txlayer.config.consumer import ConsumerConfig
+from txlayer.config.coordinator import CoordinatorConfig
+from txlayer.config.producer import ProducerConfig, ResponderConfig
+from txlayer.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "TXLAYER_"
+
+# Read by the embedded broker, by commands and by the tests, not by a role.
+OTHER_NAMES = frozenset(
+    f"{ENVIRONMENT_PREFIX}{name}"
+    for name in (
+        "KAFKA_HOME",
+        "JAVA_HOME",
+        "HOME",
+        "MAVEN_URL",
+        "SPARK_JARS",
+        "TEST_BOOTSTRAP_SERVERS",
+        "BARRIER_URL",
+        "INBOX_URL",
+        "LOG_FORMAT",
+        "LOG_LEVEL",
+    )
+)
+
+ROLES: tuple[type[ClientConfig], ...] = (
+    ProducerConfig,
+    ResponderConfig,
+    CoordinatorConfig,
+    ConsumerConfig,
+)
+
+C = TypeVar("C", bound=ClientConfig)
+
+
+def environment_names(role: type[ClientConfig]) -> dict[str, str]:
+    """{environment name: field name} of a role."""
+    return {ENVIRONMENT_PREFIX + f.name.upper(): f.name for f in fields(role)}
+
+
+KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in ROLES))
+
+
+def check_names(environ: Mapping[str, str]) -> None:
+    """Refuse a name that nobody reads: mistyped, it would leave a default in force without a word.
+
+    Raises:
+        ConfigError: a name that begins with TXLAYER_ is unknown. Its value, which may be a secret, is not shown.
+    """
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in KNOWN_NAMES:
+            raise ConfigError(
+                "unknown setting in the environment; correct or remove it", name=name,
+                expected="one of " + ", ".join(sorted(KNOWN_NAMES)),
+            )  # fmt: skip
+
+
+def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
+    """The role's settings: what is `given` and not None wins over `environ`, which wins over the defaults.
+
+    Raises:
+        ConfigError: a value has the wrong form, or a name that begins with TXLAYER_ is unknown.
+    """
+    check_names(environ)
+    values: dict[str, Any] = {}
+    for name, field_name in environment_names(role).items():
+        if name in environ:
+            values[field_name] = parse_value(name, field_name, environ[name], role)
+    values.update({name: value for name, value in given.items() if value is not None})
+    return role(**values)
+
+
+def parse_duration(name: str, text: str) -> timedelta:
+    """`250ms`, `60s`, `5m`, `72h` or `7d`.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise ConfigError(
+            "a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
+        )
+    unit = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    try:
+        return timedelta(seconds=float(match[1]) * unit)
+    except OverflowError as exc:
+        raise ConfigError(
+            "a length of time", name=name, value=text, expected="a shorter one"
+        ) from exc
+
+
+def milliseconds(length: timedelta) -> int:
+    """A length in whole milliseconds."""
+    return length // timedelta(milliseconds=1)
+
+
+def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig]) -> object:
+    """A role's setting from its text.
+
+    Raises:
+        ConfigError: it has the wrong form.
+    """
+    kind = {f.name: str(f.type) for f in fields(role)}[field_name]
+    if kind == "timedelta":
+        return parse_duration(name, text)
+    if kind == "int":
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
+            raise ConfigError("a number", name=name, value=text, expected="a whole number")
+        return int(text.strip())
+    if kind == "bool":
+        if text.lower() not in ("1", "0", "true", "false"):
+            raise ConfigError("a switch", name=name, value=text, expected="true or false")
+        return text.lower() in ("1", "true")
+    if kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind.startswith("Mapping"):
+        return parse_settings(name, text.split(";"))
+    return text
+
+
+def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
+    """`key=value` parts as a mapping; the value itself is never shown in an error, it may be a secret.
+
+    Raises:
+        ConfigError: a part has no `=`.
+    """
+    settings = {}
+    for part in filter(None, (p.strip() for p in parts)):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                "a librdkafka setting", name=name, value=key[:40], expected="name=value"
+            )
+        settings[key.strip()] = value
+    return settings

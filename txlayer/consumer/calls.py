@@ -1,0 +1,277 @@
+"""One attempt after the other: calls handlers for a chunk of messages and says how each ended. Never what follows."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from txlayer.consumer.context import Context, Lease, context_of
+from txlayer.consumer.handlers import Deserializer, Handler, Interceptor, Route
+from txlayer.consumer.received import DecodedMessage, ReceivedMessage
+from txlayer.core.handling import Ack, Reject, Retry
+from txlayer.core.items import Item
+
+logger = logging.getLogger("txlayer.consumer")
+
+
+Job = Item[Any] | list[Item[Any]]
+"""What one call of a handler is given: one message, or for a batch handler several of one key."""
+
+
+def items_of(job: Job) -> list[Item[Any]]:
+    """The items of a call."""
+    return job if isinstance(job, list) else [job]
+
+
+class Chunk:
+    """Jobs of one queue that go to a worker together, to be done one after the other."""
+
+    __slots__ = ("begun_at", "jobs", "lease", "owner")
+
+    def __init__(self, owner: Any, lease: Lease, jobs: Sequence[Job]) -> None:
+        self.owner = owner
+        """Whose it is; opaque here."""
+        self.lease = lease
+        self.jobs = jobs
+        self.begun_at = 0.0
+        """Of the monotonic clock; 0: not begun."""
+
+
+class Failed(NamedTuple):
+    """A job whose message was not handled."""
+
+    job: Job
+    result: Retry | Reject
+    error_type: str
+    error_text: str
+    started_ms: int  # by this machine's clock
+    place: int = 0  # in a batch, of the message that nobody can read; those before it are done
+    is_undecodable: bool = False
+
+
+class Outcome(NamedTuple):
+    """How jobs of a chunk ended; asynchronous handlers tell of a chunk in parts."""
+
+    chunk: Chunk
+    done: Sequence[Job]
+    failed: Sequence[Failed] = ()
+    not_run: Sequence[Job] = ()  # their lease ended first
+    seconds: float = 0.0  # that the calls took together
+
+
+class Caller:
+    """Calls the handlers of one consumer. Any number of threads may use it at a time."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        *,
+        interceptors: Sequence[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        attempt_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._routes = routes
+        self._interceptors = tuple(interceptors)
+        self._deserializer = deserializer
+        self._attempt_timeout_s = attempt_timeout_s
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def run(self, chunk: Chunk) -> Outcome:
+        """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
+        clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
+        route, function = self._routes[lease.topic], self.bare_function(lease.topic)
+        failed: list[Failed] = []
+        jobs = chunk.jobs
+        chunk.begun_at = began = now = clock()
+        is_lost = lease.lost.is_set
+        for place, job in enumerate(jobs):
+            valid_until = lease.valid_until
+            if now >= valid_until or is_lost():
+                return _cut_short(chunk, place, failed, now - began)
+            deadline = now + timeout_s
+            if deadline > valid_until:
+                deadline = valid_until
+            try:
+                if function is not None:
+                    more = job.more  # type: ignore[union-attr]  # no batches here
+                    attempt = 1 if more is None else more.attempt_count + 1
+                    context = context_of(job.record, attempt, deadline, lease)  # type: ignore[union-attr]  # nor here
+                    result = function(context.message, context)
+                else:
+                    result = self._call(route, job, deadline, lease)
+            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+                failed.append(self.failure(job, exc, now))
+            else:
+                if result is not None and type(result) is not Ack:
+                    failed.append(self.refusal(job, result, now))
+            now = clock()
+        if not failed:
+            return Outcome(chunk, jobs, seconds=now - began)
+        return Outcome(chunk, _without(jobs, failed), failed, seconds=now - began)
+
+    async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
+        """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""
+        now = self._clock()
+        route = self._routes[chunk.lease.topic]
+        try:
+            result = await self._call_async(route, job, deadline, chunk.lease)
+        except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+            return self.failure(job, exc, now)
+        return None if result is None or type(result) is Ack else self.refusal(job, result, now)
+
+    def bare_function(self, topic: str) -> Callable[..., Any] | None:
+        """What handles each message of a topic with nothing around it; None: something is to be done besides."""
+        route = self._routes[topic]
+        if self._interceptors or self._deserializer is not None or route.batch_count_max:
+            return None
+        return None if route.only is None else route.only.function
+
+    # --- with everything around it ------------------------------------------------------------------------------------
+
+    def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        handler, messages, unreadable = self._opened(route, job)
+        message = messages[0]
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        entered: list[Interceptor] = []
+        try:
+            for interceptor in self._interceptors:
+                entered.append(interceptor)
+                interceptor.before(message, context)
+            result = handler.function(messages if handler.batch_count_max else message, context)
+            for interceptor in reversed(self._interceptors):
+                interceptor.after(message, context, result)
+        except BaseException as exc:
+            for interceptor in reversed(entered):
+                _tell(interceptor, message, context, exc)
+            raise
+        return _with_rest(result, unreadable)
+
+    async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        handler, messages, unreadable = self._opened(route, job)
+        message = messages[0]
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        entered: list[Interceptor] = []
+        try:
+            for interceptor in self._interceptors:
+                entered.append(interceptor)
+                await _ended(interceptor.before(message, context))
+            result = await handler.function(
+                messages if handler.batch_count_max else message, context
+            )
+            for interceptor in reversed(self._interceptors):
+                await _ended(interceptor.after(message, context, result))
+        except BaseException as exc:
+            for interceptor in reversed(entered):
+                told = _tell(interceptor, message, context, exc)
+                try:
+                    await _ended(told)
+                except Exception:
+                    logger.exception("interceptor.raised")
+            raise
+        return _with_rest(result, unreadable)
+
+    def _opened(
+        self, route: Route, job: Job
+    ) -> tuple[Handler, list[ReceivedMessage], _UndecodableError | None]:
+        """The handler, the messages that it gets, and why it does not get the rest of a batch.
+
+        Raises:
+            _UndecodableError: nobody can read the first one.
+        """
+        items = items_of(job)
+        handler = route.handler_of(items[0].record)
+        assert handler is not None  # who wants it was asked before it was queued
+        if self._deserializer is None:
+            return handler, [ReceivedMessage(item.record) for item in items], None
+        messages: list[ReceivedMessage] = []
+        for item in items:
+            message = ReceivedMessage(item.record)
+            try:
+                value = self._deserializer(message.raw_value, message)
+            except Exception as exc:
+                unreadable = _UndecodableError(len(messages), exc)
+                if not messages:
+                    raise unreadable from exc
+                return handler, messages, unreadable  # what stands before it is handled first
+            messages.append(DecodedMessage(item.record, value))
+        return handler, messages, None
+
+    # --- how it ended -------------------------------------------------------------------------------------------------
+
+    def failure(self, job: Job, error: BaseException, began: float) -> Failed:
+        """What the handler raised, begun at `began` of the monotonic clock."""
+        result: Retry | Reject = Retry()
+        index, is_undecodable = 0, False
+        if isinstance(error, _UndecodableError):
+            result, is_undecodable = Reject("nobody can read it"), True
+            index, error = error.index, error.reason
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
+        started_ms = self._started_ms(began)
+        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable)
+
+    def refusal(self, job: Job, result: Any, began: float) -> Failed:
+        """What the handler returned, which is neither nothing nor an Ack."""
+        started_ms = self._started_ms(began)
+        if isinstance(result, Retry | Reject):
+            return Failed(job, result, type(result).__name__, result.reason, started_ms)
+        text = f"a handler returned {type(result).__name__}; it may return nothing, Ack, Retry or Reject"
+        return Failed(job, Retry(reason=text), "TypeError", text, started_ms)
+
+    def _started_ms(self, began: float) -> int:
+        return int((self._wall_clock() - (self._clock() - began)) * 1000)
+
+
+class _UndecodableError(Exception):
+    """The deserializer raised `reason` for the message at this place of a batch."""
+
+    def __init__(self, index: int, reason: Exception) -> None:
+        super().__init__(str(index))
+        self.index = index
+        self.reason = reason
+
+
+def _with_rest(result: Any, unreadable: _UndecodableError | None) -> Any:
+    if unreadable is not None and (result is None or type(result) is Ack):
+        raise unreadable from unreadable.reason
+    return result
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as exc:  # noqa: BLE001 - the user's code, too
+        return f"its text raised {type(exc).__name__}"
+
+
+def _tell(
+    interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException
+) -> Any:
+    try:
+        return interceptor.on_error(message, context, error)
+    except Exception:
+        # The attempt has failed already, and for another reason.
+        logger.exception("interceptor.raised")
+        return None
+
+
+async def _ended(told: Any) -> None:
+    if inspect.isawaitable(told):
+        await told
+
+
+def _without(jobs: Sequence[Job], failed: Sequence[Failed]) -> list[Job]:
+    gone = {id(f.job) for f in failed}
+    return [job for job in jobs if id(job) not in gone]
+
+
+def _cut_short(chunk: Chunk, place: int, failed: list[Failed], seconds: float) -> Outcome:
+    ran = chunk.jobs[:place]
+    done = _without(ran, failed) if failed else ran
+    return Outcome(chunk, done, failed, chunk.jobs[place:], seconds)

@@ -1,0 +1,139 @@
+"""Dead letters, results and the offsets that account for them: one Kafka transaction. Never which message is given up.
+
+The naming rule, as the coordinator has it: a writer's name is new for every assignment and never used again, and it
+stands in the stored metadata before the writer writes for the first time. So whoever takes a queue over knows the name,
+and ends with it what the former owner left open (`taking_over.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from txlayer.adapters.ports import Record, StoredOffset, TopicPartition
+from txlayer.consumer.kafka_transaction import (
+    RECYCLE_AFTER_S,
+    TIMEOUT_S,
+    Entry,
+    Fence,
+    KafkaTransactions,
+    WriterConnections,
+)
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    dead_letter_topic,
+    encode_dead_letter,
+    original_headers,
+    replay_topic,
+)
+from txlayer.core.handling import DeadLetter, ReplayRecord
+from txlayer.core.replays import encode_replay
+from txlayer.errors import InvariantError
+
+
+class GivenUp(NamedTuple):
+    """A message that becomes a dead letter: its record as it was read from its topic, and why."""
+
+    record: Record
+    letter: DeadLetter
+
+
+class Answered(NamedTuple):
+    """What became of a request: a record for the replay topic of `topic`."""
+
+    topic: str
+    partition: int
+    key: bytes | None  # of the request
+    result: ReplayRecord
+
+
+OffsetsOf = Callable[[list[int]], Mapping[TopicPartition, StoredOffset]]
+"""The offsets of the dead letters just written → what is stored with them. A parked key's metadata hold its last one."""
+
+
+class DeadLetterWriter:
+    """The dead-letter writer of one assignment. One thread uses it.
+
+    Args:
+        connections: make its producer, at the first write: most consumers never write a dead letter.
+        group: the consumer group.
+        name: transactional id; drawn for this assignment, and stored for every partition before the first write.
+    """
+
+    def __init__(
+        self,
+        connections: WriterConnections,
+        *,
+        group: str,
+        name: str,
+        timeout_s: float = TIMEOUT_S,
+        recycle_after_s: float = RECYCLE_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.dead_letter_count = 0
+        self._group = group
+        self._transactions = KafkaTransactions(
+            connections, name=name, timeout_s=timeout_s, recycle_after_s=recycle_after_s, clock=clock
+        )  # fmt: skip
+
+    @property
+    def kafka_transaction_count(self) -> int:
+        """Those that ended well."""
+        return self._transactions.count
+
+    @property
+    def replaced_count(self) -> int:
+        """Producers that were replaced because a request of theirs could still be under way."""
+        return self._transactions.replaced_count
+
+    def write(
+        self,
+        letters: Sequence[GivenUp],
+        answers: Sequence[Answered] = (),
+        *,
+        offsets: OffsetsOf,
+        member: Any,
+    ) -> list[int]:
+        """Append dead letters and results, and store offsets, in one Kafka transaction; the dead letters' offsets.
+
+        A dead letter has key, value and headers of its record, and the header `txl-dlq` behind them. It stands in the
+        dead-letter topic of its origin, in the origin's partition. `offsets` is called when all are acknowledged.
+
+        Raises:
+            RefusedRecordError, ForbiddenTopicError: a topic is missing or does not take the record.
+            TxLayerError: anything else. In each case nobody knows whether it happened; this writer refuses every
+                further call. Take the queues over again with `stable_offsets`, its name among the former writers: what
+                is stored then tells, and what was not stored is in no dead-letter topic.
+            LifecycleError: an earlier call failed; nothing was written.
+        """
+        entries = [*map(self._dead_letter, letters), *map(self._answer, answers)]
+
+        def fence(places: list[int]) -> Fence:
+            wanted = offsets(places[: len(letters)])
+            if not wanted:
+                # Without offsets its records would carry no fence of the group.
+                raise InvariantError("a Kafka transaction of dead letters that stores no offset")
+            return Fence(wanted, member)
+
+        places = self._transactions.write(entries, fence=fence)
+        self.dead_letter_count += len(letters)
+        return places[: len(letters)]
+
+    def close(self) -> None:
+        """Give the producer back; an open Kafka transaction is left to who takes over."""
+        self._transactions.close()
+
+    def _dead_letter(self, given_up: GivenUp) -> Entry:
+        record, letter = given_up
+        headers = [
+            *original_headers(record.headers()),
+            (DLQ_HEADER, encode_dead_letter(letter)),
+        ]
+        topic = dead_letter_topic(self._group, letter.origin.topic)
+        return Entry(topic, letter.origin.partition, record.key(), record.value(), headers)
+
+    def _answer(self, answer: Answered) -> Entry:
+        topic = replay_topic(self._group, answer.topic)
+        return Entry(topic, answer.partition, answer.key, encode_replay(answer.result))

@@ -1,0 +1,207 @@
+"""Hands messages to the pool, fairly, and takes what became of them. Never which message of a queue is next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import chain
+from typing import Any
+
+from txlayer.adapters.ports import TopicPartition
+from txlayer.consumer.calls import Chunk, Failed, Job, Outcome, items_of
+from txlayer.consumer.owned import Owned
+from txlayer.consumer.pools import Pool
+from txlayer.core.items import Failure, Item
+
+SIDE_BY_SIDE_COUNT_MAX = 250
+"""Jobs of one chunk whose jobs run side by side: queues get their turns."""
+
+
+class Dispatcher:
+    """Used by the engine's thread.
+
+    Args:
+        pool: where handlers run.
+        in_flight_max: messages handed over at a time.
+        clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never go back; dice.
+        key_group: what a message's key counts as in the figures; None: nobody asks.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        in_flight_max: int,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        draw: Callable[[], float],
+        key_group: Callable[[bytes | None], str] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._in_flight_max = in_flight_max
+        self._clock = clock
+        self._now_ms = now_ms
+        self._draw = draw
+        self._key_group = key_group
+        self._turn = 0
+        self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
+        self._begun: dict[Chunk, int] = {}
+        self.in_flight_count = 0
+        """Messages handed over and not told of, also those of queues that are gone."""
+        self.stale_count = 0
+
+    # --- handing over -------------------------------------------------------------------------------------------------
+
+    def begin(self, queues: Collection[Owned]) -> None:
+        """Begin what may begin: one chunk of each queue in turn while there are workers and room."""
+        pool, found = self._pool, list(queues)
+        free = pool.free_count()
+        if free <= 0 or not found:
+            return
+        self._turn += 1
+        first = self._turn % len(found)
+        waiting = found[first:] + found[:first]
+        now, now_ms = self._clock(), self._now_ms()
+        while waiting and free > 0:
+            again = []
+            for owned in waiting:
+                room = self._in_flight_max - self.in_flight_count
+                if free <= 0 or room <= 0:
+                    return
+                if now >= owned.lease.valid_until or owned.lease.lost.is_set():
+                    continue
+                if pool.chunk_s:
+                    begun = self._begin_chunk(owned, min(owned.chunk_size.count, room), now_ms)
+                    free -= begun
+                else:
+                    count_max = min(SIDE_BY_SIDE_COUNT_MAX, room, free)
+                    begun = self._begin_jobs(owned, count_max, now_ms)
+                    free -= begun
+                if begun:
+                    again.append(owned)
+            waiting = again
+
+    def _begin_chunk(self, owned: Owned, count_max: int, now_ms: int) -> int:
+        """One chunk of jobs that follow each other, and one for each that failed before; how many chunks."""
+        jobs = self._taken(owned, count_max, now_ms)
+        if not jobs:
+            return 0
+        if owned.route.batch_count_max:
+            alone = [job for job in jobs if items_of(job)[0].more is not None]
+        else:
+            alone = [job for job in jobs if job.more is not None]  # type: ignore[union-attr]  # no batches here
+        if not alone:
+            self._submit(owned, jobs)
+            return 1
+        # What failed before may be slow, or kill its process: nobody waits behind it.
+        together = [job for job in jobs if items_of(job)[0].more is None]
+        if together:
+            self._submit(owned, together)
+        for job in alone:
+            self._submit(owned, [job])
+        return len(alone) + bool(together)
+
+    def _begin_jobs(self, owned: Owned, count_max: int, now_ms: int) -> int:
+        """Jobs that run side by side; how many."""
+        jobs = self._taken(owned, count_max, now_ms)
+        if jobs:
+            self._submit(owned, jobs)
+        return len(jobs)
+
+    def _taken(self, owned: Owned, count_max: int, now_ms: int) -> list[Job]:
+        batch_max = owned.route.batch_count_max
+        if not batch_max:
+            return list(owned.queues.take(count_max, now_ms=now_ms))
+        batch_count = max(count_max // batch_max, 1)
+        return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
+
+    def _submit(self, owned: Owned, jobs: list[Job]) -> None:
+        chunk = Chunk(owned, owned.lease, jobs)
+        count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
+        self._begun[chunk] = count
+        self.in_flight_count += count
+        self._pool.submit(chunk)
+
+    # --- what became of it --------------------------------------------------------------------------------------------
+
+    def take(self) -> int:
+        """Take what ended; how many outcomes."""
+        outcomes = self._pool.take()
+        for outcome in outcomes:
+            self._take(outcome)
+        return len(outcomes)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something ended."""
+        self._pool.wait(timeout_s)
+
+    def is_clear(self, place: TopicPartition, *, since: float) -> bool:
+        """True when no handler of an earlier lease of this queue still runs, but for those begun before `since`."""
+        return all(0 < chunk.begun_at < since for chunk in self._stale.get(place, ()))
+
+    def forget(self, owned: Owned) -> None:
+        """The queue is gone; what of it still runs is only waited for."""
+        stale = {chunk: n for chunk, n in self._begun.items() if chunk.owner is owned}
+        if stale:
+            self._stale.setdefault(owned.place, {}).update(stale)
+
+    def _take(self, outcome: Outcome) -> None:
+        chunk = outcome.chunk
+        owned: Owned = chunk.owner
+        is_batch = bool(owned.route.batch_count_max)
+        done: list[Item[Any]] = (
+            list(chain.from_iterable(map(items_of, outcome.done)))
+            if is_batch
+            else list(outcome.done)  # type: ignore[arg-type]  # no batches there
+        )
+        failed_count = sum(len(items_of(f.job)) for f in outcome.failed)
+        not_run_count = sum(len(items_of(job)) for job in outcome.not_run)
+        count = len(done) + failed_count + not_run_count
+        self.in_flight_count -= count
+        left = self._begun[chunk] - count
+        if left:
+            self._begun[chunk] = left
+        else:
+            del self._begun[chunk]
+        if owned.is_over:
+            self.stale_count += len(done) + failed_count
+            self._clear(owned, chunk, left)
+            return
+        self._count(owned, outcome, done)
+        if done:
+            owned.queues.handled(done)
+        for failed in outcome.failed:
+            self._fail(owned, failed)
+        for job in reversed(outcome.not_run):
+            owned.queues.put_back(items_of(job))
+
+    def _clear(self, owned: Owned, chunk: Chunk, left: int) -> None:
+        stale = self._stale.get(owned.place)
+        if stale is not None and not left:
+            stale.pop(chunk, None)
+            if not stale:
+                del self._stale[owned.place]
+
+    def _count(self, owned: Owned, outcome: Outcome, done: list[Item[Any]]) -> None:
+        tally, job_count = owned.tally, len(outcome.done) + len(outcome.failed)
+        tally.handled += len(done)
+        tally.failed += len(outcome.failed)
+        tally.attempt_count += job_count
+        tally.attempt_s += outcome.seconds * (job_count if not self._pool.chunk_s else 1)
+        if job_count and self._pool.chunk_s:
+            owned.chunk_size.learn(job_count, outcome.seconds)
+        if self._key_group is not None:
+            groups = tally.by_key_group
+            for item in done:
+                name = self._key_group(item.record.key())
+                groups[name] = groups.get(name, 0) + 1
+
+    def _fail(self, owned: Owned, failed: Failed) -> None:
+        queues, items = owned.queues, items_of(failed.job)
+        failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
+        now_ms = self._now_ms()
+        if failed.is_undecodable and len(items) == 1:
+            queues.undecodable(items[0], failure, now_ms=now_ms)
+        elif failed.is_undecodable:
+            queues.failed_at(items, failed.place, failure, now_ms=now_ms, draw=self._draw())
+        else:
+            queues.failed(items, failure, now_ms=now_ms, draw=self._draw())

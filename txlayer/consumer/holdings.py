@@ -1,0 +1,283 @@
+"""The queues that this process holds: assigned by the group, leased, taken over, given up. Never handling a message.
+
+A queue is worked off when the group assigned it, its lease is held, and no handler of an earlier lease of it still runs
+here. Taking it over asks the stored offsets what has ended; there is no other memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from txlayer.adapters.consumer_ports import ConsumerConnections, StoringGroupReader
+from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Lease
+from txlayer.consumer.dead_lettering import DeadLetterWriter
+from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.leases import NO_TOKEN, Leases
+from txlayer.consumer.owned import Owned
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.starts import starts_of, writer_of
+from txlayer.consumer.stats import Tally
+from txlayer.consumer.storing import Storer
+from txlayer.consumer.surroundings import Surroundings
+from txlayer.consumer.taking_over import stable_offsets
+from txlayer.core.dead_letters import replay_topic
+from txlayer.core.items import Start
+from txlayer.core.key_queues import KeyQueues
+from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
+
+logger = logging.getLogger("txlayer.consumer")
+
+
+class Holdings:
+    """Used by the engine's thread."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        plan: ConsumerPlan,
+        *,
+        connections: ConsumerConnections,
+        reader: StoringGroupReader,
+        make_leases: Callable[[], Leases],
+        storer: Storer,
+        dispatcher: Dispatcher,
+        chunk_s: float,
+        surroundings: Surroundings,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._connections = connections
+        self._reader = reader
+        self._make_leases = make_leases
+        self._leases = make_leases()
+        self._has_leases_failed = False
+        self._storer = storer
+        self._dispatcher = dispatcher
+        self._chunk_s = chunk_s
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
+        self._tokens: dict[TopicPartition, int] = {}
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._former_writers: set[str] = set()
+        self.assignment: Assignment | None = None
+        self.writer: DeadLetterWriter | None = None
+        """Writes the dead letters of everything that is owned."""
+        self.owned: dict[TopicPartition, Owned] = {}
+        """By queue."""
+        self.places: dict[TopicPartition, Owned] = {}
+        """The same, by both sources of each."""
+        self.tallies = {topic: Tally() for topic in plan.topics}
+
+    def start(self) -> None:
+        """Get to know who holds what.
+
+        Raises:
+            TxLayerError: the lock topic is missing, or cannot be read.
+        """
+        self._leases.start()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.revoke()
+        self._leases.close()
+
+    # --- the group ----------------------------------------------------------------------------------------------------
+
+    def look_at_group(self) -> bool:
+        """Take what the group changed; True when it changed something.
+
+        Raises:
+            TopicMismatchError: topics that belong together were not assigned together.
+        """
+        is_changed = False
+        if self._reader.take_revocation():
+            self.revoke()
+            is_changed = True
+        assignment = self._reader.take_assignment()
+        if assignment is not None:
+            self.revoke()
+            self._assign(assignment)
+            is_changed = True
+        return is_changed
+
+    def revoke(self) -> None:
+        """Nothing is assigned any more; whoever stores before does it now."""
+        self.give_up()
+        if self._assigned:
+            self._leases.revoked(self._assigned)
+        self._tokens.clear()
+        self._assigned = frozenset()
+        self.assignment = None
+
+    def _assign(self, assignment: Assignment) -> None:
+        found: dict[str, set[int]] = {topic: set() for topic in self._plan.sources}
+        for topic, partition in assignment.partitions:
+            found.setdefault(topic, set()).add(partition)
+        for topic in self._plan.topics:
+            own = replay_topic(self._plan.group, topic)
+            if found[topic] != found[own]:
+                raise TopicMismatchError(
+                    "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
+                    "the subscriptions of the group's members, differ",
+                    topic=own, expected=f"partitions {sorted(found[topic])}", found=f"{sorted(found[own])}",
+                )  # fmt: skip
+        self.assignment = assignment
+        self._assigned = frozenset((t, p) for t in self._plan.topics for p in found[t])
+        self._leases.assigned(self._assigned, generation=assignment.generation)
+        logger.info(
+            "queues.assigned",
+            extra={"group": self._plan.group, "queue_count": len(self._assigned),
+                   "generation": assignment.generation},
+        )  # fmt: skip
+
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    def look_at_leases(self, is_still_ours: Callable[[], None]) -> None:
+        """Give up what was lost, take over what is held; `is_still_ours` is called meanwhile and may raise.
+
+        Raises:
+            TxLayerError: a take-over failed; give up everything and begin anew.
+        """
+        try:
+            changes = self._leases.turn()
+        except TxLayerError:
+            self._has_leases_failed = True
+            raise
+        for queue in changes.lost:
+            self._tokens.pop(queue, None)
+        self._drop(
+            [self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True
+        )
+        self._tokens.update(changes.gained)
+        for queue, token in changes.gained.items():
+            if queue in self.owned:
+                self.owned[queue].renew(token)
+        for queue, owned in self.owned.items():
+            owned.lease.valid_until = self._leases.valid_until(queue) or 0.0
+        if len(self.owned) < len(self._tokens):
+            due = [
+                queue for queue in self._tokens if queue not in self.owned and self._may_take(queue)
+            ]
+            if due:
+                self._take_over(due, is_still_ours)
+
+    def _may_take(self, queue: TopicPartition) -> bool:
+        # A handler of the former lease may be at the same key; one that hangs is not waited for beyond its deadline.
+        since = self._clock() - self._config.attempt_timeout.total_seconds()
+        return queue in self._assigned and self._dispatcher.is_clear(queue, since=since)
+
+    def _take_over(
+        self, queues: Collection[TopicPartition], is_still_ours: Callable[[], None]
+    ) -> None:
+        began, group = self._clock(), self._plan.group
+        replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
+        if self.writer is None:
+            name = f"{group}.{self._surroundings.draw_name()}"
+            self.writer = DeadLetterWriter(
+                self._connections, group=group, name=name,
+                timeout_s=self._config.kafka_transaction_timeout.total_seconds(),
+                recycle_after_s=self._config.recycle_after.total_seconds(), clock=self._clock,
+            )  # fmt: skip
+        stored = stable_offsets(
+            self._connections, group, [*queues, *replays], writer_of=writer_of,
+            # What this very process left open may not be in the stored offsets yet.
+            former_writers=sorted(self._former_writers), is_still_ours=is_still_ours, clock=self._clock,
+        )  # fmt: skip
+        self._former_writers.clear()
+        starts = starts_of(
+            self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at
+        )
+        is_still_ours()
+        taken = [
+            self._owned_at(queue, starts[queue], starts[replay])
+            for queue, replay in zip(queues, replays, strict=True)
+        ]
+        for owned in taken:
+            self.owned[owned.place] = owned
+            self.places[owned.place] = self.places[owned.replay_place] = owned
+        # From now on our writer's name is known to whoever comes next, and so is where we began.
+        self._storer.store_now(
+            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
+        )
+        self._read_on()
+        logger.info(
+            "queues.taken_over",
+            extra={"group": group, "queue_count": len(taken), "took_ms": int((self._clock() - began) * 1000)},
+        )  # fmt: skip
+
+    def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> Owned:
+        token = self._tokens[queue]
+        lease = Lease(self._plan.group, *queue, token=None if token == NO_TOKEN else token)
+        lease.valid_until = self._leases.valid_until(queue) or 0.0
+        queues: KeyQueues[Any] = KeyQueues(
+            topic=topic,
+            replays=replays,
+            settings=self._plan.settings_of(queue[0], self._config),
+        )
+        assert self.writer is not None
+        queues.writer = self.writer.name
+        replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
+        return Owned(
+            lease,
+            queues,
+            route=self._plan.routes[queue[0]],
+            tally=self.tallies[queue[0]],
+            chunk_s=self._chunk_s,
+            next_offsets={queue: topic.offset, replay_place: replays.offset},
+        )
+
+    # --- giving up ----------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Work nothing off any more, and begin anew from the stored offsets with what is still held."""
+        if self.writer is not None:
+            self._former_writers.add(self.writer.name)
+            self.writer.close()
+            self.writer = None
+        self._storer.forget()
+        self._drop(list(self.owned.values()))
+        if self._has_leases_failed:
+            # Nobody knows what it holds: a new one, under a new name, asks for everything again.
+            self._has_leases_failed = False
+            self._tokens.clear()
+            self._leases.close()
+            self._leases = self._make_leases()
+            self._leases.start()
+            if self.assignment is not None:
+                self._leases.assigned(self._assigned, generation=self.assignment.generation)
+
+    def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
+        found = list(queues)
+        for owned in found:
+            owned.end()
+            self._dispatcher.forget(owned)
+            del self.owned[owned.place], self.places[owned.place], self.places[owned.replay_place]
+            if is_told:
+                logger.warning(
+                    "lease.lost",
+                    extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token},
+                )  # fmt: skip
+        if found:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        positions: dict[TopicPartition, int] = {}
+        for owned in self.owned.values():
+            positions.update(owned.next_offsets)
+            owned.is_reading_paused = False  # an assignment pauses nothing
+        self._reader.resume_at(positions)
+
+    def raise_if_moved(self) -> None:
+        """For `is_still_ours`: the group's word counts also while a queue is taken over.
+
+        Raises:
+            MemberFencedError: it moved the partitions.
+        """
+        if self.look_at_group() or self.assignment is None:
+            raise MemberFencedError(
+                "the group moved the partitions meanwhile", group=self._plan.group
+            )

@@ -1,0 +1,219 @@
+"""Records as they were read → the queues that they belong to: tags, replays, limits. Never which of them starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from txlayer.adapters.consumer_ports import StoringGroupReader
+from txlayer.adapters.ports import Record, TopicPartition
+from txlayer.consumer.owned import Owned
+from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, original_headers
+from txlayer.core.handling import DeadLetter, ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.items import ItemSource
+from txlayer.core.messages import Headers, Undecodable
+from txlayer.core.replays import decode_replay
+
+logger = logging.getLogger("txlayer.consumer")
+
+LETTER_COUNT_MAX = 500
+"""Dead letters that are read again together: all of them are in memory then."""
+
+
+class LetterReader(Protocol):
+    """Reads dead letters again."""
+
+    def fetch(
+        self, topic: str, partition: int, offsets: Sequence[int]
+    ) -> Mapping[int, Record | None]:
+        """The records at these offsets; None where there is none."""
+        ...
+
+
+class LetterRecord:
+    """A dead letter as the record that it once was: topic, offset, time and headers are the original's."""
+
+    __slots__ = ("_letter", "_record")
+
+    def __init__(self, record: Any, letter: DeadLetter) -> None:
+        self._record = record
+        self._letter = letter
+
+    def topic(self) -> str:
+        """The topic that it came from."""
+        return self._letter.origin.topic
+
+    def partition(self) -> int:
+        """Its partition, the same in both topics."""
+        return self._letter.origin.partition
+
+    def offset(self) -> int:
+        """The offset that it had there."""
+        return self._letter.origin.offset
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        key: bytes | None = self._record.key()
+        return key
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        value: bytes | None = self._record.value()
+        return value
+
+    def headers(self) -> Headers:
+        """Its headers as it was read the first time."""
+        return original_headers(self._record.headers())
+
+    def timestamp(self) -> tuple[int, int]:
+        """The original's time."""
+        return self._record.timestamp()[0], self._letter.origin_ms
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
+class Intake:
+    """Adds records to queues. Used by the engine's thread."""
+
+    def __init__(self, *, group: str, letters: LetterReader, now_ms: Callable[[], int]) -> None:
+        self._group = group
+        self._letters = letters
+        self._now_ms = now_ms
+
+    def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, Owned]) -> None:
+        """Records of any of these queues' sources, in the order of their offsets; others are dropped.
+
+        Raises:
+            TxLayerError: dead letters that are to be handled again could not be read. The queues are of no more use.
+        """
+        groups: dict[TopicPartition, list[Any]] = {}
+        topic, partition, group = "", -1, []
+        for record in records:
+            if record.partition() != partition or record.topic() != topic:
+                topic, partition = record.topic(), record.partition()
+                group = groups.setdefault((topic, partition), [])
+            group.append(record)
+        for place, found in groups.items():
+            queue = owned.get(place)
+            if queue is None:
+                continue  # revoked, or lost, while it was on its way
+            queue.next_offsets[place] = found[-1].offset() + 1
+            if place == queue.place:
+                self._add_messages(queue, found)
+            else:
+                self._add_requests(queue, found)
+
+    def _add_messages(self, owned: Owned, records: list[Any]) -> None:
+        last = records[-1].offset()
+        route = owned.route
+        if route.only is None:
+            wanted = [record for record in records if route.handler_of(record) is not None]
+            owned.tally.passed_over += len(records) - len(wanted)
+            records = wanted
+        keys = [record.key() for record in records]
+        owned.queues.add(
+            records,
+            offsets=[record.offset() for record in records],
+            keys=keys,
+            sizes=[
+                len(record) + len(key) if key else len(record)
+                for record, key in zip(records, keys, strict=True)
+            ],
+            now_ms=self._now_ms(),
+        )
+        if not records or records[-1].offset() != last:
+            owned.queues.reach(ItemSource.TOPIC, last + 1)  # whatever nobody asked for has its end
+
+    def _add_requests(self, owned: Owned, records: list[Any]) -> None:
+        for start in range(0, len(records), LETTER_COUNT_MAX):
+            part = records[start : start + LETTER_COUNT_MAX]
+            requests = [(record, decode_replay(record.value())) for record in part]
+            wanted = {
+                request.dead_letter_offset
+                for _, request in requests
+                if isinstance(request, ReplayRecord)
+                and request.kind is ReplayKind.REPLAY
+                and request.dead_letter_offset is not None
+            }
+            letters: Mapping[int, Record | None] = {}
+            if wanted:
+                letters = self._letters.fetch(
+                    dead_letter_topic(self._group, owned.topic), owned.partition, sorted(wanted)
+                )
+            for record, request in requests:
+                self._add_request(owned, record, request, letters)
+
+    def _add_request(
+        self,
+        owned: Owned,
+        record: Any,
+        request: ReplayRecord | Undecodable,
+        letters: Mapping[int, Record | None],
+    ) -> None:
+        offset = record.offset()
+        if isinstance(request, Undecodable):
+            # Nobody can be told: it names no request.
+            logger.warning(
+                "replay.undecodable",
+                extra={"topic": owned.topic, "partition": owned.partition, "offset": offset,
+                       "reason": request.why},
+            )  # fmt: skip
+        elif request.kind is not ReplayKind.RESULT:
+            content: Any = record
+            outcome: ReplayOutcome | None = None
+            if request.kind is ReplayKind.REPLAY:
+                content, outcome = self._letter(owned, request, letters)
+            owned.queues.add_replay(
+                request,
+                offset=offset,
+                key=record.key(),
+                record=record if content is None else content,
+                size_bytes=0 if content is None else len(content),
+                outcome=outcome,
+            )
+            return
+        owned.queues.reach(ItemSource.REPLAY, offset + 1)
+
+    def _letter(
+        self, owned: Owned, request: ReplayRecord, letters: Mapping[int, Record | None]
+    ) -> tuple[LetterRecord | None, ReplayOutcome | None]:
+        found = letters.get(request.dead_letter_offset or 0)
+        letter = None if found is None else dead_letter_of(found.headers())
+        if not isinstance(letter, DeadLetter):
+            return None, ReplayOutcome.MISSING
+        if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
+            return None, ReplayOutcome.MISSING  # another group's topic has the form of ours
+        content = LetterRecord(found, letter)
+        if owned.route.handler_of(content) is None:
+            return None, ReplayOutcome.UNKNOWN
+        return content, None
+
+
+class ReadLimits:
+    """Pauses partitions whose share of the memory is used up, and reads them again below half of it."""
+
+    def __init__(
+        self, reader: StoringGroupReader, *, record_count_max: int, record_bytes_max: int
+    ) -> None:
+        self._reader = reader
+        self._count_max = record_count_max
+        self._bytes_max = record_bytes_max
+
+    def apply(self, queues: Iterable[Owned]) -> None:
+        """Look at every queue; each has an equal share, so that one that is stuck leaves the others theirs."""
+        found = list(queues)
+        if not found:
+            return
+        count_max = max(self._count_max // len(found), 1)
+        bytes_max = max(self._bytes_max // len(found), 1)
+        for owned in found:
+            count, size_bytes = owned.queues.count, owned.queues.size_bytes
+            if owned.is_reading_paused:
+                if count * 2 <= count_max and size_bytes * 2 <= bytes_max:
+                    owned.is_reading_paused = False
+                    self._reader.resume([owned.place])
+            elif count >= count_max or size_bytes >= bytes_max:
+                owned.is_reading_paused = True
+                self._reader.pause([owned.place])

@@ -1,0 +1,147 @@
+"""The leases of a namespace as a person sees them, and their release by a person's word. Never a claim."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
+from txlayer.config import SystemTopics
+from txlayer.core.handling import LockKind, LockRecord
+from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
+from txlayer.errors import BrokerUnavailableError
+
+HISTORY_COUNT_MAX = 20
+"""Records of one queue that `txlayer locks show` tells."""
+
+PATIENCE_S = 30.0
+"""How long the log may take to be read, or a record to be written."""
+
+
+class LockState(Enum):
+    """How a queue's newest lease stands."""
+
+    HELD = "held"  #: its holder renews it
+    EXPIRED = "expired"  #: nobody renewed it in time; the next claim wins
+    RELEASED = "released"  #: its holder, or a person, ended it
+
+
+class LockStanding(NamedTuple):
+    """A queue's newest lease at the end of the log."""
+
+    lease: Lease
+    state: LockState
+    age_ms: int
+    """Since its last renewal."""
+    expires_in_ms: int
+    """Below 0: so long ago."""
+
+
+class FoldedEntry(NamedTuple):
+    """A record and what it changed."""
+
+    entry: LockEntry
+    effect: LeaseEffect
+
+
+class LocksByHand:
+    """Reads the lock log from ten expiries ago to its end, and writes releases. One thread uses it.
+
+    Args:
+        connections: to the cluster.
+        topics: of the namespace.
+        expiry_ms: as the consumers have it.
+        clock: monotonic, in seconds.
+        wall_clock: tells how old a lease is that nobody renews; the log itself has no newer time then.
+    """
+
+    def __init__(
+        self,
+        connections: LockConnections,
+        *,
+        topics: SystemTopics,
+        expiry_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = LockLog(connections, topic=topics.locks, expiry_ms=expiry_ms, clock=clock)
+        self._table = LeaseTable(expiry_ms=expiry_ms)
+        self._records: defaultdict[str, deque[FoldedEntry]] = defaultdict(
+            lambda: deque(maxlen=HISTORY_COUNT_MAX)
+        )
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def read(self) -> list[LockStanding]:
+        """Read to the end as it is now; every queue that the log tells of, in the order of their names.
+
+        Raises:
+            TopicMismatchError: the namespace has no lock topic.
+            BrokerUnavailableError, NotAuthorisedError: it cannot be read.
+        """
+        self._log.start()
+        self._catch_up()
+        return [self._standing(lease) for lease in sorted(self._table)]
+
+    def standing(self, queue: str) -> LockStanding | None:
+        """One queue's, as far as was read; None: the log does not tell of it."""
+        lease = self._table.lease(queue)
+        return None if lease is None else self._standing(lease)
+
+    def history(self, queue: str) -> list[FoldedEntry]:
+        """The newest records of a queue, oldest first."""
+        return list(self._records.get(queue, ()))
+
+    def release(self, lease: Lease, *, reason: str) -> LeaseEffect:
+        """End a lease; RELEASED, or STALE when another one had come meanwhile.
+
+        Raises:
+            BrokerUnavailableError: it was not acknowledged, or not read back: perhaps it is in the log; look again.
+            NotAuthorisedError: it was not written.
+        """
+        written: list[int | None] = []
+        record = LockRecord(
+            LockKind.RELEASE, lease.queue, lease.generation, lease.holder, lease.instance_id, lease.token, reason
+        )  # fmt: skip
+        self._log.write(record, on_written=written.append)
+        give_up_at = self._clock() + PATIENCE_S
+        while not written:
+            self._log.poll(0.1)
+            self._give_up(give_up_at, "the release was not acknowledged")
+        if written[0] is None:
+            raise BrokerUnavailableError("the release was not acknowledged; look again")
+        self._catch_up()
+        found = [f.effect for f in self._records[lease.queue] if f.entry.offset == written[0]]
+        return found[0] if found else LeaseEffect.STALE
+
+    def close(self) -> None:
+        """Give the clients back."""
+        self._log.close(1.0)
+
+    def _catch_up(self) -> None:
+        self._log.wait_for(self._log.end_offsets())
+        give_up_at = self._clock() + PATIENCE_S
+        while not self._log.is_caught_up:
+            for entry in self._log.read(timeout_s=0.1):
+                effect = self._table.apply(
+                    entry.record, offset=entry.offset, appended_ms=entry.appended_ms
+                )
+                self._records[entry.record.queue].append(FoldedEntry(entry, effect))
+            self._give_up(give_up_at, "the lock log could not be read to its end")
+
+    def _give_up(self, at: float, why: str) -> None:
+        if self._clock() > at:
+            raise BrokerUnavailableError(why, waited_ms=int(PATIENCE_S * 1000))
+
+    def _standing(self, lease: Lease) -> LockStanding:
+        now_ms = max(self._log.now_ms, int(self._wall_clock() * 1000))
+        state = LockState.HELD
+        if lease.is_released:
+            state = LockState.RELEASED
+        elif not self._table.is_live_at(lease, now_ms):
+            state = LockState.EXPIRED
+        age_ms = now_ms - lease.renewed_ms
+        return LockStanding(lease, state, age_ms, self._table.expiry_ms - age_ms)

@@ -1,0 +1,194 @@
+"""`OrderedConsumer` and `ConcurrentConsumer`: plain handlers on threads or in processes. Never a step of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import ClassVar, Literal, Self, Unpack
+
+from txlayer.adapters.connect import ConnectConsumer, connect_consumer
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.calls import Caller
+from txlayer.consumer.handlers import Deserializer, Interceptor
+from txlayer.consumer.pools import Pool, ThreadPool
+from txlayer.consumer.process_pool import ProcessPool
+from txlayer.consumer.service import LOOK_S, ConsumerService
+from txlayer.consumer.settings import ConsumerSettings
+from txlayer.consumer.starts import StartAt
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.items import Order
+from txlayer.errors import ConfigError
+
+Workers = Literal["threads", "processes"]
+
+
+class _PlainConsumer(ConsumerService):
+    """What both share: workers, and waiting for the end on a thread."""
+
+    _workers: Workers = "threads"
+
+    def run(self, should_stop: Callable[[], bool] | None = None) -> None:
+        """Handle messages until `stop`, `should_stop`, or Ctrl-C; then let what runs end, store it and leave the group.
+
+        Raises:
+            UsageError: topics, settings or stored offsets are not as they must be.
+            BrokerUnavailableError: no broker answered within `start_timeout`.
+            LifecycleError: it ran before.
+        """
+        self._launch()
+        try:
+            while not self._ended.wait(LOOK_S):
+                if should_stop is not None and should_stop():
+                    self._stopping.set()
+        finally:
+            self._stopping.set()
+            self._ended.wait()
+        self._raise_failure()
+
+    def start(self) -> None:
+        """Begin in the background; `close` ends it, and tells what went wrong meanwhile.
+
+        Raises:
+            UsageError: as `run`; what only the cluster can tell comes from `close`.
+        """
+        self._launch()
+
+    def close(self) -> None:
+        """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond counts for nothing.
+
+        Raises:
+            TxLayerError: why the consumer ended before.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._ended.wait()
+            self._raise_failure()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _tell_end(self) -> None:
+        """Who waits looks at the event."""
+
+    def _make_pool(self, caller: Caller) -> Pool:
+        count = self._config.worker_count
+        if self._workers == "processes":
+            return ProcessPool(caller, worker_count=count)
+        return ThreadPool(caller.run, worker_count=count)
+
+
+class OrderedConsumer(_PlainConsumer):
+    """Handles messages in order: of one key one at a time, many keys side by side.
+
+    The order is that of the topic, through retries, restarts, rebalances, dead letters and their replay. A message whose
+    handler ended and was stored is not handled again; one that was interrupted is, so handlers that change a database use
+    an inbox or the context's fencing token.
+
+    Args:
+        bootstrap_servers: brokers, HOST:PORT with commas between.
+        group: the consumer group.
+        topics: what is consumed; each needs its dead-letter and replay topics (`txlayer topics apply --group … --topic …`).
+        parallel_by: "key": one message of a key at a time; "partition": one of a partition.
+        null_keys: messages without a key are in order with each other ("ordered") or with nobody ("free").
+        start_at: where the group begins that has stored nothing: "earliest", "latest", a datetime; None: that is an error.
+        workers: where handlers run: "threads", or "processes" for those that compute; `worker_count` of them.
+        retry: how often and when a failed message is tried again; None: `attempt_count_max` attempts with back-off.
+        interceptors: what is done around each attempt.
+        deserializer: makes a value of a message's bytes; its exception makes the message a dead letter.
+        key_group: what a key counts as in the figures.
+        namespace: whose lock topic is used.
+        connect: makes the clients of the cluster.
+        settings: limits and time-outs, see `ConsumerConfig`.
+
+    Raises:
+        ConfigError, UsageError: a setting has no usable value.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "127.0.0.1:9092",
+        group: str,
+        topics: Sequence[str],
+        parallel_by: Literal["key", "partition"] = "key",
+        null_keys: Literal["ordered", "free"] = "ordered",
+        start_at: StartAt | None = None,
+        workers: Workers = "threads",
+        retry: RetryPolicy | None = None,
+        interceptors: Iterable[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        key_group: Callable[[bytes | None], str] | None = None,
+        namespace: str = "txlayer",
+        connect: ConnectConsumer = connect_consumer,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        super().__init__(
+            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
+            group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
+            retry=retry, interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
+        )  # fmt: skip
+        self._workers = check_workers(workers)
+
+
+class ConcurrentConsumer(_PlainConsumer):
+    """Handles messages in no order, each as soon as there is a worker; otherwise as `OrderedConsumer`.
+
+    It holds no leases: the context's token is None, and after a pause of the process longer than the session two members may
+    handle one message. Keys are never parked.
+    """
+
+    keeps_order: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "127.0.0.1:9092",
+        group: str,
+        topics: Sequence[str],
+        start_at: StartAt | None = None,
+        workers: Workers = "threads",
+        retry: RetryPolicy | None = None,
+        interceptors: Iterable[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        key_group: Callable[[bytes | None], str] | None = None,
+        namespace: str = "txlayer",
+        connect: ConnectConsumer = connect_consumer,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        super().__init__(
+            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
+            group=group, topics=topics, order=Order.NONE, null_keys="free", start_at=start_at, retry=retry,
+            interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
+        )  # fmt: skip
+        self._workers = check_workers(workers)
+
+
+def order_of(parallel_by: str) -> Order:
+    """What waits for what.
+
+    Raises:
+        ConfigError: neither "key" nor "partition".
+    """
+    if parallel_by not in ("key", "partition"):
+        raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
+    return Order(parallel_by)
+
+
+def check_workers(workers: Workers) -> Workers:
+    """The kind of workers itself.
+
+    Raises:
+        ConfigError: neither "threads" nor "processes".
+    """
+    if workers not in ("threads", "processes"):
+        raise ConfigError(name="workers", value=workers, expected="'threads' or 'processes'")
+    return workers

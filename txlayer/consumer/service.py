@@ -1,0 +1,275 @@
+"""What every consumer shares: registration of handlers, settings, start, stop, end. Never how a message is handled."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from txlayer.adapters.connect import ConnectConsumer
+from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.config import ConsumerConfig, milliseconds
+from txlayer.consumer.calls import Caller
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.handlers import BATCH_COUNT_MAX, Deserializer, HandlerSet, Interceptor
+from txlayer.consumer.leases import Leases, NoLeases
+from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.pools import Pool
+from txlayer.consumer.starts import StartAt, check_start
+from txlayer.consumer.stats import ConsumerStats
+from txlayer.consumer.surroundings import draw_name
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.ids import check_group, is_topic_name
+from txlayer.core.items import NullKeys, Order
+from txlayer.errors import ConfigError, LifecycleError, UsageError
+
+LOOK_S = 0.1
+"""How often a thread that waits for the end looks for signals."""
+
+
+class ConsumerService(ABC):
+    """One consumer: handlers are registered, then it runs once. Its engine has a thread of its own."""
+
+    is_async: ClassVar[bool] = False
+    keeps_order: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        *,
+        group: str,
+        topics: Sequence[str],
+        order: Order,
+        null_keys: str,
+        start_at: StartAt | None,
+        retry: RetryPolicy | None,
+        interceptors: Iterable[Interceptor],
+        deserializer: Deserializer | None,
+        key_group: Callable[[bytes | None], str] | None,
+        connect: ConnectConsumer,
+    ) -> None:
+        self._config = config
+        self._group = check_group(group)
+        self._topics = check_topic_names(topics)
+        self._order = order
+        self._null_keys = _choice("null_keys", null_keys, NullKeys)
+        self._start_at = check_start(start_at)
+        self._retry = retry
+        self._interceptors = tuple(interceptors)
+        self._deserializer = deserializer
+        self._key_group = key_group
+        self._connect = connect
+        self._handlers = HandlerSet(is_async=self.is_async)
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._engine: Engine | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    # --- handlers -----------------------------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str | None = None,
+        tags: str = "*",
+        retry: RetryPolicy | None = None,
+    ) -> Any:
+        """Register a function that handles single messages; a decorator, with or without arguments.
+
+        It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry` or `Reject`; an exception
+        is a `Retry`. Of several handlers of a topic the first whose tags accept a message gets it; what nobody accepts
+        counts as handled.
+
+        Args:
+            function: what is decorated.
+            topic: only this one; None: every topic of the consumer.
+            tags: "TagA || TagC", or "*".
+            retry: instead of the consumer's own policy; the same for all handlers of a topic.
+
+        Raises:
+            ConfigError: a wrong expression of tags, or the wrong kind of function.
+            LifecycleError: it runs already.
+        """
+        return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0)
+
+    def batch_handler(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        topic: str | None = None,
+        count_max: int = BATCH_COUNT_MAX,
+        retry: RetryPolicy | None = None,
+    ) -> Any:
+        """Register a function that handles several messages of one key together; a decorator, as `handler`.
+
+        It is called with a list of `ReceivedMessage`, at most `count_max`, in order, and the `Context` of the first. What it returns or
+        raises counts for all of them. What failed before comes alone. It must be the only handler of its topics.
+
+        Raises:
+            ConfigError: `count_max` is below 1, or the wrong kind of function.
+            LifecycleError: it runs already.
+        """
+        if count_max < 1:
+            raise ConfigError(name="count_max", value=count_max, expected="at least 1")
+        return self._registration(
+            function, topic=topic, tags="*", retry=retry, batch_count_max=count_max
+        )
+
+    def _registration(
+        self, function: Callable[..., Any] | None, *, topic: str | None, **given: Any
+    ) -> Any:
+        if self._thread is not None:
+            raise LifecycleError("handlers are registered before the start", state="running")
+
+        def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+            topics = () if topic is None else (topic,)
+            return self._handlers.add(handler, topics=topics, **given)
+
+        return add if function is None else add(function)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """Its consumer group."""
+        return self._group
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """Its settings."""
+        return self._config
+
+    def configure(self, **settings: Any) -> None:
+        """Replace settings by their names in `ConsumerConfig`, before the start; None leaves one as it is.
+
+        Raises:
+            ConfigError: a value has no use. LifecycleError: it runs already.
+        """
+        if self._thread is not None:
+            raise LifecycleError("settings are changed before the start", state="running")
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._config = replace(self._config, **given)
+
+    def stop(self) -> None:
+        """Begin the end: nothing new is begun, what runs may end. Any thread, and any handler, may call it; it returns at once."""
+        self._stopping.set()
+
+    def stats(self) -> ConsumerStats:
+        """Its figures; any thread may ask, also before the start and after the end."""
+        if self._engine is None:
+            return ConsumerStats({}, (), 0, 0)
+        return self._engine.stats()
+
+    @property
+    def is_running(self) -> bool:
+        """True from the start until the end."""
+        return self._thread is not None and not self._ended.is_set()
+
+    def _launch(self) -> None:
+        """Start the engine's thread.
+
+        Raises:
+            LifecycleError: it ran before.
+            UsageError, ConfigError: no handler for a topic, or settings that do not go together.
+        """
+        if self._thread is not None:
+            raise LifecycleError("a consumer runs once; make a new one", state="started")
+        routes = self._handlers.routes(self._topics)
+        config = self._config
+        policy = self._retry or RetryPolicy(attempt_count_max=config.attempt_count_max)
+        plan = ConsumerPlan(
+            group=self._group, topics=self._topics, routes=routes, order=self._order, null_keys=self._null_keys,
+            start_at=self._start_at, policy=policy, key_group=self._key_group,
+        )  # fmt: skip
+        for topic in self._topics:
+            plan.settings_of(topic, config)
+        caller = Caller(
+            routes, interceptors=self._interceptors, deserializer=self._deserializer,
+            attempt_timeout_s=config.attempt_timeout.total_seconds(),
+        )  # fmt: skip
+        pool = self._make_pool(caller)
+        connections = self._connect(config)
+        self._engine = Engine(
+            config, plan, connections=connections, pool=pool,
+            make_leases=partial(self._make_leases, connections),
+        )  # fmt: skip
+        self._thread = threading.Thread(
+            target=self._run_engine, args=(self._engine,), name=f"txlayer-consumer-{self._group}", daemon=True
+        )  # fmt: skip
+        self._thread.start()
+
+    @abstractmethod
+    def _make_pool(self, caller: Caller) -> Pool:
+        """Where its handlers run."""
+
+    def _make_leases(self, connections: ConsumerConnections) -> Leases:
+        if not self.keeps_order:
+            return NoLeases()
+        return make_leases(self._config, connections, group=self._group)
+
+    def _run_engine(self, engine: Engine) -> None:
+        try:
+            engine.run(should_stop=self._stopping.is_set)
+        except BaseException as exc:  # noqa: BLE001 - border of a thread: whoever waits for the end gets it
+            self._failure = exc
+        finally:
+            self._ended.set()
+            self._tell_end()
+
+    @abstractmethod
+    def _tell_end(self) -> None:
+        """Wake who waits for the end on an event loop."""
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure  # once: whoever closes what has failed in `run` knows it already
+
+
+def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:
+    """A lock registry under a name that nobody had before; `txlayer locks` shows it, so it says where the holder is."""
+    return LockRegistry(
+        connections,
+        group=group,
+        holder=f"{socket.gethostname()}/{os.getpid()}/{draw_name()[:12]}",
+        instance_id=config.instance_id,
+        topics=config.topics,
+        lease_renewal_ms=milliseconds(config.lease_renewal),
+        lease_expiry_ms=milliseconds(config.lease_expiry),
+    )
+
+
+def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
+    """The topics themselves.
+
+    Raises:
+        UsageError: there is none, one stands there twice, or Kafka would not accept a name.
+    """
+    if isinstance(topics, str):
+        raise UsageError(f"topics={topics!r} is one text; a list of topics is needed")
+    found = tuple(topics)
+    if not found or len(set(found)) < len(found):
+        raise UsageError(f"topics {found}: each once, and at least one")
+    for topic in found:
+        if not is_topic_name(topic):
+            raise UsageError(f"{topic[:260]!r} is no name of a topic")
+    return found
+
+
+def _choice(name: str, value: str, kind: type[NullKeys]) -> NullKeys:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(
+            name=name, value=value, expected=" or ".join(repr(member.value) for member in kind)
+        ) from None

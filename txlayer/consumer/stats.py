@@ -1,0 +1,83 @@
+"""What a consumer did and has before it, per topic and group of keys. Never who may look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+RATE_WINDOW_S = 5.0
+"""Rates are those of the last window that is over."""
+
+
+class TopicStats(NamedTuple):
+    """Figures of one topic, over all its partitions that this consumer owns."""
+
+    handled: int
+    """Messages whose handler succeeded, since the start."""
+    failed: int
+    """Attempts that failed, since the start."""
+    dead_lettered: int
+    """Messages given up, since the start."""
+    passed_over: int
+    """Messages whose tags nobody asked for, since the start."""
+    rate: float
+    """Messages handled a second, of late."""
+    attempt_ms: float
+    """Milliseconds of an attempt, mean of late."""
+    in_flight: int
+    """Messages whose handler runs or is about to."""
+    waiting: int
+    """Messages in memory that are not in flight."""
+    retrying: int
+    """Of them, those that failed and wait for their next attempt."""
+    parked_keys: int
+    """Keys whose messages go to the dead letters until they are replayed."""
+    oldest_ms: int
+    """How long the oldest message in memory has been there; 0: none is."""
+    paused_partitions: int
+    """Partitions that are not read, or not handled, for now: a limit, or an operator's word."""
+    handled_by_key_group: dict[str, int]
+    """Messages handled by what `key_group` said of their keys, since the start."""
+
+
+class ConsumerStats(NamedTuple):
+    """Figures of one consumer."""
+
+    topics: dict[str, TopicStats]
+    partitions: tuple[tuple[str, int], ...]
+    """Queues that it owns now."""
+    rebuild_count: int
+    """How often it began anew from the stored offsets."""
+    stale_count: int
+    """Results that were refused, because their queue had been lost meanwhile."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted of a topic, on the engine's thread."""
+
+    handled: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    passed_over: int = 0
+    attempt_count: int = 0
+    attempt_s: float = 0.0
+    by_key_group: dict[str, int] = field(default_factory=dict)
+    rate: float = 0.0
+    mean_ms: float = 0.0
+    _window_at: float = 0.0
+    _window_handled: int = 0
+    _window_attempts: int = 0
+    _window_s: float = 0.0
+
+    def roll(self, now: float) -> None:
+        """Begin a new window when the last one is over."""
+        age_s = now - self._window_at
+        if age_s < RATE_WINDOW_S:
+            return
+        attempts = self.attempt_count - self._window_attempts
+        self.rate = (self.handled - self._window_handled) / age_s if self._window_at else 0.0
+        self.mean_ms = (self.attempt_s - self._window_s) / attempts * 1000 if attempts else 0.0
+        self._window_at = now
+        self._window_handled, self._window_attempts = self.handled, self.attempt_count
+        self._window_s = self.attempt_s

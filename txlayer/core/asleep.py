@@ -1,0 +1,164 @@
+"""Open transactions on doubt that nobody has touched since a restart: as the bytes of their summaries.
+
+A restart may find a million of them. Until an op line, a half record or their time names them they need no object: one
+costs its key, its summary and some numbers here. Whoever is named or due *wakes*: it becomes a `Transaction` like any
+other and never sleeps again. Only the plain sleep: undecided, without reason, ordering key, own immunity or second
+copies. So no order between transactions depends on a sleeper.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from itertools import compress
+from typing import NamedTuple
+
+from txlayer.core import codec
+from txlayer.core.checks import CheckPolicies, pause_after
+from txlayer.core.messages import DoubtSummary
+from txlayer.core.transaction import Transaction, from_summary
+
+_N = rb"\d{1,18}"
+_SLEEPER = re.compile(
+    rb"1\|open\|\|([A-Za-z0-9._-]{1,200})\|%b\|%b\|%b\|%b\|(%b)\|%b\|\|commit\|\|\|(%b)\|([A-Za-z0-9._,-]+)\|(%b)/%b/(%b)/%b"
+    % ((_N,) * 11)
+)
+_PLACE = b"@"
+"""Between a summary and the offset of its content; no summary holds one."""
+
+_NEVER_MS = 1 << 62
+
+
+def may_sleep(summary: bytes) -> bool:
+    """True when a summary is well formed and says nothing out of the ordinary."""
+    return _SLEEPER.fullmatch(summary) is not None
+
+
+def with_place(summary: bytes, doubt_offset: int) -> bytes:
+    """A sleeper: its summary, and where its content stands."""
+    return b"%b@%d" % (summary, doubt_offset)
+
+
+def place_of(sleeper: bytes) -> int:
+    """Where a sleeper's content stands."""
+    return int(sleeper[sleeper.rindex(_PLACE) + 1 :])
+
+
+def transaction_of(key: str, sleeper: bytes) -> Transaction:
+    """A sleeper as a transaction."""
+    raw, _, place = sleeper.rpartition(_PLACE)
+    summary = codec.decode_summary(key, raw)
+    assert isinstance(summary, DoubtSummary)  # `may_sleep` is stricter than the codec
+    return from_summary(summary, doubt_offset=int(place))
+
+
+class _Waiting(NamedTuple):
+    """The sleepers of one producer group; the last one is due first."""
+
+    keys: list[str]
+    due_ms: array[int]
+    end_ms: array[int]  # of their age
+
+
+class Asleep:
+    """The sleepers of one partition, and when their time comes."""
+
+    def __init__(self) -> None:
+        self.sleepers: dict[str, bytes] = {}
+        """By key; nobody but this class changes it."""
+        self.counts: dict[str, int] = {}
+        """Sleepers by producer group."""
+        self.topics: frozenset[str] = frozenset()
+        """Real topics of those that a restart found."""
+        self.newest_ms = 0
+        """When the last of them came to doubt, or was decided there."""
+        self._waiting: dict[str, _Waiting] = {}
+        self._next_end_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.sleepers)
+
+    def fill(self, sleepers: dict[str, bytes], policies: CheckPolicies) -> None:
+        """Take over what a restart found."""
+        self.sleepers = sleepers
+        match, newest_ms = _SLEEPER.match, 0
+        topics: set[bytes] = set()
+        timed: dict[bytes, list[tuple[int, int, str]]] = {}
+        policy = policies.default
+        of_group: list[tuple[int, int, str]] = []
+        current: bytes | None = None
+        for key, sleeper in sleepers.items():  # hot path: a million of them
+            group, appended, moved, names, checked, asked = match(sleeper).groups()  # type: ignore[union-attr]  # `may_sleep` was asked
+            if group != current:
+                current, policy = group, policies.of(group.decode("ascii"))
+                of_group = timed.setdefault(group, [])
+            topics.add(names)
+            moved_ms = int(moved)
+            if moved_ms > newest_ms:
+                newest_ms = moved_ms
+            due_ms = int(appended) + policy.immunity_ms
+            end_ms = due_ms + policy.age_max_ms
+            if checked != b"0":
+                due_ms = min(int(asked) + pause_after(int(checked), policy), end_ms)
+            of_group.append((due_ms, end_ms, key))
+        self.newest_ms = newest_ms
+        self.topics = frozenset(name for t in topics for name in t.decode("ascii").split(","))
+        for group, of_group in timed.items():
+            self._wait(group.decode("ascii"), of_group)
+
+    def wake(self, key: str) -> Transaction | None:
+        """The sleeper as a transaction, and a sleeper no longer; None: nobody of this key sleeps."""
+        sleeper = self.sleepers.pop(key, None)
+        if sleeper is None:
+            return None
+        txn = transaction_of(key, sleeper)
+        self.counts[txn.group] -= 1
+        return txn
+
+    def everybody(self) -> Iterator[Transaction]:
+        """All of them as transactions, for whoever only looks: they sleep on."""
+        return (transaction_of(key, sleeper) for key, sleeper in self.sleepers.items())
+
+    # --- time ---
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of whom somebody may still sleep."""
+        return list(self._waiting)
+
+    def due(self, group: str, now_ms: int, count_max: int) -> list[str]:
+        """At most so many keys of a group whose time has come, the earliest first. Whoever is told must be woken."""
+        keys, due_ms, end_ms = self._waiting[group]
+        found: list[str] = []
+        while keys and due_ms[-1] <= now_ms and len(found) < count_max:
+            key = keys.pop()
+            due_ms.pop()
+            end_ms.pop()
+            if key in self.sleepers:
+                found.append(key)
+        if not keys:
+            del self._waiting[group], self._next_end_ms[group]
+        return found
+
+    def too_old(self, group: str, now_ms: int, count_max: int) -> list[str]:
+        """At most so many keys of a group whose age is over, due or not."""
+        if self._next_end_ms[group] > now_ms:
+            return []
+        # A look at all of them, and only when one of them ends.
+        keys, _, end_ms = self._waiting[group]
+        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.sleepers]
+        if len(found) <= count_max:
+            later = (end for end in end_ms if end > now_ms)
+            self._next_end_ms[group] = min(later, default=_NEVER_MS)
+        return found[:count_max]
+
+    def _wait(self, group: str, timed: list[tuple[int, int, str]]) -> None:
+        timed.sort(reverse=True)
+        self.counts[group] = len(timed)
+        self._waiting[group] = _Waiting(
+            [key for _, _, key in timed],
+            array("q", [due_ms for due_ms, _, _ in timed]),
+            array("q", [end_ms for _, end_ms, _ in timed]),
+        )
+        self._next_end_ms[group] = min(end_ms for _, end_ms, _ in timed)

@@ -1,0 +1,140 @@
+"""Dead letters as records: names of their topics, the header `txl-dlq`, the header `txl-replay`. Never who writes them.
+
+Nothing here raises on bad bytes: decoders return `Undecodable`. The formats, with test vectors, are written down in
+docs/explanation/protocol.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from txlayer.core.fields import PARTITION_MAX, VERSION, whole, wrong_form
+from txlayer.core.handling import DeadLetter, DeadLetterReason
+from txlayer.core.ids import is_topic_name
+from txlayer.core.messages import Headers, Origin, Undecodable
+
+DLQ_HEADER = "txl-dlq"
+"""On a dead letter: why, where from, how often it was tried, by whom."""
+REPLAY_HEADER = "txl-replay"
+"""On a dead letter that was published elsewhere: request id/dead-letter partition:offset."""
+
+MESSAGE_LENGTH_MAX = 500
+"""Characters of an error's message: a sentence and a place; values of users may stand in it, so not more."""
+TYPE_LENGTH_MAX = 200
+"""Characters of an error's type."""
+
+_DLQ_SUFFIX = ".dlq"
+_FIELDS = 12
+_REASONS = {reason.value: reason for reason in DeadLetterReason}
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class ReplayMark(NamedTuple):
+    """What the header `txl-replay` says."""
+
+    request_id: str
+    partition: int  # of the dead letter
+    offset: int  # of the dead letter
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def dead_letter_topic(group: str, topic: str) -> str:
+    """Where a consumer group's dead letters of `topic` stand, each in the partition that it came from."""
+    return f"{group}.{topic}{_DLQ_SUFFIX}"
+
+
+def replay_topic(group: str, topic: str) -> str:
+    """Where requests about those dead letters stand, in the dead letters' partitions."""
+    return f"{group}.{topic}.replay"
+
+
+def source_topic(group: str, name: str) -> str | None:
+    """The topic whose dead letters of `group` would stand in a topic of this name; None: no such form.
+
+    Names of groups and topics may hold dots, so another group's topic can have the form as well: what its letters say
+    of their group decides.
+    """
+    head = f"{group}."
+    topic = name[len(head) : -len(_DLQ_SUFFIX)]
+    return topic if name.startswith(head) and name.endswith(_DLQ_SUFFIX) and topic else None
+
+
+def is_request_id(text: str) -> bool:
+    """True for 1 to 64 letters, digits, `.`, `_` or `-`."""
+    return _REQUEST_ID.fullmatch(text) is not None
+
+
+# --- txl-dlq ----------------------------------------------------------------------------------------------------------
+
+
+def encode_dead_letter(letter: DeadLetter) -> bytes:
+    """The value of the header `txl-dlq`, ASCII; type and message of the error are cut to their limits."""
+    origin = letter.origin
+    error_type = quote(letter.error_type[:TYPE_LENGTH_MAX], safe="", errors="replace")
+    message = quote(letter.error_message[:MESSAGE_LENGTH_MAX], safe=" ", errors="replace")
+    return (
+        f"{VERSION}|{letter.reason.value}|{origin.topic}|{origin.partition}|{origin.offset}|{letter.origin_ms}|"
+        f"{letter.attempt_count}|{letter.first_ms}|{letter.last_ms}|{error_type}|{message}|"
+        f"{quote(letter.consumer_group, safe='', errors='replace')}"
+    ).encode("ascii")
+
+
+def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
+    """The header `txl-dlq` of a dead letter."""
+    try:
+        fields = raw.decode("ascii").split("|")
+        if len(fields) != _FIELDS or fields[0] != VERSION:
+            return wrong_form("dead letter", fields, _FIELDS)
+        _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = fields  # fmt: skip
+        reason = _REASONS.get(word)
+        if reason is None or not is_topic_name(topic) or not group:
+            return Undecodable("dead letter: reason, topic or group out of form")
+        if whole(partition) > PARTITION_MAX:
+            return Undecodable("dead letter: no such partition")
+        return DeadLetter(
+            reason, Origin(topic, int(partition), whole(offset)), whole(origin_ms), whole(attempts), whole(first),
+            whole(last), unquote(kind)[:TYPE_LENGTH_MAX], unquote(message)[:MESSAGE_LENGTH_MAX], unquote(group),
+        )  # fmt: skip
+    except ValueError as exc:
+        return Undecodable(f"dead letter: {exc}")
+
+
+def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
+    """What a record of a dead-letter topic says of itself."""
+    # The last one counts: the writer puts it behind the user's, whatever names those have.
+    for name, value in reversed(headers or ()):
+        if name == DLQ_HEADER:
+            return decode_dead_letter(value or b"")
+    return Undecodable(f"no header {DLQ_HEADER}")
+
+
+def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
+    """A dead letter's headers as the message had them when it was given up."""
+    return [header for header in headers or () if header[0] != DLQ_HEADER]
+
+
+# --- txl-replay -------------------------------------------------------------------------------------------------------
+
+
+def encode_replay_mark(mark: ReplayMark) -> bytes:
+    """The value of the header `txl-replay`."""
+    return f"{mark.request_id}/{mark.partition}:{mark.offset}".encode("ascii")
+
+
+def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
+    """The header `txl-replay`."""
+    try:
+        request_id, _, place = raw.decode("ascii").partition("/")
+        partition, _, offset = place.partition(":")
+        if not is_request_id(request_id):
+            return Undecodable("replay mark: request id out of form")
+        mark = ReplayMark(request_id, whole(partition), whole(offset))
+    except ValueError as exc:
+        return Undecodable(f"replay mark: {exc}")
+    return (
+        mark if mark.partition <= PARTITION_MAX else Undecodable("replay mark: no such partition")
+    )

@@ -1,0 +1,121 @@
+"""What handlers answer, and what becomes of a message that a consumer gave up. Never the wire format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from txlayer.core.messages import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The message is handled; a handler that returns nothing says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The message is to be tried again; an exception says the same."""
+
+    delay_ms: int | None = None
+    """Not before so many milliseconds; None: after the policy's back-off."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The message will never succeed: a dead letter at once, whatever attempts are left."""
+
+    reason: str
+
+
+HandlerResult = Ack | Retry | Reject | None
+"""What a handler may return."""
+
+
+class DeadLetterReason(Enum):
+    """Why a consumer gave a message up; a closed list."""
+
+    ATTEMPTS_EXHAUSTED = "attempts-exhausted"  #: its handler failed `attempt_count_max` times
+    REJECTED = "rejected"  #: its handler said so
+    UNDECODABLE = "undecodable"  #: the deserializer could not read it
+    KEY_PARKED = "key-parked"  #: an earlier message of its key is a dead letter, and the policy parks the key
+
+
+class AfterExhausted(Enum):
+    """What becomes of a key whose message became a dead letter."""
+
+    GO_ON = "go-on"  #: later messages of the key are handled
+    PARK = (
+        "park"  #: later messages of the key follow it into the dead letters, until it is replayed
+    )
+
+
+class DeadLetter(NamedTuple):
+    """What the header `txl-dlq` says of a message that was given up."""
+
+    reason: DeadLetterReason
+    origin: Origin
+    origin_ms: int  # timestamp of the original record
+    attempt_count: int
+    first_ms: int  # when its first attempt began
+    last_ms: int  # when its last attempt ended
+    error_type: str
+    error_message: str  # shortened
+    consumer_group: str
+
+
+class ReplayKind(Enum):
+    """What a record of a replay topic says."""
+
+    REPLAY = "R"  #: handle this dead letter again
+    DROP = "D"  #: never handle this dead letter
+    PAUSE = "P"  #: stop handling this partition
+    RESUME = "U"  #: go on with it
+    RESULT = "E"  #: what became of a request; written by the partition's owner
+
+
+class ReplayOutcome(Enum):
+    """What became of a request."""
+
+    HANDLED = "handled"  #: the handler succeeded
+    FAILED = (
+        "failed"  #: the handler failed as often as it may, or rejected it; the dead letter stays
+    )
+    DROPPED = "dropped"  #: as asked for
+    MISSING = "missing"  #: there is no dead letter at that offset (any more)
+    UNKNOWN = "unknown"  #: the request has a form that this version does not know
+    REPUBLISHED = (
+        "republished"  #: a copy went to another topic, and the dead letter stays as it was
+    )
+
+
+class ReplayRecord(NamedTuple):
+    """One record of a replay topic."""
+
+    kind: ReplayKind
+    request_id: str
+    dead_letter_offset: int | None  # None for a pause or a resume
+    outcome: ReplayOutcome | None = None  # of a result
+    text: str = ""  # "operator: reason", or a result's detail
+
+
+class LockKind(Enum):
+    """What a record of the lock log says."""
+
+    CLAIM = "C"  #: a member just assigned wants the queue, or its holder writes the lease again
+    RENEWAL = "N"  #: the holder is still there
+    RELEASE = "R"  #: the holder, or an operator, ends the lease
+
+
+class LockRecord(NamedTuple):
+    """One record of the lock log; its append time and offset are the record's own."""
+
+    kind: LockKind
+    queue: str  # "group/topic/partition"
+    generation: int  # of the consumer group, when the holder was assigned
+    holder: str  # unique per process
+    instance_id: str = ""  # of a static member
+    token: int | None = None  # of the lease that is renewed, released, or written again by a claim
+    reason: str = ""  # of an operator's release

@@ -1,0 +1,140 @@
+"""Who holds a queue: the fold of the lock log. No clock but the records' append time.
+
+Every reader folds the same records in the same order, so all agree. The rules, per queue:
+
+* A **claim** wins where nobody holds the queue: no lease, a released one, or one whose last record was appended an
+  expiry ago. Against a live lease the higher generation of the consumer group wins; within one generation the first
+  claim, but of one static member (the processes of one instance id) the last. A claim that does not win is *void*.
+* The **fencing token** is the offset of the winning claim. A holder may write its lease again by a claim that names its
+  token: it counts as a renewal does, and the lease has a new token.
+* A **renewal** counts for the lease whose token it names, also when nobody renewed it in time, as long as no other claim
+  has won. It names everything about the lease: whoever begins to read in the middle of the log learns it from there.
+* A **release** ends the lease whose token it names.
+
+A reader that begins ten expiries ago may take for a while a void claim for a lease, because it has not seen the lease
+that stood against it. Two guards end that: a renewal (or release) of a higher token than one's own belief is believed, and
+the holder answers every void claim by claiming again, so that its token is the highest of all.
+
+The guards, each of which a simulation may take out (`LeaseTable` by a subclass; the other two in
+`txlayer.consumer.lock_registry`): `outranks` (generation, void claims), `is_live_at` (expiry), the token that a renewal
+must name; the holder's own `valid_until`; the lease written again behind a void claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from txlayer.core.handling import LockKind, LockRecord
+
+HISTORY_EXPIRY_COUNT = 10
+"""A reader begins so many expiries before the newest record: after that it agrees with one that read everything."""
+
+
+class LeaseEffect(Enum):
+    """What a record of the lock log changed."""
+
+    WON = "won"  #: a claim became the lease
+    VOID = "void"  #: a claim met a lease that it does not outrank; nothing changed
+    RENEWED = "renewed"  #: the lease goes on
+    LEARNED = "learned"  #: a renewal told of a lease whose claim this reader did not see win
+    RELEASED = "released"  #: the lease ended
+    STALE = "stale"  #: it named a lease that is over, or one that cannot be; nothing changed
+
+
+class Lease(NamedTuple):
+    """The newest lease of a queue, live or not."""
+
+    queue: str
+    holder: str
+    instance_id: str
+    generation: int
+    token: int
+    """Offset of the claim that won; grows with every lease of the queue."""
+    renewed_ms: int
+    """Append time of the last record that counted for it."""
+    renewed_offset: int
+    """Offset of that record."""
+    is_released: bool = False
+    reason: str = ""
+    """Of its release."""
+
+
+class LeaseTable:
+    """All queues of one lock log, or of those of its records that it is told. One thread uses it.
+
+    At every position at most one holder has a queue, and tokens only grow, whatever the records say (P10).
+    """
+
+    def __init__(self, *, expiry_ms: int) -> None:
+        self.expiry_ms = expiry_ms
+        self._leases: dict[str, Lease] = {}
+
+    def apply(self, record: LockRecord, *, offset: int, appended_ms: int) -> LeaseEffect:
+        """Fold the next record of its partition; a queue's records all stand in one."""
+        if record.kind is LockKind.CLAIM:
+            return self._claim(record, offset, appended_ms)
+        token = record.token
+        if token is None or token >= offset:
+            return LeaseEffect.STALE  # its claim would be still to come
+        lease = self._leases.get(record.queue)
+        if lease is None or token > lease.token:
+            # Its writer saw that claim win and this reader did not: it has begun in the middle.
+            self._leases[record.queue] = self._lease(record, token, offset, appended_ms)
+            return LeaseEffect.LEARNED
+        if token != lease.token or lease.is_released:
+            return LeaseEffect.STALE
+        if record.kind is LockKind.RELEASE:
+            self._leases[record.queue] = lease._replace(is_released=True, reason=record.reason)
+            return LeaseEffect.RELEASED
+        self._leases[record.queue] = lease._replace(renewed_ms=appended_ms, renewed_offset=offset)
+        return LeaseEffect.RENEWED
+
+    def lease(self, queue: str) -> Lease | None:
+        """The newest lease of a queue, live or not."""
+        return self._leases.get(queue)
+
+    def holding(self, queue: str, *, at_ms: int) -> Lease | None:
+        """The lease of a queue that is live at an append time; None: nobody holds it."""
+        lease = self._leases.get(queue)
+        return lease if lease is not None and self.is_live_at(lease, at_ms) else None
+
+    def is_live_at(self, lease: Lease, at_ms: int) -> bool:
+        """Whether a record appended at `at_ms` meets this lease."""
+        return not lease.is_released and at_ms < lease.renewed_ms + self.expiry_ms
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases.values())
+
+    def outranks(self, claim: LockRecord, lease: Lease) -> bool:
+        """Whether a claim takes a queue from a live lease."""
+        if claim.holder == lease.holder:
+            return True  # also when the group was made anew and counts from 1 again
+        if claim.generation != lease.generation:
+            return claim.generation > lease.generation
+        return bool(claim.instance_id) and claim.instance_id == lease.instance_id
+
+    def _claim(self, record: LockRecord, offset: int, appended_ms: int) -> LeaseEffect:
+        if not self._wins(record, offset, appended_ms):
+            return LeaseEffect.VOID
+        self._leases[record.queue] = self._lease(record, offset, offset, appended_ms)
+        return LeaseEffect.WON
+
+    def _wins(self, claim: LockRecord, offset: int, appended_ms: int) -> bool:
+        lease, token = self._leases.get(claim.queue), claim.token
+        if token is not None:
+            # Written again: of the newest lease, or of one whose claim this reader did not see win.
+            is_newest = lease is None or token > lease.token
+            is_same = lease is not None and token == lease.token and not lease.is_released
+            return token < offset and (is_newest or is_same)
+        if lease is None or not self.is_live_at(lease, appended_ms):
+            return True
+        return self.outranks(claim, lease)
+
+    def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> Lease:
+        is_released = record.kind is LockKind.RELEASE
+        return Lease(
+            record.queue, record.holder, record.instance_id, record.generation, token, appended_ms, offset,
+            is_released, record.reason if is_released else "",
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Keys whose messages follow an earlier one into the dead letters. Never which message is one (key_queues.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from txlayer.core.handling import ReplayOutcome
+from txlayer.core.items import Chain, Item, R
+from txlayer.core.progress_codec import KEY_HASH_BYTES
+
+_NO_KEY = bytes(KEY_HASH_BYTES)
+"""Of null keys, and of a partition that is one chain."""
+_KNOWN_MAX = 10_000
+"""Hashes remembered: a hash costs ten times a look into a dict."""
+_RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
+
+
+class ParkedKeys:
+    """Hashes of the parked keys, each with the offset of its last dead letter."""
+
+    def __init__(self, parked: Mapping[bytes, int], *, count_max: int) -> None:
+        self._parked = dict(parked)
+        self._count_max = count_max
+        self._known: dict[Chain, bytes] = {}
+        self._coming: set[bytes] = set()  # their first dead letter is being written
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    @property
+    def last_offsets(self) -> Mapping[bytes, int]:
+        """By hash of the key: offset of its last dead letter."""
+        return self._parked
+
+    @property
+    def has_room(self) -> bool:
+        """True when one more key can be parked."""
+        return len(self._parked) + len(self._coming) < self._count_max
+
+    def holds(self, chain: Chain) -> bool:
+        """True when the key of `chain` is parked."""
+        if not self._parked or isinstance(chain, int):
+            return False
+        return self.key_hash(chain) in self._parked
+
+    def make_room(self, chain: Chain) -> bool:
+        """The key of `chain` will be parked; False when there is no room, and nothing is changed."""
+        if isinstance(chain, int):
+            return True  # in no order with others: nothing to park
+        key_hash = self.key_hash(chain)
+        if key_hash not in self._parked and key_hash not in self._coming:
+            if not self.has_room:
+                return False
+            self._coming.add(key_hash)
+        return True
+
+    def after(self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool) -> dict[bytes, int]:
+        """The parked keys when these items' ends have been written, each at an offset of its own."""
+        parked = dict(self._parked)
+        for item, offset in ends:
+            more = item.more
+            if more is None or isinstance(item.chain, int):
+                continue
+            key_hash = self.key_hash(item.chain)
+            if more.request is None:
+                if is_parking or key_hash in parked:
+                    parked[key_hash] = offset
+            elif (
+                more.end in _RELEASING
+                and parked.get(key_hash, -1) == more.request.dead_letter_offset
+            ):
+                del parked[key_hash]
+        return parked
+
+    def become(self, parked: dict[bytes, int]) -> None:
+        """What `after` returned has been stored."""
+        self._parked = parked
+        self._coming -= parked.keys()
+
+    def key_hash(self, chain: Chain) -> bytes:
+        """Eight bytes that stand for the key in stored metadata."""
+        if not isinstance(chain, bytes):
+            return _NO_KEY
+        known = self._known.get(chain)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = blake2b(chain, digest_size=KEY_HASH_BYTES).digest()
+            self._known[chain] = known
+        return known
