@@ -65,7 +65,7 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
         field.servers, field.namespace, field.orders,
         "audit", "-b", field.servers, "-n", field.namespace, "--data", str(tmp_path / "data"),
         "--page", str(page), "--json",
-        jars=runtime.jars, settings={"spark.sql.shuffle.partitions": "2"}, within=150,
+        jars=runtime.jars, settings={"spark.sql.shuffle.partitions": "2"}, within=300,
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr[-3000:]

@@ -52,7 +52,7 @@ class SparkCluster:
     def executors(self) -> dict[str, int]:
         """{worker: executors that it has run}."""
         return {
-            worker.name: len(list(worker.glob("app-*/*"))) for worker in sorted(self.folder.glob("worker-*"))
+            worker.name: len(list(worker.glob("app-*/*"))) for worker in sorted(self.folder.glob("worker-*/"))
         }  # fmt: skip
 
 
