@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
 from txlayer_spark import lines
@@ -182,9 +183,16 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
-    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
+    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible.
+
+    Copies that an operator had published of a dead letter are left out: the message is visible where it was forwarded.
+    """
     headers = F.col("headers")
-    rows = records.withColumns(
+    # Its writer puts the mark last; to look for it everywhere would cost every record a walk.
+    last = F.try_element_at(headers, F.lit(-1))
+    is_marked = (last["key"] == REPLAY_HEADER) & lines.text(last["value"]).rlike(lines.REPLAY_MARK)
+    is_copy = F.coalesce(is_marked, F.lit(False))
+    rows = records.where(~is_copy).withColumns(
         {
             "_id": lines.text(lines.header(headers, codec.ID_HEADER)),
             "_line": lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
