@@ -183,16 +183,9 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
-    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible.
-
-    Copies that an operator had published of a dead letter are left out: the message is visible where it was forwarded.
-    """
+    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
     headers = F.col("headers")
-    # Its writer puts the mark last; to look for it everywhere would cost every record a walk.
-    last = F.try_element_at(headers, F.lit(-1))
-    is_marked = (last["key"] == REPLAY_HEADER) & lines.text(last["value"]).rlike(lines.REPLAY_MARK)
-    is_copy = F.coalesce(is_marked, F.lit(False))
-    rows = records.where(~is_copy).withColumns(
+    rows = records.withColumns(
         {
             "_id": lines.text(lines.header(headers, codec.ID_HEADER)),
             "_line": lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
@@ -253,10 +246,18 @@ def _row(
     return rows.select(*(columns.get(name, nothing).alias(name) for name in COLUMNS))
 
 
+def _forwarded_once(records: DataFrame, names: Names) -> DataFrame:
+    """The same without copies that an operator had published of dead letters: a message is visible where it was forwarded."""
+    # The writer of a copy puts its mark last; to look for it everywhere would cost every record a walk.
+    last = F.try_element_at("headers", F.lit(-1))
+    is_copy = (last["key"] == REPLAY_HEADER) & lines.text(last["value"]).rlike(lines.REPLAY_MARK)
+    return _forwarded(records.where(~F.coalesce(is_copy, F.lit(False))), names)
+
+
 _MAKERS: dict[TopicKind, Callable[[DataFrame, Names], DataFrame]] = {
     TopicKind.HALF: _half,
     TopicKind.OP: _op,
     TopicKind.CHECK: _check,
     TopicKind.DOUBT: _doubt,
-    TopicKind.FORWARDED: _forwarded,
+    TopicKind.FORWARDED: _forwarded_once,
 }

@@ -118,14 +118,6 @@ def header(headers: Column, name: str) -> Column:
     )
 
 
-def replay_id(mark: Column) -> Column:
-    """The request in the header `txl-replay`; null when it is none."""
-    place = F.split_part(mark, F.lit("/"), F.lit(2))
-    partition, offset = (whole(F.split_part(place, F.lit(":"), F.lit(at))) for at in (1, 2))
-    is_good = mark.rlike(REPLAY_MARK) & (partition <= PARTITION_MAX) & offset.isNotNull()
-    return F.when(is_good, F.split_part(mark, F.lit("/"), F.lit(1)))
-
-
 def of_user(headers: Column) -> Column:
     """The headers that are not ours; null stays null."""
     return F.filter(headers, lambda each: ~each["key"].startswith(RESERVED_HEADER_PREFIX))
@@ -146,3 +138,11 @@ def key_hash_option(options: Column) -> Column:
 def is_partition(number: Column) -> Column:
     """Whether Kafka could have a partition of that number; a missing one could."""
     return number.isNull() | (number <= PARTITION_MAX)
+
+
+def replay_id(mark: Column) -> Column:
+    """The request in the header `txl-replay`; null when it is none."""
+    place = F.split_part(mark, F.lit("/"), F.lit(2))
+    partition, offset = (whole(F.split_part(place, F.lit(":"), F.lit(at))) for at in (1, 2))
+    is_good = mark.rlike(REPLAY_MARK) & (partition <= PARTITION_MAX) & offset.isNotNull()
+    return F.when(is_good, F.split_part(mark, F.lit("/"), F.lit(1)))

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.kafka
 @pytest.fixture
 def by_value() -> Iterator[None]:
     """What a program gives to executors is pickled whole, so that they need not have the program; a module is not."""
-    cloudpickle.register_pickle_by_value(to_database)
+    cloudpickle.register_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
     yield
-    cloudpickle.unregister_pickle_by_value(to_database)
+    cloudpickle.unregister_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # the same
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     late = _order(spark, sources, whole, shelf, last, judging)
     rows = to_ledger(_judge(whole, late, judging), sources.names)
     rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
-    rows.write.mode("overwrite").partitionBy("is_settled").parquet(shelf.path("rows", number))
-    _carry(spark, core, shelf, number)
+    written = shelf.put_rows(rows, number)
+    _carry(core, written, shelf, number)
     if revised is not None:
         shelf.put(revised, "revised", number)
     run = Run(
@@ -210,8 +210,8 @@ def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFr
     return marked.where(is_transaction()).withColumn("verdict", verdict_column(judging))
 
 
-def _carry(spark: SparkSession, core: DataFrame, shelf: Shelf, number: int) -> None:
+def _carry(core: DataFrame, rows: DataFrame, shelf: Shelf, number: int) -> None:
     """Keep the cores that the next run judges again."""
-    rows = spark.read.parquet(shelf.path("rows", number)).where(F.col("is_settled") == 0)
-    left = core.join(rows.select("txn_id").distinct(), "txn_id", "left_semi")
+    unsettled = rows.where(F.col("is_settled") == 0)
+    left = core.join(unsettled.select("txn_id").distinct(), "txn_id", "left_semi")
     shelf.put(left, "carried", number)
