@@ -61,10 +61,16 @@ def belongs_to(txn_id: str, epoch_id: str) -> bool:
     return txn_id == epoch_id or txn_id.startswith(f"{epoch_id}.")
 
 
+def _begin(epoch_id: str) -> tuple[str, str]:
+    """How a key (id/nonce) of the epoch begins, and one of a part of it: epoch 1 is not epoch 11."""
+    return f"{epoch_id}/", f"{epoch_id}."
+
+
 def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Half records as Kafka gives them → one row per attempt of the epoch."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    ours = parse(raw.where(line.startswith(f"{VERSION}|{epoch_id}")), TopicKind.HALF)
+    whole, part = (line.startswith(f"{VERSION}|{begin}") for begin in _begin(epoch_id))
+    ours = parse(raw.where(whole | part), TopicKind.HALF)
     is_last = F.col("index") == F.col("count") - 1
     return ours.groupBy("txn_id", "nonce").agg(
         F.min("offset").alias("first_offset"),
@@ -77,17 +83,23 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
 
 def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Op records as Kafka gives them → one row per commit or rollback of the epoch's attempts."""
-    found = raw.where(F.contains(lines.text(F.col("value")), F.lit(f"|{epoch_id}")))
+    value = lines.text(F.col("value"))
+    whole, part = (F.contains(value, F.lit(f"|{begin}")) for begin in _begin(epoch_id))
+    # Lines of others that stand in the same record never reach the driver.
+    txn_id = F.col("txn_id")
     return (
-        parse(found, TopicKind.OP)
+        parse(raw.where(whole | part), TopicKind.OP)
         .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
+        .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
         .select("offset", "line", "txn_id", "nonce", "resolution", "last_offset")
     )
 
 
 def doubt_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Doubt records as Kafka gives them → every summary, and every end of one, of the epoch's attempts."""
-    ours = parse(raw.where(lines.text(F.col("key")).startswith(epoch_id)), TopicKind.DOUBT)
+    key = lines.text(F.col("key"))
+    whole, part = (key.startswith(begin) for begin in _begin(epoch_id))
+    ours = parse(raw.where(whole | part), TopicKind.DOUBT)
     return ours.where("record = 'summary'").select(
         "offset", "txn_id", "nonce", "is_tombstone", "summary"
     )

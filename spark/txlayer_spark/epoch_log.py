@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.core.partitions import half_partition
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import (
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    TopicMismatchError,
+)
 from txlayer_spark import sink
 from txlayer_spark.attempts import (
     Attempt,
@@ -21,6 +28,7 @@ from txlayer_spark.attempts import (
     op_traces,
 )
 from txlayer_spark.brokers import Brokers, Place, Span, Spans
+from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.session import source_options
 
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
@@ -104,7 +112,13 @@ class EpochLog:
         self.write(sink.op_records(self._spark, said, partition_count=self.partition_count), "op")
 
     def write(self, records: DataFrame, role: str) -> None:
-        """Write records through Spark's Kafka sink; they are acknowledged."""
+        """Write records through Spark's Kafka sink; they are acknowledged.
+
+        Raises:
+            RefusedRecordError: one is larger than the topic allows. Others may be there.
+            NotAuthorisedError: the topic may not be written.
+            OutcomeUnknownError: not all were acknowledged; some may be there.
+        """
         settings = {
             **self._place.kafka_options,
             "bootstrap.servers": self._place.bootstrap_servers,
@@ -115,7 +129,22 @@ class EpochLog:
         }
         options = {f"kafka.{name}": value for name, value in settings.items()}
         writer = records.write.format("kafka").options(**options)
-        writer.option("topic", self._place.topic(role)).save()
+        topic = self._place.topic(role)
+        try:
+            writer.option("topic", topic).save()
+        except (PySparkException, Py4JJavaError) as exc:
+            told = str(exc)
+            if "RecordTooLarge" in told:
+                raise RefusedRecordError(
+                    "a message is larger than the topic allows (max.message.bytes); nothing was committed",
+                    topic=topic,
+                ) from exc
+            if "AuthorizationException" in told:
+                raise NotAuthorisedError(f"{topic} may not be written") from exc
+            raise OutcomeUnknownError(
+                "Spark could not write all records: try the same epoch again",
+                txn_id=self.epoch_id, step=role,
+            ) from exc  # fmt: skip
 
     def _new(self, role: str, read: Mapping[int, int]) -> Spans:
         ends = self._brokers.ends(self._place.topic(role), self._partitions)
@@ -143,4 +172,5 @@ class EpochLog:
             .option("endingOffsets", json.dumps({topic: {p: s.end for p, s in filled.items()}}))
             .load()
         )
-        return traces(raw, self.epoch_id).collect()
+        with failures_as_ours():
+            return traces(raw, self.epoch_id).collect()

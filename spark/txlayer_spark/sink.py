@@ -25,6 +25,12 @@ COLUMNS = ("topic", "key", "value", "headers", "partition")
 FILLED = 0.9
 """How full the parts of a split batch are on the average: keys are spread by hash, and hardly a part overflows."""
 
+TOPICS_MAX = 1_000
+"""Real topics of one batch: the driver knows them all by name; more are a column that holds no topics."""
+
+PARTS_MAX = 10_000
+"""Parts of a split batch: the driver holds a line of each."""
+
 _TEXT = (StringType, BinaryType)
 _TOPIC = r"\A(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 
@@ -68,19 +74,14 @@ def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
     )
 
 
-def measure(rows: DataFrame, *, namespace: str) -> Measure:
-    """Count and bytes of `messages`.
+def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
+    """Count, bytes and real topics of `messages`; `topic` as there.
 
     Raises:
         ForbiddenTopicError: a real topic that no topic can be called, or a topic of the namespace.
         ReservedHeaderError: a header of ours.
-        UsageError: a partition that no topic can have.
+        UsageError: a partition that no topic can have, or more than `TOPICS_MAX` topics.
     """
-    in_headers = F.aggregate(
-        F.coalesce("headers", F.array().cast(HEADERS)),
-        F.lit(0).cast("bigint"),
-        lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]),
-    )
     ours = list(system_topics(namespace))
     reserved = F.filter("headers", lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
     is_forbidden = F.col("real_topic").isin(ours) | ~F.coalesce(
@@ -88,13 +89,12 @@ def measure(rows: DataFrame, *, namespace: str) -> Measure:
     )
     found = rows.agg(
         F.count("*").alias("count"),
-        F.sum(_length(F.col("key")) + _length(F.col("value")) + in_headers).alias("bytes"),
+        F.sum(_size()).alias("bytes"),
         F.first(F.when(is_forbidden, F.coalesce("real_topic", F.lit("null"))), True).alias(
             "forbidden"
         ),
         F.first(F.try_element_at(reserved, F.lit(1))["key"], True).alias("reserved"),
         F.count_if(~F.col("target_partition").between(0, PARTITION_MAX)).alias("nowhere"),
-        F.collect_set("real_topic").alias("topics"),
     ).collect()[0]
     if found.forbidden is not None:
         raise ForbiddenTopicError(
@@ -104,12 +104,34 @@ def measure(rows: DataFrame, *, namespace: str) -> Measure:
         raise ReservedHeaderError("nothing was written", header=found.reserved)
     if found.nowhere:
         raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
-    return Measure(found["count"], found.bytes or 0, tuple(sorted(found.topics)))
+    topics = _topics(rows) if topic is None else (topic,)
+    return Measure(found["count"], found.bytes or 0, topics)
+
+
+def _topics(rows: DataFrame) -> tuple[str, ...]:
+    found = rows.select("real_topic").distinct().limit(TOPICS_MAX + 1).collect()
+    if len(found) > TOPICS_MAX:
+        raise UsageError(
+            f"more than {TOPICS_MAX} real topics in one batch, for example {found[0].real_topic}: "
+            "is `topic` the right column? Nothing was written"
+        )
+    return tuple(sorted(row.real_topic for row in found))
 
 
 def part_count(size: Measure, *, messages_max: int, bytes_max: int) -> int:
-    """Into how many parts a batch is split; a function of the batch alone, so that a repeat has the same."""
-    return max(ceil(size.count / (FILLED * messages_max)), ceil(size.bytes / (FILLED * bytes_max)))
+    """Into how many parts a batch is split; a function of the batch alone, so that a repeat has the same.
+
+    Raises:
+        UsageError: more than `PARTS_MAX`. Nothing was written.
+    """
+    by_count, by_bytes = size.count / (FILLED * messages_max), size.bytes / (FILLED * bytes_max)
+    parts = max(ceil(by_count), ceil(by_bytes))
+    if parts > PARTS_MAX:
+        raise UsageError(
+            f"{size.count} messages with {size.bytes} bytes would be {parts} parts; {PARTS_MAX} at most. Make batches "
+            "smaller (maxOffsetsPerTrigger), or parts larger. Nothing was written"
+        )
+    return parts
 
 
 def whole(rows: DataFrame, txn_id: str) -> DataFrame:
@@ -140,8 +162,7 @@ def ids_of(placed: DataFrame, *, bytes_max: int) -> list[str]:
     Raises:
         UsageError: one of them has too many bytes. Nothing was written.
     """
-    size = _length(F.col("key")) + _length(F.col("value"))
-    found = placed.groupBy("_txn").agg(F.sum(size).alias("bytes")).collect()
+    found = placed.groupBy("_txn").agg(F.sum(_size()).alias("bytes")).collect()
     large = [row for row in found if row.bytes > bytes_max]
     if large:
         raise UsageError(
@@ -205,3 +226,13 @@ def home(txn_id: Column, *, partition_count: int) -> Column:
 
 def _length(raw: Column) -> Column:
     return F.coalesce(F.octet_length(raw), F.lit(0))
+
+
+def _size() -> Column:
+    """Bytes of a message: key, value and headers."""
+    in_headers = F.aggregate(
+        F.coalesce("headers", F.array().cast(HEADERS)),
+        F.lit(0).cast("bigint"),
+        lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]),
+    )
+    return _length(F.col("key")) + _length(F.col("value")) + in_headers

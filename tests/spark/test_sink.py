@@ -25,6 +25,7 @@ from txlayer.errors import (
     ConfigError,
     FencedError,
     ForbiddenTopicError,
+    RefusedRecordError,
     ReservedHeaderError,
     TopicMismatchError,
     UsageError,
@@ -83,6 +84,7 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(
     with_header = batch.selectExpr("value", "array(struct('txl-id' AS key, value)) AS headers")
     forbidden = batch.selectExpr("value", f"'{arena.topics.op}' AS topic")
     nowhere = batch.selectExpr("value", "-1 AS partition")
+    many = spark.range(9_100).selectExpr("concat('t', id) AS topic", "'v' AS value")
     ours, named = settings_for(arena), settings_for(arena, topic=None)
     small = settings_for(arena, transaction_messages_max=2)
     few_bytes = settings_for(arena, transaction_bytes_max=10)
@@ -97,18 +99,38 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(
         (batch.withColumn("colour", batch["key"]), ours, UsageError, "colour"),
         (batch.drop("value"), ours, UsageError, "`value`"),
         (spark.range(2).selectExpr("id AS value"), ours, UsageError, "bytes or text"),
+        (many, named, UsageError, "more than 1000 real topics"),
+        (
+            many.drop("topic"),
+            settings_for(arena, split=True, transaction_bytes_max=1),
+            UsageError,
+            "10000 at most",
+        ),
     ]
 
     for frame, settings, kind, text in faults:
         with pytest.raises(kind, match=text):
             write_transactional(frame, settings, query="refused", epoch=0)
-    for name, number in (("a/b", 0), ("", 0), ("a", -1)):
+    for name, number in (("a/b", 0), ("a-1.b", 0), ("", 0), ("a", -1)):
         with pytest.raises(ConfigError):
             write_transactional(batch, ours, query=name, epoch=number)
 
     assert not attempts_in(arena, "refused-0")
     nothing = write_transactional(batch.limit(0), ours, query="refused", epoch=0)
     assert Outcome.EMPTY is nothing.outcome
+
+
+def test_a_message_that_the_half_topic_refuses_is_named_and_the_epoch_is_published_without_it(
+    spark: SparkSession, arena: Arena
+) -> None:
+    huge = numbers(spark, 1).selectExpr("repeat(value, 1000000) AS value")
+
+    with pytest.raises(RefusedRecordError, match=r"max\.message\.bytes"):
+        write_transactional(huge, settings_for(arena), query="huge", epoch=0)
+
+    assert not resolved(arena, "huge-0")
+    done = write_transactional(numbers(spark, 1), settings_for(arena), query="huge", epoch=0)
+    assert Outcome.PUBLISHED is done.outcome
 
 
 def test_a_batch_is_split_into_parts_that_are_the_same_when_it_is_computed_again(

@@ -32,24 +32,37 @@ from txlayer_spark.jobs.sink import Outcome
 
 pytestmark = pytest.mark.kafka
 
-STEPS = ("take_over", "store", "stored", "commit", "confirm", "ended")
-"""Where the runs stand when they are killed: before each step, with half of the half records, and behind the last step."""
+STORED = {
+    "take_over": 0, "store": 4, "stored": 2, "commit": 4, "committing": 0, "confirm": 4, "ended": 4,
+}  # fmt: skip
+"""Where the runs stand when they are killed, and how many half records of theirs are there then: before each step,
+`store` where an earlier attempt was just rolled back; with half of the half records; with the commit of one part of a split batch (whose parts
+have ids of their own); behind the last step."""
+STEPS = tuple(STORED)
+PARTS = {"split": True, "transaction_messages_max": 2}
 
 PROGRAM = """
 import sys, threading
+from dataclasses import replace
 from txlayer.cli.spark.session import spark_session
 from txlayer.core import codec
 from txlayer_spark.jobs.sink import Sink, SinkSettings
 servers, namespace, topic, *steps = sys.argv[1:]
 settings = SinkSettings(bootstrap_servers=servers, namespace=namespace, topic=topic, producer_group="orders")
 
+parted = replace(settings, split=True, transaction_messages_max=2)
+
 def stand(name):
     print(name, flush=True)
     threading.Event().wait()
 
+class Failing(Sink):
+    def commit(self, log, mine):
+        raise ConnectionError
+
 class Stopping(Sink):
     def __init__(self, spark, step):
-        super().__init__(spark, settings)
+        super().__init__(spark, parted if step == "committing" else settings)
         self.step = step
         for name in ("take_over", "store", "commit", "confirm"):
             if name == step:
@@ -61,8 +74,18 @@ class Stopping(Sink):
         if self.step == "stored":
             stand(self.step)
 
+    def commit(self, log, mine):
+        super().commit(log, mine[:1] if self.step == "committing" else mine)
+        if self.step == "committing":
+            stand(self.step)
+
 def run(spark, step):
-    batch = spark.range(0, 4, 1, 2).selectExpr("concat('k', id) AS key", "concat('v', id) AS value")
+    batch = spark.range(0, 4, 1, 2).selectExpr("concat('key-', id) AS key", "concat('v', id) AS value")
+    if step == "store":
+        try:
+            Failing(spark, settings).write(batch, query=step, epoch=0)
+        except ConnectionError:
+            pass
     Stopping(spark, step).write(batch, query=step, epoch=0)
     stand(step)
 
@@ -110,28 +133,28 @@ def test_a_run_killed_at_any_step_and_started_again_publishes_its_epoch_once(
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
     assert set(STEPS) == set(said.read_text().split()), errors.read_text()[-3000:]
-    records = {step: sum(attempts_in(arena, f"{step}-0").values()) for step in STEPS}
-    assert {
-        "take_over": 0,
-        "store": 0,
-        "stored": 2,
-        "commit": 4,
-        "confirm": 4,
-        "ended": 4,
-    } == records
+    assert STORED == {step: sum(attempts_in(arena, f"{step}-0").values()) for step in STEPS}
 
+    ids = []
     for step in STEPS:
-        done = write_transactional(numbers(spark, 4), settings_for(arena), query=step, epoch=0)
+        settings = settings_for(arena, **(PARTS if step == "committing" else {}))
+        done = write_transactional(numbers(spark, 4), settings, query=step, epoch=0)
         was_decided = step in ("confirm", "ended")
         assert (Outcome.SKIPPED if was_decided else Outcome.PUBLISHED) is done.outcome, step
-        assert 1 == resolved(arena, f"{step}-0")[Resolution.COMMIT], step
+        assert (step in ("confirm", "ended", "committing")) == (1 == len(done.skipped)), step
+        ids += [*done.skipped, *(key.partition("/")[0] for key in done.published)]
 
-    ids = [f"{step}-0" for step in STEPS]
+    assert {1} == {resolved(arena, txn_id)[Resolution.COMMIT] for txn_id in ids}
     wait_until_all_are_visible(arena, ids, count=4 * len(STEPS))
     arena.wait_until_applied(within=30)
-    found = Counter(header(r.headers, codec.ID_HEADER) for r in visible_of(arena, ids))
-    assert {txn_id.encode(): 4 for txn_id in ids} == found
-    assert {Resolution.ROLLBACK: 1, Resolution.COMMIT: 1} == resolved(arena, "stored-0")
+    found = Counter(
+        (header(r.headers, codec.ID_HEADER) or b"").partition(b"-0")[0].decode()
+        for r in visible_of(arena, ids)
+    )
+    assert dict.fromkeys(STEPS, 4) == found
+    for step in ("store", "stored"):
+        decided = resolved(arena, f"{step}-0")
+        assert {Resolution.ROLLBACK: 1, Resolution.COMMIT: 1} == decided, step
 
 
 def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(

@@ -33,7 +33,8 @@ from txlayer_spark.epoch_log import EpochLog
 
 CLOCK_MARGIN_MS = 300_000
 """How far the driver's clock and the brokers' may be apart."""
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
+# A dot is ours: it begins the number of a part, so no query's epoch reads as a part of another one's.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TAKEN_OVER = "spark: another attempt publishes this epoch"
 _GIVEN_UP = "spark: another attempt was first"
@@ -117,6 +118,8 @@ def write_transactional(
 
     Raises:
         UsageError and its kinds: the batch cannot be published; nothing was written.
+        RefusedRecordError: a message is larger than the half topic allows; nothing was committed.
+        NotAuthorisedError: half or op may not be written.
         BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
     """
@@ -173,7 +176,7 @@ class Sink:
             raise ConfigError(
                 name="query",
                 value=f"{query}-{epoch}",
-                expected="letters, digits, . _ -; an epoch >= 0",
+                expected="letters, digits, _ -; an epoch >= 0",
             )
         epoch_id = f"{query}-{epoch}"
         # Computed once, not for every step; what memory does not hold goes to disk.
@@ -181,7 +184,9 @@ class Sink:
             StorageLevel.MEMORY_AND_DISK
         )
         try:
-            size = sink.measure(rows, namespace=self._settings.namespace)
+            size = sink.measure(
+                rows, namespace=self._settings.namespace, topic=self._settings.topic
+            )
             if not size.count:
                 return Publication(epoch_id, Outcome.EMPTY)
             placed, ids = self._place(rows, epoch_id, size)
