@@ -1,5 +1,20 @@
 """Spark reads the topics of a namespace: bronze, ledger, reconciliation, report, and streams for jobs of one's own."""
 
+from txlayer_spark.jobs.sink import (
+    Publication,
+    SinkSettings,
+    transactional_batches,
+    write_transactional,
+)
+from txlayer_spark.live import committed_stream
 from txlayer_spark.reading import read_topic, stream_topic
 
-__all__ = ["read_topic", "stream_topic"]
+__all__ = [
+    "Publication",
+    "SinkSettings",
+    "committed_stream",
+    "read_topic",
+    "stream_topic",
+    "transactional_batches",
+    "write_transactional",
+]

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
 from txlayer_spark import lines
@@ -263,10 +264,18 @@ def _row(
     return rows.select(*(columns.get(name, nothing).alias(name) for name in COLUMNS))
 
 
+def _forwarded_once(records: DataFrame, names: Names) -> DataFrame:
+    """The same without copies that an operator had published of dead letters: a message is visible where it was forwarded."""
+    # The writer of a copy puts its mark last; to look for it everywhere would cost every record a walk.
+    last = F.try_element_at("headers", F.lit(-1))
+    is_copy = (last["key"] == REPLAY_HEADER) & lines.text(last["value"]).rlike(lines.REPLAY_MARK)
+    return _forwarded(records.where(~F.coalesce(is_copy, F.lit(False))), names)
+
+
 _MAKERS: dict[TopicKind, Callable[[DataFrame, Names], DataFrame]] = {
     TopicKind.HALF: _half,
     TopicKind.OP: _op,
     TopicKind.CHECK: _check,
     TopicKind.DOUBT: _doubt,
-    TopicKind.FORWARDED: _forwarded,
+    TopicKind.FORWARDED: _forwarded_once,
 }

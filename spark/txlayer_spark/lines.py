@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.handling import DeadLetterReason, LockKind, ReplayKind, ReplayOutcome
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
 
 
@@ -34,6 +35,7 @@ _TOPIC = r"(?!\.{1,2}\|)[A-Za-z0-9._-]{1,249}"
 KEY_HASH = r"[0-9a-f]{16}"
 _OPTION = rf"(?:k{KEY_HASH}|[intm]{_NUMBER}|(?:[^kintm,|\n][^,|\n]*)?)"
 _OPTIONS = rf"(?:{_OPTION}(?:,{_OPTION})*)"
+_REQUEST_ID = r"[A-Za-z0-9._-]{1,64}"
 _SOURCES = "|".join(source.value for source in Source)
 _LETTERS = "".join(resolution.value for resolution in Resolution) + "A"
 
@@ -59,6 +61,27 @@ ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
 KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
+TXN_ID = r"\A[!-.0-{}~]{1,128}\z"
+_CLAIM, _OF_A_HOLDER = LockKind.CLAIM.value, LockKind.RENEWAL.value + LockKind.RELEASE.value
+LOCK = (
+    rf"\A{VERSION}\|(?:{_CLAIM}\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|(?:{_NUMBER})?|"
+    rf"[{_OF_A_HOLDER}]\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|{_NUMBER})\|{_FIELD}*\z"
+)
+QUEUE = rf"\A((?s:.+))/(?!\.{{1,2}}/)([A-Za-z0-9._-]{{1,249}})/({_NUMBER})\z"
+"""group/topic/partition; the group is whatever stands before the last two."""
+_REASONS = "|".join(reason.value for reason in DeadLetterReason)
+DEAD_LETTER = (
+    rf"\A{VERSION}\|(?:{_REASONS})\|{_TOPIC}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|"
+    rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}+\z"
+)
+_OF_A_LETTER = ReplayKind.REPLAY.value + ReplayKind.DROP.value
+_OF_A_QUEUE = ReplayKind.PAUSE.value + ReplayKind.RESUME.value
+_OUTCOMES = "|".join(outcome.value for outcome in ReplayOutcome)
+REPLAY = (
+    rf"\A{VERSION}\|(?:[{_OF_A_LETTER}]\|{_REQUEST_ID}\|{_NUMBER}|[{_OF_A_QUEUE}]\|{_REQUEST_ID}\||"
+    rf"{ReplayKind.RESULT.value}\|{_REQUEST_ID}\|(?:{_NUMBER})?\|(?:{_OUTCOMES}))\|{_FIELD}*\z"
+)
+REPLAY_MARK = rf"\A{_REQUEST_ID}/{_NUMBER}:{_NUMBER}\z"
 
 
 def text(raw: Column) -> Column:
@@ -97,7 +120,10 @@ def nonce_of(key: Column) -> Column:
 
 
 def unquoted(field: Column) -> Column:
-    """Percent-encoded text; what is no such encoding stays as it is."""
+    """Percent-encoded text; what is no such encoding stays as it is.
+
+    Bytes that are no UTF-8 read as U+FFFD; how many of these a run of such bytes gives is Java's choice, not Python's.
+    """
     # Spark decodes forms, where a plus is a blank, and stops at a percent sign that begins nothing.
     escaped = F.regexp_replace(field, "%(?![0-9A-Fa-f]{2})", "%25")
     decoded = F.try_url_decode(F.replace(escaped, F.lit("+"), F.lit("%2B")))
@@ -142,3 +168,11 @@ def key_hash_option(options: Column) -> Column:
 def is_partition(number: Column) -> Column:
     """Whether Kafka could have a partition of that number; a missing one could."""
     return number.isNull() | (number <= PARTITION_MAX)
+
+
+def replay_id(mark: Column) -> Column:
+    """The request in the header `txl-replay`; null when it is none."""
+    place = F.split_part(mark, F.lit("/"), F.lit(2))
+    partition, offset = (whole(F.split_part(place, F.lit(":"), F.lit(at))) for at in (1, 2))
+    is_good = mark.rlike(REPLAY_MARK) & (partition <= PARTITION_MAX) & offset.isNotNull()
+    return F.when(is_good, F.split_part(mark, F.lit("/"), F.lit(1)))

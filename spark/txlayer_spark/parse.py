@@ -6,39 +6,32 @@ A row's columns stand in schemas.py, the forms of our lines in lines.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from txlayer.core import codec
-from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.dead_letters import REPLAY_HEADER
+from txlayer.core.fields import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer_spark import lines, schemas
+from txlayer_spark.decoding import PLACE, all_of, judged, own_columns
+from txlayer_spark.parse_consumers import dead_letters, locks, replays
 from txlayer_spark.schemas import SCHEMAS, TopicKind
 
-_PLACE = ("topic", "partition", "offset", "timestamp")
 _OPTION_COLUMNS = ("immunity_ms", "target_partition", "target_timestamp_ms", "key_murmur")
 _OPTION_LETTERS = ("i", "n", "t", "m")
 
 
 def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
-    """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it.
-
-    A kind without a form of its own gives place, key, value and the user's headers.
-    """
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        return raw.select(
-            *_PLACE, "key", "value", lines.of_user(F.col("headers")).alias("headers")
-        ).to(schemas.RAW)
-    return decode(raw).to(SCHEMAS[kind])
+    """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it."""
+    return _DECODERS[kind](raw).to(SCHEMAS[kind])
 
 
 def _half(raw: DataFrame) -> DataFrame:
     located = raw.select(
-        *_PLACE,
+        *PLACE,
         "key",
         "value",
         lines.of_user(F.col("headers")).alias("headers"),
@@ -74,7 +67,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
                 "key_hash": lines.key_hash_option(options),
                 "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
                 **{name: lines.whole(found) for name, found in given.items()},
-                "_options_fit": _all(
+                "_options_fit": all_of(
                     [found.isNull() | lines.whole(found).isNotNull() for found in given.values()]
                 ),
             }
@@ -87,7 +80,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
         & F.col("_options_fit")
         & lines.is_partition(F.col("target_partition"))
     )
-    return _judged(decoded, is_good, "half header", columns=_HALF_COLUMNS)
+    return judged(decoded, is_good, "half header", columns=_HALF_COLUMNS)
 
 
 _HALF_COLUMNS = (
@@ -100,7 +93,7 @@ def _op(raw: DataFrame) -> DataFrame:
     # What is not ASCII as a whole is no op record: nobody knows where its lines end.
     value = lines.text(F.col("value"))
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
-    exploded = raw.select(*_PLACE, F.posexplode_outer(found).alias("line", "_line"))
+    exploded = raw.select(*PLACE, F.posexplode_outer(found).alias("line", "_line"))
     exploded = exploded.withColumn("line", F.coalesce("line", F.lit(0)))
     letter = F.get("_f", F.lit(1))
     check = F.get("_f", F.lit(7))
@@ -131,11 +124,11 @@ def _op(raw: DataFrame) -> DataFrame:
         & F.col("born_ms").isNotNull()
         & ((check == "") | F.col("check_number").isNotNull())
     )
-    return _judged(decoded, is_good, "op line", columns=_own(schemas.OP, beside=("line",)))
+    return judged(decoded, is_good, "op line", columns=own_columns(schemas.OP, beside=("line",)))
 
 
 def _check(raw: DataFrame) -> DataFrame:
-    located = raw.select(*_PLACE, lines.text(F.col("value")).alias("_line"))
+    located = raw.select(*PLACE, lines.text(F.col("value")).alias("_line"))
     key = F.get("_f", F.lit(2))
     numbers = {"half_partition": 4, "last_offset": 5, "born_ms": 6, "number": 7}
     decoded = (
@@ -154,10 +147,10 @@ def _check(raw: DataFrame) -> DataFrame:
     )
     is_good = (
         F.col("_form")
-        & _all([F.col(name).isNotNull() for name in numbers])
+        & all_of([F.col(name).isNotNull() for name in numbers])
         & (F.col("half_partition") <= PARTITION_MAX)
     )
-    return _judged(decoded, is_good, "check", columns=_own(schemas.CHECK))
+    return judged(decoded, is_good, "check", columns=own_columns(schemas.CHECK))
 
 
 def _doubt(raw: DataFrame) -> DataFrame:
@@ -177,7 +170,7 @@ def _doubt(raw: DataFrame) -> DataFrame:
         "is_tombstone", F.isnull("value") & F.col("record").isNotNull()
     )
     located = located.select(
-        *_PLACE,
+        *PLACE,
         "record",
         "is_tombstone",
         F.when(is_held, lines.header(headers, codec.KEY_HEADER)).alias("key"),
@@ -246,7 +239,7 @@ def _with_summary(located: DataFrame) -> DataFrame:
         "topics": F.when(field(15) == "", F.array()).otherwise(F.split(field(15), ",")), **required,
     }  # fmt: skip
     ordered = [columns[f.name].alias(f.name) for f in schemas.SUMMARY]
-    is_good = _all([column.isNotNull() for column in required.values()])
+    is_good = all_of([column.isNotNull() for column in required.values()])
     return (
         located.withColumn(
             "_s",
@@ -264,12 +257,13 @@ def _set(field: Column) -> Column:
 def _forwarded(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
     located = raw.select(
-        *_PLACE,
+        *PLACE,
         "key",
         "value",
         lines.of_user(headers).alias("headers"),
         lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
+        lines.text(lines.header(headers, REPLAY_HEADER)).alias("_mark"),
     )
     where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
     numbers = {
@@ -284,48 +278,22 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
         .withColumn("txn_id", F.col("_id"))
         .withColumns({name: lines.whole(field) for name, field in numbers.items()})
+        .withColumn("replay_id", lines.replay_id(F.col("_mark")))
     )
     is_good = (
         F.col("_form")
-        & _all([F.col(name).isNotNull() for name in numbers])
-        & F.col("txn_id").rlike(r"\A[!-.0-{}~]{1,128}\z")
+        & all_of([F.col(name).isNotNull() for name in numbers])
+        & F.col("txn_id").rlike(lines.TXN_ID)
     )
     columns = ("txn_id", *numbers)
-    judged = _judged(decoded, is_good, "forwarded", columns=columns)
+    told = judged(decoded, is_good, "forwarded", columns=columns, is_versioned=False)
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
-    return judged.withColumn("error", F.when(~is_foreign, F.col("error"))).select(
-        *(field.name for field in schemas.FORWARDED)
+    wrong_mark = F.isnotnull("_mark") & F.isnull("replay_id")
+    error = F.when(wrong_mark, "forwarded: replay mark out of form").when(
+        ~is_foreign, F.col("error")
     )
-
-
-def _judged(decoded: DataFrame, is_good: Column, what: str, *, columns: Sequence[str]) -> DataFrame:
-    """`error` says why a record is none of ours; then the columns are null, so that nobody trusts half of one."""
-    line = F.col("_line")
-    version = F.split_part(line, F.lit("|"), F.lit(1))
-    error = (
-        F.when(F.coalesce(is_good, F.lit(False)), F.lit(None).cast("string"))
-        .when(line.isNull(), F.lit(f"{what}: missing, or not ASCII"))
-        .when(
-            version != VERSION,
-            F.concat(F.lit(f"{what}: unknown version "), F.left(version, F.lit(20))),
-        )
-        .otherwise(F.lit(f"{what}: out of form"))
-    )
-    judged = decoded.withColumn("error", error)
-    return judged.withColumns({name: F.when(F.isnull("error"), F.col(name)) for name in columns})
-
-
-def _all(conditions: Sequence[Column]) -> Column:
-    result = F.lit(True)
-    for condition in conditions:
-        result = result & condition
-    return result
-
-
-def _own(schema: StructType, *, beside: Sequence[str] = ()) -> list[str]:
-    """The columns of ours in a row: not its place, not its error, not those that a broken record has too."""
-    return [f.name for f in schema if f.name not in {*_PLACE, "error", *beside}]
+    return told.withColumn("error", error).select(*(field.name for field in schemas.FORWARDED))
 
 
 _DECODERS: dict[TopicKind, Callable[[DataFrame], DataFrame]] = {
@@ -333,5 +301,8 @@ _DECODERS: dict[TopicKind, Callable[[DataFrame], DataFrame]] = {
     TopicKind.OP: _op,
     TopicKind.CHECK: _check,
     TopicKind.DOUBT: _doubt,
+    TopicKind.LOCKS: locks,
+    TopicKind.DLQ: dead_letters,
+    TopicKind.REPLAY: replays,
     TopicKind.FORWARDED: _forwarded,
 }

@@ -123,20 +123,53 @@ FORWARDED = _struct(
     *PLACE,
     *USER,
     *_columns(
-        txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER
+        txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER,
+        replay_id=TEXT,
     ),
     ERROR,
 )  # fmt: skip
-"""One row per record of a real topic; the columns of ours are null where somebody else wrote it."""
+"""One row per record of a real topic; the columns of ours are null where somebody else wrote it, and `replay_id` is set
+where an operator had a dead letter published once more."""
 
-RAW = _struct(*PLACE, *USER)
-"""A topic whose records are read as they are."""
+LOCKS = _struct(
+    *PLACE,
+    *_columns(
+        kind=TEXT, queue=TEXT, consumer_group=TEXT, real_topic=TEXT, real_partition=NUMBER, generation=NUMBER,
+        holder=TEXT, instance_id=TEXT, token=NUMBER, reason=TEXT,
+    ),
+    ERROR,
+)  # fmt: skip
+"""One row per claim, renewal or release of a queue."""
+
+DLQ = _struct(
+    *PLACE,
+    *USER,
+    *_columns(
+        consumer_group=TEXT, reason=TEXT, origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER,
+        origin_ms=NUMBER, attempt_count=NUMBER, first_ms=NUMBER, last_ms=NUMBER, error_type=TEXT, error_message=TEXT,
+        txn_id=TEXT,
+    ),
+    ERROR,
+)  # fmt: skip
+"""One row per dead letter, the message as it was given up; `txn_id` where txlayer had forwarded it."""
+
+REPLAY = _struct(
+    *PLACE,
+    *_columns(
+        key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT
+    ),
+    ERROR,
+)
+"""One row per request about a dead letter or a queue, and per result; the dead letter is in the same partition."""
 
 SCHEMAS = {
     TopicKind.HALF: HALF,
     TopicKind.OP: OP,
     TopicKind.CHECK: CHECK,
     TopicKind.DOUBT: DOUBT,
+    TopicKind.LOCKS: LOCKS,
+    TopicKind.DLQ: DLQ,
+    TopicKind.REPLAY: REPLAY,
     TopicKind.FORWARDED: FORWARDED,
 }
 

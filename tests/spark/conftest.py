@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import IS_CI, LOCAL_CONFIG
+from tests.conftest import IS_CI, LOCAL_CONFIG, Broker
+from tests.support.arena import Arena, make_arena
+from tests.support.operating import quick_coordinator
 from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
 from txlayer.cli.spark.session import spark_session
 from txlayer.errors import ConfigError
@@ -56,3 +58,11 @@ def spark() -> Iterator[SparkSession]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def arena(broker: Broker) -> Iterator[Arena]:
+    """One namespace whose coordinator runs as long as the tests of this file."""
+    arena = make_arena(broker.bootstrap_servers, partition_count=2, target_partitions=(1, 1))
+    with quick_coordinator(arena):
+        yield arena

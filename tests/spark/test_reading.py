@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -12,7 +11,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
-from tests.support.topic_records import Headers, Record, write_records
+from tests.support.spark_reading import MUTATIONS, SEED, mutations, rows, told, written
+from tests.support.topic_records import Headers, Record
 from txlayer.core import codec
 from txlayer.core.messages import (
     CheckKind,
@@ -28,12 +28,10 @@ from txlayer.core.messages import (
     nonce_of,
     txn_id_of,
 )
-from txlayer_spark import read_topic, stream_topic
+from txlayer_spark import stream_topic
 
 pytestmark = pytest.mark.kafka
 
-MUTATIONS = 300
-SEED = 20_260_101
 CHECKS = [
     codec.encode_check(CheckRecord(kind, key, "orders", 3, 17, 1_700_000_000_000, 2, text))
     for kind, key, text in (
@@ -42,26 +40,6 @@ CHECKS = [
         (CheckKind.REFUSED, "a/00000001", "COMMIT by Zoë + others, 100 %"),
     )
 ]
-
-
-def mutations(*corpora: str, more: tuple[bytes, ...] = ()) -> list[bytes]:
-    """Real encodings, and bytes that are nearly such; a null is not among them."""
-    corpus = [raw for name in corpora for raw in corpus_of(name)] + list(more)
-    dice = Random(SEED)
-    return [*corpus, *(mutated(corpus, dice) for _ in range(MUTATIONS))]
-
-
-def rows(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
-    """The topic as `read_topic` gives it, in the order of the log."""
-    frame = read_topic(spark, topic, bootstrap_servers=broker.bootstrap_servers)
-    return sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
-
-
-def written(broker: Broker, kind: str, records: Callable[[str], list[Record]]) -> str:
-    """A topic of that kind that holds the records."""
-    topic = create_topic(broker.bootstrap_servers, unique_name("read") + kind)
-    write_records(broker.bootstrap_servers, records(topic))
-    return topic
 
 
 def half_columns(header: HalfHeader) -> dict[str, Any]:
@@ -74,11 +52,6 @@ def half_columns(header: HalfHeader) -> dict[str, Any]:
         "target_partition": options.partition, "target_timestamp_ms": options.timestamp_ms,
         "key_murmur": options.key_murmur,
     }  # fmt: skip
-
-
-def told(row: Row, names: dict[str, Any]) -> dict[str, Any]:
-    """Those columns of a row."""
-    return {name: row[name] for name in names}
 
 
 def test_half_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:

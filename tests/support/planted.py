@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.topic_records import Headers, Record, RecordWriter
+from tests.support.topic_records import RECORD_BYTES_MAX, Headers, Record, RecordWriter
 from txlayer.core import codec, partitions
+from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -60,13 +61,16 @@ class Transaction:
 class Field:
     """A namespace with two real topics, and a hand that writes into them."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, *, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         """Create the topics."""
         self.servers = servers
         self.namespace = unique_name("ns")
         self._count = 0
-        self._writer = RecordWriter(servers)
-        settings = {"message.timestamp.type": "LogAppendTime"}
+        self._writer = RecordWriter(servers, record_bytes_max=record_bytes_max)
+        settings = {
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(record_bytes_max),
+        }
         for role in ("half", "op", "doubt"):
             create_topic(servers, self.topic(role), partitions=PARTITIONS, config=settings)
         for role in ("check", "locks"):
@@ -140,9 +144,9 @@ class Field:
             self.resolve((txn, Resolution.ROLLBACK), **more)
 
     def forward(
-        self, txn: Transaction, *indices: int, partition: int = 0, more: Headers | None = None
+        self, txn: Transaction, *indices: int, partition: int = 0, replay_mark: bytes | None = None
     ) -> None:
-        """Forwarded records of a transaction, all of them when no index is named."""
+        """Forwarded records of a transaction, all of them when no index is named; with a mark, copies of dead letters."""
         chosen = indices or range(len(txn.messages))
         records = []
         for index in chosen:
@@ -152,8 +156,10 @@ class Field:
                 count=len(txn.messages), born_ms=txn.born_ms,
             )  # fmt: skip
             headers: Headers = [
-                *message.headers, *(more or []), (codec.ID_HEADER, txn.txn_id.encode()), (codec.ORIGIN_HEADER, origin.encode()),
+                *message.headers, (codec.ID_HEADER, txn.txn_id.encode()), (codec.ORIGIN_HEADER, origin.encode()),
             ]  # fmt: skip
+            if replay_mark is not None:
+                headers.append((REPLAY_HEADER, replay_mark))
             records.append(Record(message.topic, message.value, message.key, headers, partition))
         self._writer.write(records)
 

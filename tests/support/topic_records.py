@@ -9,6 +9,8 @@ from confluent_kafka import Producer
 
 Headers = list[tuple[str, bytes | None]]
 FLUSH_S = 60.0
+RECORD_BYTES_MAX = 1_000_000
+"""What clients and brokers allow unless they are told otherwise."""
 
 
 class Record(NamedTuple):
@@ -24,10 +26,16 @@ class Record(NamedTuple):
 class RecordWriter:
     """A plain producer that waits for every acknowledgement."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, *, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         """Nothing is written yet."""
         self._producer = Producer(
-            {"bootstrap.servers": servers, "acks": "all", "linger.ms": 0, "log_level": 0}
+            {
+                "bootstrap.servers": servers,
+                "acks": "all",
+                "linger.ms": 0,
+                "log_level": 0,
+                "message.max.bytes": record_bytes_max,
+            }
         )
 
     def write(self, records: Iterable[Record]) -> list[int]:

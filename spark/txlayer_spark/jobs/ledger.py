@@ -91,8 +91,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     late = _order(spark, sources, whole, shelf, last, judging)
     rows = to_ledger(_judge(whole, late, judging), sources.names)
     rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
-    writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("is_settled")
-    writer.parquet(shelf.path("rows", number))
+    shelf.put_rows(rows, number, options=_WRITING)
     has_open = shelf.has_open(number)
     if has_open:
         _carry(spark, core, shelf, number)
@@ -244,6 +243,6 @@ def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFr
 
 def _carry(spark: SparkSession, core: DataFrame, shelf: Shelf, number: int) -> None:
     """Keep the cores that the next run judges again."""
-    rows = spark.read.parquet(shelf.path("rows", number)).where(F.col("is_settled") == 0)
-    left = core.join(rows.select("txn_id").distinct(), "txn_id", "left_semi")
+    unsettled = spark.read.parquet(shelf.path("rows", number)).where(F.col("is_settled") == 0)
+    left = core.join(unsettled.select("txn_id").distinct(), "txn_id", "left_semi")
     shelf.put(left, "carried", number)

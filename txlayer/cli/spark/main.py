@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import typer
 
@@ -32,6 +33,7 @@ def build_app() -> typer.Typer:
         jobs.ledger,
         jobs.report,
         jars,
+        program,
     ):
         app.command(command.__name__)(command)
     return app
@@ -42,6 +44,11 @@ def jars() -> None:
     with fetch_progress(CONNECTOR) as progress:
         runtime = prepare_connector(LocalConfig.from_environ(os.environ), progress=progress)
     typer.echo(",".join(str(jar) for jar in runtime.jars))
+
+
+def program() -> None:
+    """Print the path of this program for `spark-submit`: spark-submit --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit …"""
+    typer.echo(str(Path(__file__).with_name("__main__.py")))
 
 
 def _check_environment() -> None:

@@ -1,0 +1,160 @@
+"""What the driver asks Kafka beside Spark's own reads: how many partitions, and which offsets. Never: a record.
+
+By the Java client of the connector, with the settings of the job; so nothing else needs to be installed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from txlayer.errors import BrokerUnavailableError, TopicMismatchError, UsageError
+
+ANSWER_WITHIN_MS = 30_000
+STABLE_WITHIN_S = 60.0
+"""Longer than a coordinator's Kafka transaction may last: behind an open one a read would miss what is there."""
+_ASK_AGAIN_S = 0.05
+
+
+class Span(NamedTuple):
+    """Records of one partition: `start` <= offset < `end`."""
+
+    start: int
+    end: int
+
+
+Spans = Mapping[int, Span]
+
+
+class Place(NamedTuple):
+    """A namespace, and how it is reached."""
+
+    bootstrap_servers: str
+    namespace: str
+    kafka_options: Mapping[str, str]
+
+    def topic(self, role: str) -> str:
+        """A topic of it."""
+        return f"{self.namespace}.{role}"
+
+
+class Brokers:
+    """An administrator of the job's cluster; use as a context manager."""
+
+    def __init__(self, spark: SparkSession, place: Place) -> None:
+        """Nobody is asked yet."""
+        # The JVM has no Python types.
+        self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives Python no other way to the client
+        self._servers = place.bootstrap_servers
+        self._options = place.kafka_options
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        settings = self._jvm.java.util.Properties()
+        for name, value in {**self._options, "bootstrap.servers": self._servers}.items():
+            settings.setProperty(name, value)
+        self._admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._admin.close()
+
+    def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        """{topic: its partitions}.
+
+        Raises:
+            TopicMismatchError: one is not there.
+            BrokerUnavailableError: nobody answered.
+        """
+        names = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            names.add(topic)
+        found = self._answer(self._admin.describeTopics(names).allTopicNames())
+        return {str(topic): len(found[topic].partitions()) for topic in found}
+
+    def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:
+        """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction.
+
+        Raises:
+            BrokerUnavailableError: nobody answered, or a Kafka transaction stayed open for too long.
+        """
+        # Ends first: a record that comes meanwhile is behind them, never before the start.
+        ends = self.ends(topic, partitions)
+        starts = self._offsets(topic, partitions, at_ms=at_ms)
+        return {
+            p: Span(min(starts[p], ends[p]) if starts[p] >= 0 else ends[p], ends[p]) for p in ends
+        }
+
+    def ends(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
+        """Where each partition ends for everybody, once all before it can be read with `read_committed`.
+
+        Raises:
+            BrokerUnavailableError: nobody answered, or a Kafka transaction stayed open for too long.
+        """
+        ends = self._offsets(topic, partitions)
+        give_up_at = time.monotonic() + STABLE_WITHIN_S
+        while any(
+            at < ends[p] for p, at in self._offsets(topic, partitions, is_stable=True).items()
+        ):
+            if time.monotonic() > give_up_at:
+                raise BrokerUnavailableError(
+                    f"a Kafka transaction on {topic} stays open: what is behind it cannot be read",
+                    bootstrap_servers=self._servers,
+                    waited_ms=int(STABLE_WITHIN_S * 1000),
+                )
+            time.sleep(_ASK_AGAIN_S)
+        return ends
+
+    def all_of(self, topic: str, partitions: Collection[int]) -> Spans:
+        """Everything that is there and stable."""
+        starts = self._offsets(topic, partitions, at_ms=0)
+        ends = self._offsets(topic, partitions, is_stable=True)
+        return {p: Span(starts[p] if starts[p] >= 0 else end, end) for p, end in ends.items()}
+
+    def _offsets(
+        self,
+        topic: str,
+        partitions: Collection[int],
+        *,
+        at_ms: int | None = None,
+        is_stable: bool = False,
+    ) -> dict[int, int]:
+        """The first offset appended at `at_ms` or later (-1: there is none), or the ends."""
+        admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
+        spec = admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
+        wanted = self._jvm.java.util.HashMap()
+        keys = {p: common.TopicPartition(topic, p) for p in partitions}
+        for key in keys.values():
+            wanted.put(key, spec)
+        level = common.IsolationLevel
+        options = admin.ListOffsetsOptions(
+            level.READ_COMMITTED if is_stable else level.READ_UNCOMMITTED
+        )
+        found = self._answer(self._admin.listOffsets(wanted, options).all())
+        return {p: int(found.get(key).offset()) for p, key in keys.items()}
+
+    def _answer(self, future: Any) -> Any:
+        try:
+            return future.get(
+                ANSWER_WITHIN_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+            )
+        except Py4JJavaError as exc:
+            cause = exc.java_exception.getCause() or exc.java_exception
+            name, said = cause.getClass().getSimpleName(), str(cause.getMessage())
+            if name == "UnknownTopicOrPartitionException":
+                raise TopicMismatchError(f"there is no such topic: {said}") from exc
+            if name == "TimeoutException":
+                raise BrokerUnavailableError(
+                    said, bootstrap_servers=self._servers, waited_ms=ANSWER_WITHIN_MS
+                ) from exc
+            raise UsageError(f"Kafka refuses: {name}: {said}") from exc

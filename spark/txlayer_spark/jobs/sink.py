@@ -1,0 +1,346 @@
+"""A batch → its real topics, all or nothing, and once per epoch however often the job is killed and started again.
+
+An epoch is one transaction id, every attempt to publish it has a nonce of its own, and all attempts meet in one partition of
+half and op. So the log itself says which of them counts (docs/howto/spark-jobs.md tells it at length)::
+
+    look up     who tried this epoch before: op and half since `window`, doubt as a whole
+    take over   an attempt that nobody decided is rolled back, unless its commit turns out to be first: then the epoch is published
+    store       half records, by Spark's own Kafka sink
+    read back   they are all there; an attempt that was complete before is somebody's who lives: it wins
+    commit      one op record, by the same sink
+    confirm     it is the first decision of this attempt: nobody took over meanwhile
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from txlayer.core.messages import Resolution
+from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, UsageError
+from txlayer_spark import sink
+from txlayer_spark.attempts import Attempt, Attempts
+from txlayer_spark.brokers import Brokers, Place
+from txlayer_spark.epoch_log import EpochLog
+
+CLOCK_MARGIN_MS = 300_000
+"""How far the driver's clock and the brokers' may be apart."""
+# A dot is ours: it begins the number of a part, so no query's epoch reads as a part of another one's.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TAKEN_OVER = "spark: another attempt publishes this epoch"
+_GIVEN_UP = "spark: another attempt was first"
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """Where to, and what one transaction may hold."""
+
+    bootstrap_servers: str
+    namespace: str = "txlayer"
+    producer_group: str
+    topic: str | None = None
+    """The real topic; None: the batch has a column `topic`."""
+    split: bool = False
+    """Publish a batch that is too large for one transaction as several, each all or nothing."""
+    window: timedelta = timedelta(days=1)
+    """How far back an earlier attempt is looked for: a job that stood still for longer may publish its epoch again."""
+    transaction_messages_max: int = 10_000
+    """As the coordinator's: what is more it parks."""
+    transaction_bytes_max: int = 64 * 1024 * 1024
+    """Keys, values and headers of one transaction: the coordinator holds them in memory together."""
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of Kafka's Java client, without the prefix `kafka.`."""
+
+    def __post_init__(self) -> None:
+        if not _GROUP.fullmatch(self.producer_group):
+            raise ConfigError(
+                name="producer_group", value=self.producer_group, expected="letters, digits, . _ -"
+            )
+        for name in ("transaction_messages_max", "transaction_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name=name, value=getattr(self, name), expected="at least 1")
+        if self.window <= timedelta(0):
+            raise ConfigError(name="window", value=self.window, expected="a length above 0")
+
+    @property
+    def place(self) -> Place:
+        """The namespace, and how it is reached."""
+        return Place(self.bootstrap_servers, self.namespace, self.kafka_options)
+
+
+class Outcome(Enum):
+    """What became of an epoch."""
+
+    PUBLISHED = "published"  #: committed now
+    SKIPPED = "skipped"  #: an earlier attempt had committed it
+    EMPTY = "empty"  #: there was nothing to publish
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What `write_transactional` did; every transaction in it is committed."""
+
+    epoch_id: str
+    outcome: Outcome
+    published: tuple[str, ...] = ()
+    """id/nonce of what was committed now."""
+    skipped: tuple[str, ...] = ()
+    """Ids that an earlier attempt had committed."""
+
+
+def write_transactional(
+    batch: DataFrame,
+    settings: SinkSettings,
+    *,
+    query: str,
+    epoch: int,
+    since_ms: int | None = None,
+) -> Publication:
+    """Publish a batch as one transaction, once per `query` and `epoch`; returns when it is committed.
+
+    Args:
+        batch: Columns `value`, and any of `key`, `headers`, `partition` (of the real topic), `topic`. Computed again it
+            must be the same rows; they keep the frame's order, in a split batch within each part.
+        settings: Where to.
+        query: A name that no other job uses, and that a job begins anew with a new name.
+        epoch: Number of the batch in its query.
+        since_ms: Where to begin looking for earlier attempts, instead of `window`.
+
+    Raises:
+        UsageError and its kinds: the batch cannot be published; nothing was written.
+        RefusedRecordError: a message is larger than the half topic allows; nothing was committed.
+        NotAuthorisedError: half or op may not be written.
+        BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
+        FencedError: another run of this query publishes this epoch; end this one.
+    """
+    return Sink(batch.sparkSession, settings).write(
+        batch, query=query, epoch=epoch, since_ms=since_ms
+    )
+
+
+def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: each micro-batch of a stream is published once, by the id that its checkpoint has.
+
+    A new checkpoint is a new query: it begins with its first record, and publishes it.
+    """
+    last_began: dict[str, int] = {}
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise UsageError(
+                "transactional_batches is for foreachBatch; elsewhere call write_transactional"
+            )
+        began_ms = _now_ms()
+        # Before this process the epoch under way was at most one further than the one that it began with.
+        write_transactional(
+            batch, settings, query=query, epoch=epoch, since_ms=last_began.get(query)
+        )
+        last_began[query] = began_ms
+
+    return write
+
+
+class Sink:
+    """The steps of one epoch, each a method; they are taken by `write` alone, in this order."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: SinkSettings,
+        *,
+        now_ms: Callable[[], int] | None = None,
+        draw_nonce: Callable[[], str] | None = None,
+    ) -> None:
+        """Nothing is read or written yet."""
+        self._spark = spark
+        self._settings = settings
+        self._now_ms = now_ms or _now_ms
+        self._draw_nonce = draw_nonce or _draw_nonce
+
+    def write(
+        self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None
+    ) -> Publication:
+        """See `write_transactional`."""
+        if not _NAME.fullmatch(query) or epoch < 0:
+            raise ConfigError(
+                name="query",
+                value=f"{query}-{epoch}",
+                expected="letters, digits, _ -; an epoch >= 0",
+            )
+        epoch_id = f"{query}-{epoch}"
+        # Computed once, not for every step; what memory does not hold goes to disk.
+        rows = sink.messages(batch, topic=self._settings.topic).persist(
+            StorageLevel.MEMORY_AND_DISK
+        )
+        try:
+            size = sink.measure(
+                rows, namespace=self._settings.namespace, topic=self._settings.topic
+            )
+            if not size.count:
+                return Publication(epoch_id, Outcome.EMPTY)
+            placed, ids = self._place(rows, epoch_id, size)
+            with Brokers(self._spark, self._settings.place) as brokers:
+                log = EpochLog(self._spark, brokers, self._settings.place, epoch_id, ids)
+                brokers.partition_counts(size.topics)
+                return self._publish(log, placed, since_ms)
+        finally:
+            rows.unpersist()
+
+    def _place(
+        self, rows: DataFrame, epoch_id: str, size: sink.Measure
+    ) -> tuple[DataFrame, list[str]]:
+        """The messages with their transactions, and the ids of these."""
+        settings = self._settings
+        limit, bytes_limit = settings.transaction_messages_max, settings.transaction_bytes_max
+        if size.count <= limit and size.bytes <= bytes_limit:
+            return sink.whole(rows, epoch_id), [epoch_id]
+        if not settings.split:
+            raise UsageError(
+                f"{size.count} messages with {size.bytes} bytes in one transaction; transaction_messages_max is {limit}, "
+                f"transaction_bytes_max {bytes_limit}. Make batches smaller (maxOffsetsPerTrigger), or publish them in "
+                "parts with split=True. Nothing was written"
+            )
+        parts = sink.part_count(size, messages_max=limit, bytes_max=bytes_limit)
+        placed = sink.split(rows, epoch_id, parts=parts, messages_max=limit)
+        return placed, sink.ids_of(placed, bytes_max=bytes_limit)
+
+    def _publish(self, log: EpochLog, placed: DataFrame, since_ms: int | None) -> Publication:
+        begin_ms = self._now_ms() - int(self._settings.window.total_seconds() * 1000)
+        attempts = self.look_up(log, begin_ms if since_ms is None else since_ms)
+        attempts = self.take_over(log, attempts)
+        done = {a.txn_id for a in attempts.values() if a.decision is Resolution.COMMIT}
+        skipped = tuple(txn_id for txn_id in log.ids if txn_id in done)
+        left = [txn_id for txn_id in log.ids if txn_id not in done]
+        if not left:
+            return Publication(log.epoch_id, Outcome.SKIPPED, skipped=skipped)
+        if skipped:
+            placed = placed.where(~placed["_txn"].isin(list(skipped)))
+        nonce = self._draw_nonce()
+        self.store(log, placed, nonce)
+        mine = self.read_back(log, attempts, left, nonce)
+        self.commit(log, mine)
+        self.confirm(log, mine)
+        keys = tuple(attempt.key for attempt in mine)
+        return Publication(log.epoch_id, Outcome.PUBLISHED, keys, skipped)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def look_up(self, log: EpochLog, begin_ms: int) -> Attempts:
+        """Earlier attempts.
+
+        Raises:
+            UsageError: the epoch was begun in other parts. Nothing was written.
+        """
+        attempts = log.find(max(begin_ms - CLOCK_MARGIN_MS, 0))
+        others = {a.txn_id for a in attempts.values()} - set(log.ids)
+        if others:
+            raise UsageError(
+                f"epoch {log.epoch_id} was begun as {', '.join(sorted(others)[:3])}, not as {', '.join(log.ids[:3])}: "
+                "its rows or its limits were others. Nothing was written"
+            )
+        return attempts
+
+    def take_over(self, log: EpochLog, attempts: Attempts) -> Attempts:
+        """Roll back what nobody decided; the same attempts, each decided.
+
+        Raises:
+            OutcomeUnknownError: one was decided before what was read. Nothing was written.
+        """
+        for attempt in attempts.values():
+            if attempt.decision is None and attempt.is_settled:
+                raise OutcomeUnknownError(
+                    "decided before the window that is looked at: name a longer one",
+                    txn_id=attempt.txn_id, step="look-up",
+                )  # fmt: skip
+        open_ones = [a for a in attempts.values() if a.is_open]
+        if not open_ones:
+            return attempts
+        log.say(open_ones, Resolution.ROLLBACK, reason=_TAKEN_OVER)
+        # A commit that was on its way may stand before the rollback: then it counts, and the epoch is published.
+        attempts = log.ops_since(attempts)
+        undecided = [a for a in attempts.values() if a.is_open]
+        if undecided:
+            raise OutcomeUnknownError(
+                "an earlier attempt can be neither found nor rolled back",
+                txn_id=undecided[0].txn_id, step="take-over",
+            )  # fmt: skip
+        return attempts
+
+    def store(self, log: EpochLog, placed: DataFrame, nonce: str) -> None:
+        """Write the half records; they are acknowledged by all replicas."""
+        records = sink.half_records(
+            placed,
+            nonce=nonce,
+            producer_group=self._settings.producer_group,
+            born_ms=self._now_ms(),
+            partition_count=log.partition_count,
+        )
+        log.write(records, "half")
+
+    def read_back(
+        self, log: EpochLog, attempts: Attempts, ids: Collection[str], nonce: str
+    ) -> list[Attempt]:
+        """The half records that were written, each transaction whole.
+
+        Raises:
+            FencedError: another attempt was complete before this one; this one is rolled back.
+            OutcomeUnknownError: they are not all there. Nothing was committed.
+        """
+        seen = log.halves_since(attempts)
+        mine = [seen[key] for key in (f"{txn_id}/{nonce}" for txn_id in ids) if key in seen]
+        whole = [a for a in mine if a.completed_at is not None]
+        if len(whole) < len(ids):
+            raise OutcomeUnknownError(
+                "half records are missing: the batch gave other rows when it was computed again, or the topic lost some",
+                txn_id=log.epoch_id, step="half",
+            )  # fmt: skip
+        completed = {a.txn_id: a.completed_at or 0 for a in whole}
+        ahead = [
+            a for a in seen.values()
+            if a.is_open and a.nonce != nonce and a.completed_at is not None
+            and a.completed_at < completed.get(a.txn_id, 0)
+        ]  # fmt: skip
+        if ahead:
+            log.say(mine, Resolution.ROLLBACK, reason=_GIVEN_UP)
+            raise FencedError(f"{ahead[0].key} is another run's, and was complete before this one")
+        return mine
+
+    def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
+        """Write the op records; they are acknowledged by all replicas."""
+        log.say(mine, Resolution.COMMIT)
+
+    def confirm(self, log: EpochLog, mine: list[Attempt]) -> None:
+        """Make sure that the commit is the first decision.
+
+        Raises:
+            FencedError: a newer run of this query took the epoch over.
+            OutcomeUnknownError: the commit cannot be found.
+        """
+        found = log.ops_since({attempt.key: attempt for attempt in mine})
+        for attempt in mine:
+            decision = found[attempt.key].decision
+            if decision is Resolution.ROLLBACK:
+                raise FencedError(f"{attempt.key} was rolled back by a newer run, or by a person")
+            if decision is None:
+                raise OutcomeUnknownError(
+                    "its commit is not in the log", txn_id=attempt.txn_id, step="op"
+                )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _draw_nonce() -> str:
+    return secrets.token_hex(4)

@@ -1,0 +1,238 @@
+"""A batch → half records and op records: which message belongs to which transaction. DataFrame → DataFrame, native only.
+
+Never: reading Kafka, deciding (jobs/sink.py).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from txlayer.core import codec
+from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.messages import RESERVED_HEADER_PREFIX
+from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
+from txlayer_spark.bronze import system_topics
+from txlayer_spark.schemas import HEADERS
+
+COLUMNS = ("topic", "key", "value", "headers", "partition")
+"""What a batch may hold: the real topic, the message, and a partition of the real topic; `value` must be there."""
+
+FILLED = 0.9
+"""How full the parts of a split batch are on the average: keys are spread by hash, and hardly a part overflows."""
+
+TOPICS_MAX = 1_000
+"""Real topics of one batch: the driver knows them all by name; more are a column that holds no topics."""
+
+PARTS_MAX = 10_000
+"""Parts of a split batch: the driver holds a line of each."""
+
+_TEXT = (StringType, BinaryType)
+_TOPIC = r"\A(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
+
+
+class Measure(NamedTuple):
+    """A batch in numbers."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    bytes: int
+    topics: tuple[str, ...]
+
+
+def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
+    """Rows of a user → real_topic, key, value, headers, target_partition, and `_row`, the order of the frame.
+
+    Raises:
+        UsageError: a column is missing, unknown, or of a type that is no bytes or text. Nothing was read.
+    """
+    unknown = sorted(set(batch.columns) - set(COLUMNS))
+    if unknown:
+        raise UsageError(
+            f"no column of a message: {', '.join(unknown)}; known are {', '.join(COLUMNS)}"
+        )
+    if "value" not in batch.columns:
+        raise UsageError("a batch needs the column `value`")
+    if ("topic" in batch.columns) == (topic is not None):
+        raise UsageError("name the real topic either in the column `topic` or as `topic=`")
+    for name in ("topic", "key", "value"):
+        if name in batch.columns and not isinstance(batch.schema[name].dataType, _TEXT):
+            raise UsageError(
+                f"column `{name}` must be bytes or text: make it so, for instance by to_json"
+            )
+    given = {name: F.col(name) for name in batch.columns}
+    return batch.select(
+        (given["topic"].cast("string") if topic is None else F.lit(topic)).alias("real_topic"),
+        given.get("key", F.lit(None)).cast("binary").alias("key"),
+        given["value"].cast("binary").alias("value"),
+        given.get("headers", F.lit(None)).cast(HEADERS).alias("headers"),
+        given.get("partition", F.lit(None)).cast("bigint").alias("target_partition"),
+        F.monotonically_increasing_id().alias("_row"),
+    )
+
+
+def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
+    """Count, bytes and real topics of `messages`; `topic` as there.
+
+    Raises:
+        ForbiddenTopicError: a real topic that no topic can be called, or a topic of the namespace.
+        ReservedHeaderError: a header of ours.
+        UsageError: a partition that no topic can have, or more than `TOPICS_MAX` topics.
+    """
+    ours = list(system_topics(namespace))
+    reserved = F.filter("headers", lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
+    is_forbidden = F.col("real_topic").isin(ours) | ~F.coalesce(
+        F.col("real_topic").rlike(_TOPIC), F.lit(False)
+    )
+    found = rows.agg(
+        F.count("*").alias("count"),
+        F.sum(_size()).alias("bytes"),
+        F.first(F.when(is_forbidden, F.coalesce("real_topic", F.lit("null"))), True).alias(
+            "forbidden"
+        ),
+        F.first(F.try_element_at(reserved, F.lit(1))["key"], True).alias("reserved"),
+        F.count_if(~F.col("target_partition").between(0, PARTITION_MAX)).alias("nowhere"),
+    ).collect()[0]
+    if found.forbidden is not None:
+        raise ForbiddenTopicError(
+            "nothing was written", topic=found.forbidden, reason="no real topic"
+        )
+    if found.reserved is not None:
+        raise ReservedHeaderError("nothing was written", header=found.reserved)
+    if found.nowhere:
+        raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
+    topics = _topics(rows) if topic is None else (topic,)
+    return Measure(found["count"], found.bytes or 0, topics)
+
+
+def _topics(rows: DataFrame) -> tuple[str, ...]:
+    found = rows.select("real_topic").distinct().limit(TOPICS_MAX + 1).collect()
+    if len(found) > TOPICS_MAX:
+        raise UsageError(
+            f"more than {TOPICS_MAX} real topics in one batch, for example {found[0].real_topic}: "
+            "is `topic` the right column? Nothing was written"
+        )
+    return tuple(sorted(row.real_topic for row in found))
+
+
+def part_count(size: Measure, *, messages_max: int, bytes_max: int) -> int:
+    """Into how many parts a batch is split; a function of the batch alone, so that a repeat has the same.
+
+    Raises:
+        UsageError: more than `PARTS_MAX`. Nothing was written.
+    """
+    by_count, by_bytes = size.count / (FILLED * messages_max), size.bytes / (FILLED * bytes_max)
+    parts = max(ceil(by_count), ceil(by_bytes))
+    if parts > PARTS_MAX:
+        raise UsageError(
+            f"{size.count} messages with {size.bytes} bytes would be {parts} parts; {PARTS_MAX} at most. Make batches "
+            "smaller (maxOffsetsPerTrigger), or parts larger. Nothing was written"
+        )
+    return parts
+
+
+def whole(rows: DataFrame, txn_id: str) -> DataFrame:
+    """All messages as one transaction: `_txn`."""
+    return rows.withColumn("_txn", F.lit(txn_id))
+
+
+def split(rows: DataFrame, txn_id: str, *, parts: int, messages_max: int) -> DataFrame:
+    """The messages as transactions of at most `messages_max`: `_txn`, which depends on what the batch holds alone.
+
+    Messages of one key are of one part, unless one part cannot hold them.
+    """
+    content = F.xxhash64("real_topic", "key", "value", "headers", "target_partition")
+    place = F.pmod(F.coalesce(F.when(F.isnotnull("key"), F.xxhash64("key")), content), F.lit(parts))
+    # Rows that are alike in everything may change places.
+    order = Window.partitionBy("_part").orderBy(
+        content, "real_topic", "key", "value", "headers", "target_partition"
+    )
+    number = F.floor((F.row_number().over(order) - 1) / messages_max)
+    return rows.withColumn("_part", place).withColumn(
+        "_txn", F.concat(F.lit(f"{txn_id}.{parts}-"), F.col("_part"), F.lit("-"), number)
+    )
+
+
+def ids_of(placed: DataFrame, *, bytes_max: int) -> list[str]:
+    """The transactions of a split batch; as few as it has parts.
+
+    Raises:
+        UsageError: one of them has too many bytes. Nothing was written.
+    """
+    found = placed.groupBy("_txn").agg(F.sum(_size()).alias("bytes")).collect()
+    large = [row for row in found if row.bytes > bytes_max]
+    if large:
+        raise UsageError(
+            f"{large[0].bytes} bytes in part {large[0]['_txn']}; transaction_bytes_max is {bytes_max}: split the batch "
+            "finer by a smaller transaction_messages_max. Nothing was written"
+        )
+    return sorted(row["_txn"] for row in found)
+
+
+def half_records(
+    placed: DataFrame, *, nonce: str, producer_group: str, born_ms: int, partition_count: int
+) -> DataFrame:
+    """Messages with `_txn` → key, value, headers, partition of half records.
+
+    Those of a transaction are in one partition of the frame in the order of their index: one task writes them.
+    """
+    mine = Window.partitionBy("_txn")
+    ordered = placed.withColumn("_index", F.row_number().over(mine.orderBy("_row")) - 1).withColumn(
+        "_count", F.count("*").over(mine)
+    )
+    partition = F.col("target_partition")
+    line = F.concat_ws(
+        "|",
+        F.lit(VERSION),
+        F.concat("_txn", F.lit(f"/{nonce}")),
+        F.lit(producer_group),
+        "real_topic",
+        F.concat("_index", F.lit("/"), "_count"),
+        F.lit(str(born_ms)),
+        F.when(partition.isNotNull(), F.concat(F.lit("n"), partition)).otherwise(F.lit("")),
+    )
+    ours = F.array(
+        F.struct(F.lit(codec.HALF_HEADER).alias("key"), line.cast("binary").alias("value"))
+    )
+    return ordered.sortWithinPartitions("_txn", "_index").select(
+        "key",
+        "value",
+        F.concat(F.coalesce("headers", F.array().cast(HEADERS)), ours.cast(HEADERS)).alias(
+            "headers"
+        ),
+        home(F.col("_txn"), partition_count=partition_count).alias("partition"),
+    )
+
+
+def op_records(
+    spark: SparkSession, said: dict[str, list[str]], *, partition_count: int
+) -> DataFrame:
+    """{transaction id: op lines} → value and partition, one record for each id."""
+    schema = StructType([StructField("_txn", StringType()), StructField("value", BinaryType())])
+    rows = [(txn_id, bytearray(codec.encode_ops(lines))) for txn_id, lines in said.items()]
+    frame = spark.createDataFrame(rows, schema)
+    return frame.select(
+        "value", home(F.col("_txn"), partition_count=partition_count).alias("partition")
+    )
+
+
+def home(txn_id: Column, *, partition_count: int) -> Column:
+    """The partition of half and op: what `core.partitions.half_partition` says without an ordering key."""
+    return F.pmod(F.crc32(txn_id.cast("binary")), F.lit(partition_count)).cast("int")
+
+
+def _length(raw: Column) -> Column:
+    return F.coalesce(F.octet_length(raw), F.lit(0))
+
+
+def _size() -> Column:
+    """Bytes of a message: key, value and headers."""
+    in_headers = F.aggregate(
+        F.coalesce("headers", F.array().cast(HEADERS)),
+        F.lit(0).cast("bigint"),
+        lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]),
+    )
+    return _length(F.col("key")) + _length(F.col("value")) + in_headers

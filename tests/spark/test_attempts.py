@@ -1,0 +1,99 @@
+"""What rows of half, op and doubt say of earlier attempts of an epoch; no Spark runs here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from txlayer.core.fields import WHOLE_MAX
+from txlayer.core.messages import Resolution
+from txlayer_spark.attempts import Attempt, fold
+
+EPOCH = "bonus-7"
+
+
+def half(
+    txn_id: str = EPOCH, *, first: int = 10, last: int = 12, completed: int | None = 12
+) -> Row:
+    """One attempt's half records."""
+    return Row(
+        txn_id=txn_id, nonce="00000001", first_offset=first, last_offset=last, completed_at=completed,
+        producer_group="spark", born_ms=5,
+    )  # fmt: skip
+
+
+def line(resolution: str, *, names: int = 12, offset: int = 3, txn_id: str = EPOCH) -> Row:
+    """One op line."""
+    return Row(
+        offset=offset, line=0, txn_id=txn_id, nonce="00000001", resolution=resolution, last_offset=names
+    )  # fmt: skip
+
+
+def doubt(state: str | None, *, offset: int = 0) -> Row:
+    """A summary, or its end."""
+    summary = None if state is None else Row(
+        state=state, first_offset=10, last_offset=12, seen=3, count=3, producer_group="spark", born_ms=5
+    )  # fmt: skip
+    return Row(
+        offset=offset, txn_id=EPOCH, nonce="00000001", is_tombstone=state is None, summary=summary
+    )
+
+
+def folded(**rows: Any) -> Attempt:
+    """The one attempt that the rows tell of."""
+    (attempt,) = fold({}, EPOCH, **rows).values()
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("rows", "decision", "is_open"),
+    [
+        ({"halves": [half()]}, None, True),
+        ({"halves": [half()], "ops": [line("COMMIT")]}, Resolution.COMMIT, False),
+        ({"halves": [half()], "ops": [line("ROLLBACK")]}, Resolution.ROLLBACK, False),
+        ({"halves": [half()], "ops": [line("COMMIT", names=13)]}, None, True),
+        (
+            {"halves": [half()], "ops": [line("COMMIT", offset=4), line("ROLLBACK", offset=3)]},
+            Resolution.ROLLBACK,
+            False,
+        ),
+        ({"ops": [line("COMMIT")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("open")]}, None, True),
+        ({"doubts": [doubt("parked")]}, None, True),
+        ({"doubts": [doubt("held")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("waiting")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("open"), doubt(None, offset=1)]}, None, False),
+        ({"doubts": [doubt(None)]}, None, False),
+        ({"doubts": [doubt(None)], "ops": [line("COMMIT")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("open", offset=1), doubt(None)]}, None, True),
+    ],
+)  # fmt: skip
+def test_the_first_line_that_names_a_half_record_decides_and_what_stands_on_doubt_counts(
+    rows: dict[str, Any], decision: Resolution | None, is_open: bool
+) -> None:
+    attempt = folded(**rows)
+
+    assert (decision, is_open) == (attempt.decision, attempt.is_open)
+
+
+def test_half_records_that_come_later_complete_an_attempt() -> None:
+    begun = fold({}, EPOCH, halves=[half(first=10, last=11, completed=None)])
+
+    whole = fold(begun, EPOCH, halves=[half(first=20, last=30, completed=25)])
+
+    (attempt,) = whole.values()
+    assert (10, 30, 25) == (attempt.first_offset, attempt.last_offset, attempt.completed_at)
+
+
+def test_parts_belong_to_their_epoch_and_other_epochs_do_not() -> None:
+    rows = [half(EPOCH), half(f"{EPOCH}.3-0-0"), half(f"{EPOCH}1"), half("x" + EPOCH)]
+
+    assert {EPOCH, f"{EPOCH}.3-0-0"} == {a.txn_id for a in fold({}, EPOCH, halves=rows).values()}
+
+
+def test_an_end_on_doubt_alone_is_a_decision_that_nobody_knows() -> None:
+    attempt = folded(doubts=[doubt(None)])
+
+    assert (0, WHOLE_MAX, True) == (attempt.first_offset, attempt.last_offset, attempt.is_settled)

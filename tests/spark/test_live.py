@@ -1,0 +1,173 @@
+"""Streams of committed messages in jobs of one's own: the examples, run on real topics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from examples.spark import pairs, revenue, to_database
+from tests.conftest import Broker
+from tests.support.planted import Field, Message
+from tests.support.topic_records import Record, write_records
+from txlayer_spark import committed_stream
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """What a program gives to executors is pickled whole, so that they need not have the program; a module is not."""
+    cloudpickle.register_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+    yield
+    cloudpickle.unregister_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # the same
+
+
+@pytest.fixture
+def field(broker: Broker) -> Field:
+    """A namespace of the test's own, with the topics `orders` and `stock`."""
+    return Field(broker.bootstrap_servers)
+
+
+def order(customer: str, cents: int, at: str = "2026-01-01T12:00:00Z") -> bytes:
+    """An order as the examples expect it."""
+    return json.dumps({"customer": customer, "cents": cents, "at": at}).encode()
+
+
+def stream_of(spark: SparkSession, field: Field, topic: str, **options: str) -> DataFrame:
+    """Its committed messages."""
+    return committed_stream(spark, topic, bootstrap_servers=field.servers, options=options)
+
+
+def test_days_are_written_once_with_what_came_late_and_without_what_came_too_late(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    ordered = [
+        [("ann", 100, "2026-01-01T10:00:00Z"), ("bob", 7, "2026-01-01T11:00:00Z"), ("ann", 5, "2026-01-02T23:59:59Z")],
+        [("ann", 20, "2026-01-01T09:00:00Z"), ("bob", 1, "2026-01-06T00:00:00Z")],  # late, and a day that ends others
+        [("ann", 9_000, "2026-01-01T08:00:00Z"), ("bob", 1, "2026-01-09T00:00:00Z")],  # too late
+    ]  # fmt: skip
+    into = str(tmp_path)
+    dropped = 0
+    for batch in ordered:
+        field.whole(*(Message(field.orders, value=order(*each)) for each in batch))
+        messages = stream_of(spark, field, field.orders)
+        query = revenue.start(messages, into=into, is_once=True)
+        assert query.awaitTermination(60)
+        dropped += sum(
+            state.numRowsDroppedByWatermark
+            for progress in query.recentProgress
+            for state in progress.stateOperators
+        )
+
+    rows = spark.read.parquet(f"{into}/days").collect()
+
+    first, second, sixth = date(2026, 1, 1), date(2026, 1, 2), date(2026, 1, 6)
+    expected = [
+        (first, "ann", 2, 120),
+        (first, "bob", 1, 7),
+        (second, "ann", 1, 5),
+        (sixth, "bob", 1, 1),
+    ]
+    assert expected == sorted(tuple(row) for row in rows)
+    assert 1 == dropped
+
+
+def test_messages_of_two_topics_are_joined_by_their_transaction(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    both = field.whole(
+        Message(field.orders, b"o1", b"order 1"), Message(field.stock, b"s1", b"stock 1")
+    )
+    field.whole(Message(field.orders, b"o2", b"an order alone"))
+    field.whole(Message(field.stock, b"s2", b"a stock alone"))
+    write_records(field.servers, [Record(field.stock, b"somebody else's")])
+
+    query = pairs.start(
+        stream_of(spark, field, field.orders),
+        stream_of(spark, field, field.stock),
+        into=str(tmp_path),
+        is_once=True,
+    )
+    assert query.awaitTermination(60)
+
+    rows = spark.read.parquet(f"{tmp_path}/pairs").collect()
+    assert [(both.txn_id, "o1", "order 1", "s1", "stock 1")] == [tuple(row) for row in rows]
+
+
+@pytest.mark.usefixtures("by_value")
+def test_a_batch_that_is_given_to_a_database_twice_counts_once(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    file, checkpoint = tmp_path / "shop.db", tmp_path / "checkpoint"
+    database = f"sqlite:///{file}"
+
+    def run() -> None:
+        query = to_database.start(
+            stream_of(spark, field, field.orders, maxOffsetsPerTrigger="3"),
+            database=database,
+            checkpoint=str(checkpoint),
+            is_once=True,
+        )
+        assert query.awaitTermination(60)
+
+    for cents in (1, 10):
+        field.whole(
+            *(Message(field.orders, value=order(who, cents)) for who in ("ann", "ann", "bob"))
+        )
+    run()
+    # Killed before it noted what it had done: the batches come again, and a new message with them.
+    shutil.rmtree(checkpoint / "commits")
+    (checkpoint / "commits").mkdir()
+    field.whole(Message(field.orders, value=order("ann", 100)))
+    run()
+
+    with closing(sqlite3.connect(file)) as connection:
+        spent = connection.execute(
+            "SELECT customer, orders, cents FROM spent ORDER BY 1"
+        ).fetchall()
+        applied = connection.execute("SELECT count(*) FROM applied").fetchone()
+    assert [("ann", 5, 122), ("bob", 2, 11)] == spent
+    assert (7,) == applied
+
+
+def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    txn = field.whole(
+        Message(field.orders, headers=[("a", b"1")]), Message(field.orders, None, None)
+    )
+    write_records(
+        field.servers,
+        [Record(field.orders, b"plain"), Record(field.orders, b"odd", None, [("txl-id", b"x y")])],
+    )
+    stream = stream_of(spark, field, field.orders)
+    query = (
+        stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )
+    assert query.awaitTermination(60)
+
+    first, second, plain, odd = sorted(
+        spark.read.parquet(str(tmp_path / "rows")).collect(), key=lambda row: row.offset
+    )
+
+    born = datetime.fromtimestamp(txn.born_ms / 1000, UTC).replace(tzinfo=None)
+    assert (txn.txn_id, 0, 2, None) == (first.txn_id, first["index"], first["count"], first.error)
+    assert (b"k", b"value", [("a", b"1")]) == (
+        bytes(first.key), bytes(first.value), [(h.key, bytes(h.value)) for h in first.headers],
+    )  # fmt: skip
+    assert born == first.born.astimezone(UTC).replace(tzinfo=None)
+    assert (None, None, 1) == (second.key, second.value, second["index"])
+    assert (b"plain", None, None) == (bytes(plain.value), plain.txn_id, plain.error)
+    assert (b"odd", None) == (bytes(odd.value), odd.txn_id)
+    assert odd.error is not None

@@ -1,0 +1,237 @@
+"""A batch of Spark is published all or nothing, and once per epoch: real topics and a real coordinator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.arena import Arena
+from tests.support.crafted import Crafted
+from tests.support.logs import header
+from tests.support.spark_sink import (
+    attempts_in,
+    numbers,
+    resolved,
+    settings_for,
+    values,
+    wait_until_all_are_visible,
+)
+from txlayer.core import codec
+from txlayer.core.messages import Resolution
+from txlayer.errors import (
+    ConfigError,
+    FencedError,
+    ForbiddenTopicError,
+    RefusedRecordError,
+    ReservedHeaderError,
+    TopicMismatchError,
+    UsageError,
+)
+from txlayer_spark import SinkSettings, write_transactional
+from txlayer_spark.attempts import Attempt, Attempts
+from txlayer_spark.epoch_log import EpochLog
+from txlayer_spark.jobs.sink import Outcome, Sink
+
+pytestmark = pytest.mark.kafka
+
+
+def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
+    spark: SparkSession, arena: Arena
+) -> None:
+    orders, stock = arena.targets
+    batch = spark.sql(
+        f"SELECT IF(id = 2, '{stock}', '{orders}') AS topic, IF(id = 1, NULL, concat('k', id)) AS key, "
+        "concat('v', 9 - id) AS value, array(struct('h' AS key, CAST(id AS STRING) AS value)) AS headers "
+        "FROM range(0, 4, 1, 2)"
+    )
+
+    done = write_transactional(batch, settings_for(arena, topic=None), query="whole", epoch=3)
+
+    assert ("whole-3", Outcome.PUBLISHED, 1, ()) == (
+        done.epoch_id, done.outcome, len(done.published), done.skipped
+    )  # fmt: skip
+    seen = arena.wait_until_visible("whole-3", count=4)
+    assert ["v9", "v8", "v6"] == values([r for r in seen if r.topic == orders])
+    assert [(b"k2", b"v7")] == [(r.key, r.value) for r in seen if r.topic == stock]
+    assert [b"0", b"1", b"3"] == [header(r.headers, "h") for r in seen if r.topic == orders]
+    assert [b"k0", None, b"k3"] == [r.key for r in seen if r.topic == orders]
+    assert {done.published[0]: 4} == attempts_in(arena, "whole-3")
+
+
+def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(
+    spark: SparkSession, arena: Arena
+) -> None:
+    settings = settings_for(arena)
+    write_transactional(numbers(spark, 3), settings, query="again", epoch=1)
+
+    again = write_transactional(numbers(spark, 5), settings, query="again", epoch=1)
+    following = write_transactional(numbers(spark, 2), settings, query="again", epoch=11)
+
+    assert (Outcome.SKIPPED, ("again-1",)) == (again.outcome, again.skipped)
+    assert Outcome.PUBLISHED is following.outcome
+    arena.wait_until_visible("again-11", count=2)
+    assert 3 == len(arena.wait_until_visible("again-1", count=3))
+    assert 1 == len(attempts_in(arena, "again-1"))
+
+
+def test_what_cannot_be_published_is_refused_before_anything_is_written(
+    spark: SparkSession, arena: Arena
+) -> None:
+    batch = numbers(spark, 3)
+    with_header = batch.selectExpr("value", "array(struct('txl-id' AS key, value)) AS headers")
+    forbidden = batch.selectExpr("value", f"'{arena.topics.op}' AS topic")
+    nowhere = batch.selectExpr("value", "-1 AS partition")
+    many = spark.range(9_100).selectExpr("concat('t', id) AS topic", "'v' AS value")
+    ours, named = settings_for(arena), settings_for(arena, topic=None)
+    small = settings_for(arena, transaction_messages_max=2)
+    few_bytes = settings_for(arena, transaction_bytes_max=10)
+    faults: list[tuple[DataFrame, SinkSettings, type[UsageError], str]] = [
+        (batch, small, UsageError, "3 messages .* transaction_messages_max is 2"),
+        (batch, few_bytes, UsageError, "transaction_bytes_max 10"),
+        (with_header, ours, ReservedHeaderError, "txl-id"),
+        (forbidden, named, ForbiddenTopicError, "no real topic"),
+        (nowhere, ours, UsageError, "partition that no topic has"),
+        (batch, settings_for(arena, topic="never-made"), TopicMismatchError, "no such topic"),
+        (batch, named, UsageError, "name the real topic"),
+        (batch.withColumn("colour", batch["key"]), ours, UsageError, "colour"),
+        (batch.drop("value"), ours, UsageError, "`value`"),
+        (spark.range(2).selectExpr("id AS value"), ours, UsageError, "bytes or text"),
+        (many, named, UsageError, "more than 1000 real topics"),
+        (
+            many.drop("topic"),
+            settings_for(arena, split=True, transaction_bytes_max=1),
+            UsageError,
+            "10000 at most",
+        ),
+    ]
+
+    for frame, settings, kind, text in faults:
+        with pytest.raises(kind, match=text):
+            write_transactional(frame, settings, query="refused", epoch=0)
+    for name, number in (("a/b", 0), ("a-1.b", 0), ("", 0), ("a", -1)):
+        with pytest.raises(ConfigError):
+            write_transactional(batch, ours, query=name, epoch=number)
+
+    assert not attempts_in(arena, "refused-0")
+    nothing = write_transactional(batch.limit(0), ours, query="refused", epoch=0)
+    assert Outcome.EMPTY is nothing.outcome
+
+
+def test_a_message_that_the_half_topic_refuses_is_named_and_the_epoch_is_published_without_it(
+    spark: SparkSession, arena: Arena
+) -> None:
+    huge = numbers(spark, 1).selectExpr("repeat(value, 1000000) AS value")
+
+    with pytest.raises(RefusedRecordError, match=r"max\.message\.bytes"):
+        write_transactional(huge, settings_for(arena), query="huge", epoch=0)
+
+    assert not resolved(arena, "huge-0")
+    done = write_transactional(numbers(spark, 1), settings_for(arena), query="huge", epoch=0)
+    assert Outcome.PUBLISHED is done.outcome
+
+
+def test_a_batch_is_split_into_parts_that_are_the_same_when_it_is_computed_again(
+    spark: SparkSession, arena: Arena
+) -> None:
+    settings = settings_for(arena, split=True, transaction_messages_max=4)
+    batch = numbers(spark, 20)
+
+    done = write_transactional(batch, settings, query="parts", epoch=0)
+    again = write_transactional(batch.repartition(3), settings, query="parts", epoch=0)
+
+    ids = sorted(key.partition("/")[0] for key in done.published)
+    assert 5 <= len(ids)
+    assert (Outcome.SKIPPED, tuple(ids)) == (again.outcome, again.skipped)
+    seen = wait_until_all_are_visible(arena, ids, count=20)
+    assert sorted(f"v{n}" for n in range(20)) == sorted(values(seen))
+    sizes = Counter(header(record.headers, codec.ID_HEADER) for record in seen)
+    assert 4 >= max(sizes.values())
+    finer = settings_for(arena, split=True, transaction_messages_max=3)
+    with pytest.raises(UsageError, match="was begun as"):
+        write_transactional(batch, finer, query="parts", epoch=0)
+
+
+# --- other attempts ---------------------------------------------------------------------------------------------------
+
+
+def crafted(arena: Arena) -> Crafted:
+    """A hand that writes records of other attempts."""
+    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+
+
+def test_an_attempt_that_nobody_decided_is_rolled_back_and_the_epoch_published_by_a_new_one(
+    spark: SparkSession, arena: Arena
+) -> None:
+    whole = crafted(arena).half("left-0/00000001", arena.targets[0], value=b"old")
+    crafted(arena).half("left-0/00000002", arena.targets[0], count=2, value=b"torn")
+
+    done = write_transactional(numbers(spark, 2), settings_for(arena), query="left", epoch=0)
+
+    assert Outcome.PUBLISHED is done.outcome
+    assert ["v0", "v1"] == values(arena.wait_until_visible("left-0", count=2))
+    assert {Resolution.ROLLBACK: 2, Resolution.COMMIT: 1} == resolved(arena, "left-0")
+    # Its own process wakes up: too late.
+    crafted(arena).op(whole, Resolution.COMMIT)
+    arena.wait_until_applied(within=30)
+    assert 2 == len(arena.visible("left-0"))
+
+
+def test_a_commit_that_was_on_its_way_when_it_was_looked_for_counts(
+    spark: SparkSession, arena: Arena
+) -> None:
+    old = crafted(arena).half("late-0/00000001", arena.targets[0], value=b"old")
+
+    class Late(Sink):
+        def take_over(self, log: EpochLog, attempts: Attempts) -> Attempts:
+            assert [None] == [a.decision for a in attempts.values()]
+            crafted(arena).op(old, Resolution.COMMIT)
+            return super().take_over(log, attempts)
+
+    done = Late(spark, settings_for(arena)).write(numbers(spark, 2), query="late", epoch=0)
+
+    assert (Outcome.SKIPPED, ("late-0",)) == (done.outcome, done.skipped)
+    assert ["old"] == values(arena.wait_until_visible("late-0"))
+    assert {"late-0/00000001": 1} == attempts_in(arena, "late-0")
+
+
+def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_wins(
+    spark: SparkSession, arena: Arena
+) -> None:
+    class Slow(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, nonce: str) -> None:
+            crafted(arena).half("race-0/00000001", arena.targets[0], value=b"other")
+            super().store(log, placed, nonce)
+
+    with pytest.raises(FencedError, match="race-0/00000001 is another run's"):
+        Slow(spark, settings_for(arena)).write(numbers(spark, 2), query="race", epoch=0)
+
+    assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
+
+
+def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(
+    spark: SparkSession, arena: Arena
+) -> None:
+    class Frozen(Sink):
+        def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
+            write_transactional(
+                numbers(spark, 1, name="new"), settings_for(arena), query="froze", epoch=0
+            )
+            super().commit(log, mine)
+
+    with pytest.raises(FencedError, match="rolled back by a newer run"):
+        Frozen(spark, settings_for(arena)).write(numbers(spark, 2), query="froze", epoch=0)
+
+    arena.wait_until_applied(within=30)
+    assert ["new0"] == values(arena.visible("froze-0"))
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    for wrong in (
+        {"producer_group": "a b"}, {"window": timedelta(0)}, {"transaction_messages_max": 0},
+        {"transaction_bytes_max": 0},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            SinkSettings(**{"bootstrap_servers": "x:1", "producer_group": "a", **wrong})  # type: ignore[arg-type]  # settings by name

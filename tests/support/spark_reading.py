@@ -1,0 +1,52 @@
+"""Topics filled with real encodings and with what is nearly one, and read back by Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+from tests.conftest import Broker
+from tests.fuzz.mutation import corpus_of, mutated
+from tests.support.broker import create_topic, unique_name
+from tests.support.topic_records import Record, write_records
+from txlayer_spark import read_topic
+
+MUTATIONS = 300
+SEED = 20_260_101
+
+
+def mutations(*corpora: str, more: tuple[bytes, ...] = ()) -> list[bytes]:
+    """Real encodings, and bytes that are nearly such; a null is not among them."""
+    corpus = [raw for name in corpora for raw in corpus_of(name)] + list(more)
+    dice = Random(SEED)
+    return [*corpus, *(mutated(corpus, dice) for _ in range(MUTATIONS))]
+
+
+def rows(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
+    """The topic as `read_topic` gives it, in the order of the log."""
+    frame = read_topic(spark, topic, bootstrap_servers=broker.bootstrap_servers)
+    return sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
+
+
+def written(broker: Broker, kind: str, records: Callable[[str], list[Record]]) -> str:
+    """A topic of that kind that holds the records."""
+    topic = create_topic(broker.bootstrap_servers, unique_name("read") + kind)
+    write_records(broker.bootstrap_servers, records(topic))
+    return topic
+
+
+def told(row: Row, names: dict[str, Any]) -> dict[str, Any]:
+    """Those columns of a row."""
+    return {name: row[name] for name in names}
+
+
+def alike(columns: dict[str, Any]) -> dict[str, Any]:
+    """The same with one U+FFFD where several are: each side counts in its own way what is no text."""
+    return {
+        name: re.sub("\ufffd+", "\ufffd", value) if isinstance(value, str) else value
+        for name, value in columns.items()
+    }
