@@ -36,6 +36,7 @@ from txlayer.cli.coordinator import (
 )
 from txlayer.cli.handlers import load_object
 from txlayer.cli.options import BootstrapServers, ClientSetting, Insecure, Json, client_config
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ClientConfig
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
@@ -83,6 +84,7 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    tracing: TracingOption = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Handle messages until SIGTERM or Ctrl-C; then let handlers end, store what ended, and leave the group.
@@ -118,6 +120,9 @@ def run(  # every option is a parameter
             client_settings={**consumer.config.client_settings, **given.client_settings},
             is_insecure_allowed=given.is_insecure_allowed,
         )
+    asked = tracing_of(tracing, os.environ)
+    if asked.is_on:
+        consumer.trace(asked)
     stop.install()
     if watch_parent:
         stop.watch(sys.stdin.buffer)

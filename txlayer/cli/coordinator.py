@@ -33,9 +33,10 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
-from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.workers import StopSignal, supervise
 
 GC_THRESHOLD = 100_000
@@ -125,6 +126,7 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    tracing: TracingOption = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Forward committed messages until SIGTERM or Ctrl-C.
@@ -171,7 +173,9 @@ def run(  # every option is a parameter
     # Records and transactions end by their reference counts. Looking for cycles among those that live took a tenth of the
     # CPU (bench/README.md); what an error leaves behind is still found.
     gc.set_threshold(GC_THRESHOLD)
-    Coordinator(config, connect_coordinator(config)).run(should_stop=stop.is_set)
+    make_coordinator(
+        config, connect_coordinator(config), tracing=tracing_of(tracing, os.environ)
+    ).run(should_stop=stop.is_set)
 
 
 @app.command()

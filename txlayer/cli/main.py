@@ -7,8 +7,12 @@ from importlib import import_module
 
 import typer
 
+from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.border import guard
+from txlayer.cli.coordinator import LogFormat, LogLevel
 from txlayer.config import check_names
+
+LOG_FORMAT, LOG_LEVEL = "TXLAYER_LOG_FORMAT", "TXLAYER_LOG_LEVEL"
 
 # (name, module): each module has an `app`, a `typer.Typer` with a line of help.
 GROUPS = (
@@ -35,14 +39,19 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     # Before every command, also those that take no role's settings.
-    app.callback()(_check_environment)
+    app.callback()(_begin)
     for name, module in GROUPS:
         app.add_typer(import_module(module).app, name=name)
     return app
 
 
-def _check_environment() -> None:
+def _begin(*, log_format: LogFormat = None, log_level: LogLevel = None) -> None:
     check_names(os.environ)
+    # Commands that answer and end have little to log; who collects their lines says so, for all of them at once.
+    log_format = log_format or os.environ.get(LOG_FORMAT)
+    log_level = log_level or os.environ.get(LOG_LEVEL)
+    if log_format or log_level:
+        set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
@@ -104,6 +105,7 @@ def run(  # every option is a parameter
     insecure: Insecure = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    tracing: TracingOption = None,
 ) -> None:
     """Answer until SIGTERM or Ctrl-C; then finish the answers in flight, and leave the group.
 
@@ -130,11 +132,12 @@ def run(  # every option is a parameter
     check_group(group)
     if handler is not None and barrier_url is not None:
         raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
+    asked = tracing_of(tracing, os.environ)
     stop = StopSignal()
     if handler is not None:
         check = load_handler(handler, folder=str(Path.cwd()))
         stop.install()
-        run_responder(config, group=group, should_stop=stop.is_set, check=check)
+        run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, check=check)
         return
     url = barrier_url or os.environ.get(BARRIER_URL)
     if not url:
@@ -146,7 +149,7 @@ def run(  # every option is a parameter
     with opened(url, table=barrier_table, schema=barrier_schema) as barrier:
         barrier.check_table()
         stop.install()
-        run_responder(config, group=group, should_stop=stop.is_set, barrier=barrier)
+        run_responder(config, group=group, should_stop=stop.is_set, barrier=barrier, tracing=asked)
 
 
 def hide_url(argv: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -30,6 +30,7 @@ OTHER_NAMES = frozenset(
         "INBOX_URL",
         "LOG_FORMAT",
         "LOG_LEVEL",
+        "TRACING",
     )
 )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
@@ -45,6 +46,7 @@ def run_responder(
     check: Callable[[CheckRequest], Any] | None = None,
     barrier: Barrier | None = None,
     connect: ConnectProducer = connect_producer,
+    tracing: Tracing = NO_TRACING,
 ) -> None:
     """Answer for `group` until `should_stop`; then finish what is begun, and leave the group.
 
@@ -63,6 +65,7 @@ def run_responder(
             "check": handler,
             "barrier": barrier,
             "connect": connect,
+            "tracing": tracing,
         }
         _run(made_with, should_stop)
 
