@@ -207,8 +207,7 @@ class ConsumerService(ABC):
         )  # fmt: skip
         for topic in self._topics:
             plan.settings_of(topic, config)
-        make = partial(TracedCaller, tracing=self._tracing) if self._tracing.is_on else Caller
-        caller = make(
+        caller = make_caller(self._tracing)(
             routes, interceptors=self._interceptors, deserializer=self._deserializer,
             attempt_timeout_s=config.attempt_timeout.total_seconds(),
         )  # fmt: skip
@@ -249,6 +248,11 @@ class ConsumerService(ABC):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure  # once: whoever closes what has failed in `run` knows it already
+
+
+def make_caller(tracing: Tracing) -> Callable[..., Caller]:
+    """What makes the caller that this tracing needs."""
+    return partial(TracedCaller, tracing=tracing) if tracing.is_on else Caller
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:
