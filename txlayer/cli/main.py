@@ -47,9 +47,13 @@ def build_app() -> typer.Typer:
 
 def _begin(*, log_format: LogFormat = None, log_level: LogLevel = None) -> None:
     check_names(os.environ)
-    # Commands that answer and end have little to log; who collects their lines says so, for all of them at once.
-    log_format = log_format or os.environ.get(LOG_FORMAT)
-    log_level = log_level or os.environ.get(LOG_LEVEL)
+    # Commands that answer and end have little to log; who collects their lines says so, for all of them at once. Those that
+    # run services, and their workers, look into the environment.
+    if log_format:
+        os.environ[LOG_FORMAT] = log_format
+    if log_level:
+        os.environ[LOG_LEVEL] = log_level
+    log_format, log_level = os.environ.get(LOG_FORMAT), os.environ.get(LOG_LEVEL)
     if log_format or log_level:
         set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
 
