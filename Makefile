@@ -96,7 +96,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
 	$(PIP) --quiet --upgrade pip
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics,testing]" --group dev
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics,otel,testing]" --group dev
 	@touch $(STAMP)
 
 clean:

@@ -25,7 +25,10 @@ def start_coordinator(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(
-            arena: Arena, *arguments: str, settings: Mapping[str, str] | None = None
+            arena: Arena,
+            *arguments: str,
+            settings: Mapping[str, str] | None = None,
+            module: str = "txlayer",
         ) -> CoordinatorProcess:
             log_file = tmp_path / f"coordinator-{next(numbers)}.log"
             given = {"session_timeout": f"{SESSION_S}s", **(settings or {})}
@@ -36,6 +39,7 @@ def start_coordinator(tmp_path: Path) -> Iterator[Start]:
                     log_file=log_file,
                     arguments=arguments,
                     settings=given,
+                    module=module,
                 )
             )
 

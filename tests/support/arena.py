@@ -42,11 +42,11 @@ class Arena:
         """Its name."""
         return self.topics.namespace
 
-    def load(self, *, rate: int, seed: int) -> Load:
-        """A load on it, not started."""
+    def load(self, *, rate: int, seed: int, next_share: float = 0.0) -> Load:
+        """A load on it, not started; so many of its transactions are of the next release."""
         return Load(
             self.servers, self.topics, partition_count=self.partition_count, targets=self.targets,
-            rate=rate, seed=seed,
+            rate=rate, seed=seed, next_share=next_share,
         )  # fmt: skip
 
     def status(self) -> CoordinatorStatus:

@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from tests.support.next_release import next_form
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
 from txlayer.core import codec, ids, partitions
@@ -78,6 +79,7 @@ class Load:
         rate: int,
         seed: int,
         key_count: int = 40,
+        next_share: float = 0.0,
     ) -> None:
         self.sent: list[Sent] = []
         self.failures: list[str] = []
@@ -87,6 +89,7 @@ class Load:
         self._targets = list(targets)
         self._rate = rate
         self._rng = random.Random(seed)
+        self._next_share = next_share
         self._keys = [f"customer-{n}".encode() for n in range(key_count)]
         self._producer = plain_producer(servers)
         self._lines: dict[int, list[str]] = {}
@@ -181,7 +184,7 @@ class Load:
             )
             self._producer.produce(
                 self._topics.half, value, key, sent.partition,
-                headers=[("user", b"header"), (codec.HALF_HEADER, codec.encode_half_header(head))],
+                headers=[("user", b"header"), (codec.HALF_HEADER, self._form(sent, codec.encode_half_header(head)))],
                 on_delivery=partial(self._on_half, sent),
             )  # fmt: skip
 
@@ -209,7 +212,12 @@ class Load:
             op = OpMessage(
                 resolution, sent.key, "load", sent.acknowledged[-1], int(time.time() * 1000)
             )
-            lines.append(codec.encode_op(op))
+            lines.append(self._form(sent, codec.encode_op(op).encode()).decode())
+
+    def _form(self, sent: Sent, record: bytes) -> bytes:
+        """As this release writes it, or as the next one does: both records of a transaction alike."""
+        is_next = random.Random(sent.key).random() < self._next_share
+        return next_form(record.decode()).encode() if is_next else record
 
     def _write_ops(self) -> None:
         for partition, lines in self._lines.items():

@@ -28,6 +28,7 @@ class TxlayerProcess:
         log_file: Path,
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        module: str = "txlayer",
     ) -> None:
         """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`; it runs in `folder`, else here."""
         environ = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
@@ -38,7 +39,7 @@ class TxlayerProcess:
         self._log_file = log_file
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "txlayer", *command, "--log-format", "json"],
+                [sys.executable, "-m", module, *command, "--log-format", "json"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, cwd=folder,
             )  # fmt: skip
 
@@ -142,10 +143,11 @@ class CoordinatorProcess(TxlayerProcess):
         log_file: Path,
         arguments: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        module: str = "txlayer",
     ) -> None:
-        """`settings` as in `TxlayerProcess`."""
+        """`settings` and `module` as in `TxlayerProcess`."""
         command = ["coordinator", "run", "-b", servers, "-n", namespace, *arguments]
-        super().__init__(command, log_file=log_file, settings=settings)
+        super().__init__(command, log_file=log_file, settings=settings, module=module)
 
     def wait_until_listening(self) -> None:
         """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""

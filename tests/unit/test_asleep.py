@@ -76,7 +76,7 @@ def test_a_summary_out_of_form_leaves_the_sleeper_as_it_was() -> None:
     fold.fold(7, A.encode(), b"1|open||garbage")
 
     assert (1, {A: PLAIN}) == (
-        fold.unreadable_count, {key: txn.summary() for key, txn in fold.everybody().items()},
+        len(fold.unreadable), {key: txn.summary() for key, txn in fold.everybody().items()},
     )  # fmt: skip
 
 

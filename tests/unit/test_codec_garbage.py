@@ -137,7 +137,7 @@ def test_the_last_header_of_ours_is_the_one_that_counts(
     ("raw", "why"),
     [
         (b"", "unknown version ''"),
-        (b"2|a/12345678|g|t|0/1|5|", "unknown version '2'"),
+        (b"3|a/12345678|g|t|0/1|5|", "unknown version '3'"),
         (b"1|a/12345678|g|t|0/1|5", "6 fields where 7 are due"),
         (b"1|a/12345678|g|t|0/1|5||", "8 fields where 7 are due"),
         (b"1|a/1234567|g|t|0/1|5|", "out of form"),

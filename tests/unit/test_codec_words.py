@@ -46,7 +46,7 @@ def test_an_op_line(line: str, why: str) -> None:
     ("raw", "why"),
     [
         ("1|open", "doubt: 2 fields where 17 are due"),
-        (GOOD.replace("1|open", "2|open"), "doubt: unknown version '2'"),
+        (GOOD.replace("1|open", "3|open"), "doubt: unknown version '3'"),
         (GOOD.replace("|7|", "|x|"), "doubt summary: 'x' is no whole number"),
         (GOOD.replace("|g|5|", "|g|-5|"), "doubt summary: '-5' is no whole number"),
     ],

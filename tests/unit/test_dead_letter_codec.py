@@ -152,7 +152,7 @@ def test_arbitrary_bytes_are_a_value_and_never_an_exception(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (LETTER.replace(b"1|", b"2|", 1), "unknown version '2'"),
+        (LETTER.replace(b"1|", b"3|", 1), "unknown version '3'"),
         (LETTER + b"|more", "13 fields where 12 are due"),
         (LETTER.replace(b"rejected", b"tired"), "reason, topic or group"),
         (LETTER.replace(b"orders", b"a b"), "reason, topic or group"),
@@ -173,7 +173,7 @@ def test_a_dead_letter_out_of_form_says_why(raw: bytes, why: str) -> None:
     ("raw", "why"),
     [
         (None, "unknown version"),
-        (b"2|R|r|3|x", "unknown version '2'"),
+        (b"3|R|r|3|x", "unknown version '3'"),
         (b"1|R|r|3", "4 fields where 5 are due"),
         (b"1|E|r|3|x", "5 fields where 6 are due"),
         (b"1|X|r|3|x", "kind or request id"),

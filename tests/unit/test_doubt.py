@@ -121,7 +121,7 @@ def test_a_record_without_key_is_passed_over() -> None:
 
     fold.fold(0, None, b"")
 
-    assert ({}, 0) == (fold.everybody(), fold.unreadable_count)
+    assert ({}, {}) == (fold.everybody(), fold.unreadable)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_record_without_key_is_passed_over() -> None:
 def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: bytes) -> None:
     fold = folded(*whole(A, 10), (20, A.encode(), value))
 
-    assert 1 == fold.unreadable_count
+    assert 1 == len(fold.unreadable)
     assert TxnState.OPEN is fold.everybody()[A].state
 
 

@@ -117,12 +117,12 @@ def test_an_op_record_that_cannot_be_read_is_kept_aside_in_its_turn(value: bytes
         "",
         "garbage",
         "1|C|a|b|c|d|e|f|g",
-        op_line("C", A, 0).replace("1|C", "2|C"),
+        op_line("C", A, 0).replace("1|C", "3|C"),
         op_line("C", A, 0).replace("1|C", "1|X"),
         op_line("C", A, 0).replace("producer", "nobody"),
         op_line("C", A, 0) + "|",
         op_line("C", A, 0).replace("|0|", "|+0|"),
-        op_line("C", A, FAR_AWAY).replace("1|C", "2|C"),
+        op_line("C", A, FAR_AWAY).replace("1|C", "3|C"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_kept_aside_and_the_next_one_acts(line: str) -> None:
@@ -202,7 +202,7 @@ def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
 
 def test_a_half_header_may_not_be_taken_for_another_version() -> None:
     driver = PartitionDriver()
-    driver.half_raw(half_header(A).replace(b"1|", b"2|", 1))
+    driver.half_raw(half_header(A).replace(b"1|", b"3|", 1))
 
     driver.turn()
 

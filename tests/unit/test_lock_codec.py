@@ -79,7 +79,7 @@ def test_no_bytes_stop_the_reader_of_locks(key: bytes | None, value: bytes | Non
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"2|C|5|holder|||", "unknown version '2'"),
+        (b"3|C|5|holder|||", "unknown version '3'"),
         (b"1|C|5|holder||", "6 fields where 7 are due"),
         (b"1|X|5|holder|||", "lock: 'X'"),
         (b"1|C||holder|||", "is no whole number"),

@@ -52,7 +52,7 @@ def test_without_a_stored_offset_the_command_is_named(
 
 @pytest.mark.parametrize(
     "metadata",
-    ["x", "2|w|0|0|0:0|0", "1|w|0|0|0:0", "1|w|a|0|0:0|0", "1|w|0|0|0|0", "1|w|0|0|0:0|0|"],
+    ["x", "3|w|0|0|0:0|0", "1|w|0|0|0:0", "1|w|a|0|0:0|0", "1|w|0|0|0|0", "1|w|0|0|0:0|0|"],
 )
 def test_metadata_of_somebody_else_are_refused(metadata: str) -> None:
     with pytest.raises(ConfigError, match="coordinator reset"):

@@ -44,6 +44,7 @@ from txlayer.cli.observing import (
     ports_of_workers,
 )
 from txlayer.cli.options import BootstrapServers, ClientSetting, Insecure, Json, client_config
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ClientConfig
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.figures import ObservedConsumer
@@ -94,6 +95,7 @@ def run(  # every option is a parameter
     log_level: LogLevel = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    tracing: TracingOption = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Handle messages until SIGTERM or Ctrl-C; then let handlers end, store what ended, and leave the group.
@@ -133,6 +135,9 @@ def run(  # every option is a parameter
             client_settings={**consumer.config.client_settings, **given.client_settings},
             is_insecure_allowed=given.is_insecure_allowed,
         )
+    asked = tracing_of(tracing, os.environ)
+    if asked.is_on:
+        consumer.trace(asked)
     stop.install()
     if watch_parent:
         stop.watch(sys.stdin.buffer)

@@ -41,9 +41,10 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
-from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.view import ObservedCoordinator
 from txlayer.coordinator.workers import StopSignal, supervise
 
@@ -136,6 +137,7 @@ def run(  # every option is a parameter
     log_level: LogLevel = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    tracing: TracingOption = None,
     watch_parent: WatchParent = False,
 ) -> None:
     """Forward committed messages until SIGTERM or Ctrl-C.
@@ -185,7 +187,9 @@ def run(  # every option is a parameter
     # Records and transactions end by their reference counts. Looking for cycles among those that live took a tenth of the
     # CPU (bench/README.md); what an error leaves behind is still found.
     gc.set_threshold(GC_THRESHOLD)
-    coordinator = Coordinator(config, connect_coordinator(config))
+    coordinator = make_coordinator(
+        config, connect_coordinator(config), tracing=tracing_of(tracing, os.environ)
+    )
     with observed(metrics, lambda: ObservedCoordinator(coordinator.view, version=__version__)):
         coordinator.run(should_stop=stop.is_set)
 

@@ -9,8 +9,12 @@ from typing import Annotated
 import typer
 
 from txlayer import __version__
+from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.border import guard
+from txlayer.cli.coordinator import LogFormat, LogLevel
 from txlayer.config import check_names
+
+LOG_FORMAT, LOG_LEVEL = "TXLAYER_LOG_FORMAT", "TXLAYER_LOG_LEVEL"
 
 # (name, module): each module has an `app`, a `typer.Typer` with a line of help.
 GROUPS = (
@@ -39,7 +43,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     # Before every command, also those that take no role's settings.
-    app.callback()(_check_environment)
+    app.callback()(_begin)
     for name, module in GROUPS:
         app.add_typer(import_module(module).app, name=name)
     for name, module in SINGLE:
@@ -53,8 +57,10 @@ def _tell_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with
         raise typer.Exit
 
 
-def _check_environment(
+def _begin(
     *,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     version: Annotated[  # noqa: ARG001 - its callback answers and ends the process
         bool,
         typer.Option(
@@ -63,6 +69,15 @@ def _check_environment(
     ] = False,
 ) -> None:
     check_names(os.environ)
+    # Commands that answer and end have little to log; who collects their lines says so, for all of them at once. Those that
+    # run services, and their workers, look into the environment.
+    if log_format:
+        os.environ[LOG_FORMAT] = log_format
+    if log_level:
+        os.environ[LOG_LEVEL] = log_level
+    log_format, log_level = os.environ.get(LOG_FORMAT), os.environ.get(LOG_LEVEL)
+    if log_format or log_level:
+        set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
@@ -109,6 +110,7 @@ def run(  # every option is a parameter
     log_level: LogLevel = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    tracing: TracingOption = None,
 ) -> None:
     """Answer until SIGTERM or Ctrl-C; then finish the answers in flight, and leave the group.
 
@@ -135,6 +137,7 @@ def run(  # every option is a parameter
     check_group(group)
     if handler is not None and barrier_url is not None:
         raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
+    asked = tracing_of(tracing, os.environ)
     stop = StopSignal()
     metrics = given_metrics(metrics_port, metrics_host)
     told = ObservedResponder(group=group, version=__version__)
@@ -142,7 +145,14 @@ def run(  # every option is a parameter
         check = load_handler(handler, folder=str(Path.cwd()))
         stop.install()
         with observed(metrics, lambda: told):
-            run_responder(config, group=group, should_stop=stop.is_set, check=check, observed=told)
+            run_responder(
+                config,
+                group=group,
+                should_stop=stop.is_set,
+                check=check,
+                tracing=asked,
+                observed=told,
+            )
         return
     url = barrier_url or os.environ.get(BARRIER_URL)
     if not url:
@@ -156,7 +166,12 @@ def run(  # every option is a parameter
         stop.install()
         with observed(metrics, lambda: told):
             run_responder(
-                config, group=group, should_stop=stop.is_set, barrier=barrier, observed=told
+                config,
+                group=group,
+                should_stop=stop.is_set,
+                barrier=barrier,
+                tracing=asked,
+                observed=told,
             )
 
 

@@ -16,6 +16,7 @@ from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.namespace import Applied
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.topic_files import read_topic_files
+from txlayer.cli import topics_widen
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -35,6 +36,8 @@ app = typer.Typer(
     help="Compare the topics of a namespace, or with --group those of a consumer group, with what they must be, and "
     "create them; never deletes, never shrinks.",
 )
+
+topics_widen.add_to(app)
 
 Partitions = Annotated[
     int | None,

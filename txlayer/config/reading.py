@@ -32,6 +32,7 @@ OTHER_NAMES = frozenset(
         "LOG_LEVEL",
         "METRICS_HOST",
         "METRICS_PORT",
+        "TRACING",
     )
 )
 

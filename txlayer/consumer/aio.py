@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import ClassVar, Literal, Self, Unpack
 
 from txlayer.adapters.connect import ConnectConsumer, connect_consumer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.async_pool import AsyncPool
 from txlayer.consumer.calls import Caller
@@ -46,12 +47,14 @@ class AsyncOrderedConsumer(ConsumerService):
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
             retry=retry, interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
+            tracing=tracing,
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None

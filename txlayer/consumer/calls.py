@@ -172,7 +172,7 @@ class Caller:
                 try:
                     await _ended(told)
                 except Exception:
-                    logger.exception("interceptor.raised")
+                    logger.exception("interceptor.raised", extra=ids_of(context))
             raise
         return _with_rest(result, unreadable)
 
@@ -250,6 +250,13 @@ def _text_of(error: BaseException) -> str:
         return f"its text raised {type(exc).__name__}"
 
 
+def ids_of(context: Context) -> dict[str, object]:
+    """Which message, for log lines: its place, and the ids of its transaction and trace where it has them."""
+    ids = {"txn_id": context.txn_id, "trace_id": context.trace_id}
+    place = {"topic": context.topic, "partition": context.partition, "offset": context.offset}
+    return place | {name: value for name, value in ids.items() if value is not None}
+
+
 def _tell(
     interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException
 ) -> Any:
@@ -257,7 +264,7 @@ def _tell(
         return interceptor.on_error(message, context, error)
     except Exception:
         # The attempt has failed already, and for another reason.
-        logger.exception("interceptor.raised")
+        logger.exception("interceptor.raised", extra=ids_of(context))
         return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from txlayer.consumer.received import ReceivedMessage, TransactionOrigin
 from txlayer.core.ids import TXN_ID_LENGTH_MAX
+from txlayer.core.trace_context import trace_context_of
 
 FOR_EVER = float("inf")
 _new = object.__new__
@@ -91,6 +92,12 @@ class Context:
     def txn_id(self) -> str | None:
         """The transaction that the message was sent in; None: it was not forwarded by txlayer."""
         return self.message.txn_id
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that the message was sent in, for log lines; None: it carries none."""
+        found = trace_context_of(self.message.headers)
+        return None if found is None else found.trace_id
 
     @property
     def origin(self) -> TransactionOrigin | None:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import ClassVar, Literal, Self, Unpack
 
 from txlayer.adapters.connect import ConnectConsumer, connect_consumer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.calls import Caller
 from txlayer.consumer.handlers import Deserializer, Interceptor
@@ -107,6 +108,7 @@ class OrderedConsumer(_PlainConsumer):
         key_group: what a key counts as in the figures.
         namespace: whose lock topic is used.
         connect: makes the clients of the cluster.
+        tracing: makes a span of each attempt (`txlayer.adapters.otel`), the current one while the handler runs.
         settings: limits and time-outs, see `ConsumerConfig`.
 
     Raises:
@@ -129,12 +131,14 @@ class OrderedConsumer(_PlainConsumer):
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
             retry=retry, interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
+            tracing=tracing,
         )  # fmt: skip
         self._workers = check_workers(workers)
 
@@ -162,12 +166,14 @@ class ConcurrentConsumer(_PlainConsumer):
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=Order.NONE, null_keys="free", start_at=start_at, retry=retry,
             interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
+            tracing=tracing,
         )  # fmt: skip
         self._workers = check_workers(workers)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from txlayer.adapters.connect import ConnectConsumer
 from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.calls import Caller
 from txlayer.consumer.engine import Engine
@@ -24,6 +25,7 @@ from txlayer.consumer.pools import Pool
 from txlayer.consumer.starts import StartAt, check_start
 from txlayer.consumer.stats import ConsumerStats
 from txlayer.consumer.surroundings import draw_name
+from txlayer.consumer.tracing import TracedCaller
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.items import NullKeys, Order
@@ -53,6 +55,7 @@ class ConsumerService(ABC):
         deserializer: Deserializer | None,
         key_group: Callable[[bytes | None], str] | None,
         connect: ConnectConsumer,
+        tracing: Tracing,
     ) -> None:
         self._config = config
         self._group = check_group(group)
@@ -65,6 +68,7 @@ class ConsumerService(ABC):
         self._deserializer = deserializer
         self._key_group = key_group
         self._connect = connect
+        self._tracing = tracing
         self._handlers = HandlerSet(is_async=self.is_async)
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -149,6 +153,16 @@ class ConsumerService(ABC):
         """Its settings."""
         return self._config
 
+    def trace(self, tracing: Tracing) -> None:
+        """Make spans by `tracing` instead of what it was made with, before the start.
+
+        Raises:
+            LifecycleError: it runs already.
+        """
+        if self._thread is not None:
+            raise LifecycleError("settings are changed before the start", state="running")
+        self._tracing = tracing
+
     def configure(self, **settings: Any) -> None:
         """Replace settings by their names in `ConsumerConfig`, before the start; None leaves one as it is.
 
@@ -193,7 +207,7 @@ class ConsumerService(ABC):
         )  # fmt: skip
         for topic in self._topics:
             plan.settings_of(topic, config)
-        caller = Caller(
+        caller = make_caller(self._tracing)(
             routes, interceptors=self._interceptors, deserializer=self._deserializer,
             attempt_timeout_s=config.attempt_timeout.total_seconds(),
         )  # fmt: skip
@@ -234,6 +248,11 @@ class ConsumerService(ABC):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure  # once: whoever closes what has failed in `run` knows it already
+
+
+def make_caller(tracing: Tracing) -> Callable[..., Caller]:
+    """What makes the caller that this tracing needs."""
+    return partial(TracedCaller, tracing=tracing) if tracing.is_on else Caller
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:

@@ -67,6 +67,7 @@ class Coordinator:
     make_publisher = Publisher
     make_recovery = Recovery
     make_ledger = Ledger
+    log_reports: Callable[..., None] = staticmethod(log_reports)
     """What it is built from; a subclass may name others."""
 
     def __init__(
@@ -375,7 +376,7 @@ class Coordinator:
         for p, position in positions.items():
             ledger = self._shards[p].ledger
             # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
-            log_reports(logger, p, ledger.batch)
+            self.log_reports(logger, p, ledger.batch)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
@@ -385,9 +386,8 @@ class Coordinator:
         publisher = self._publisher
         if publisher is None or not self._shards:
             return
-        batches = [
-            (p, s.ledger.batch) for p, s in self._shards.items() if not s.ledger.batch.is_empty
-        ]
+        ledgers = {p: s.ledger for p, s in self._shards.items()}
+        batches = [(p, led.batch) for p, led in ledgers.items() if not led.batch.is_empty]
         try:
             self._publish(publisher, batches)
         except InvariantError:

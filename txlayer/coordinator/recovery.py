@@ -189,10 +189,10 @@ class Recovery:
 
         self._read(reader, ranges, take)
         for partition, (done, _) in folds.items():
-            if done.unreadable_count:
+            if done.unreadable:
                 logger.error(
                     "doubt.unreadable",
-                    extra={"partition": partition, "count": done.unreadable_count},
+                    extra={"partition": partition, "count": len(done.unreadable)},
                 )
         return folds
 

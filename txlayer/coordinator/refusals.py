@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core.batch import Batch, Bisection
-from txlayer.core.messages import ParkReason
+from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.errors import (
     BrokerUnavailableError,
     ForbiddenTopicError,
@@ -70,7 +71,12 @@ class Refusals:
             self.reasons[error.txn_key] = ParkReason.REFUSED
             self._bisections.clear()
             logger.error(
-                "transaction.refused", extra={"txn_key": error.txn_key, "reason": error.detail}
+                "transaction.refused",
+                extra={
+                    "txn_key": error.txn_key,
+                    **_ids_of_forward(error.txn_key, busy),
+                    "reason": error.detail,
+                },
             )
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
             book.refused(error.topic)
@@ -92,3 +98,9 @@ class Refusals:
             book.look_again_at(topics)
         except BrokerUnavailableError as exc:
             logger.info("targets.unknown", extra={"reason": str(exc)})
+
+
+def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
+    found = next((t for b in batches.values() for t in b.forwards if t.key == key), None)
+    context = None if found is None else trace_of(found)
+    return {"txn_id": txn_id_of(key), **({} if context is None else {"trace_id": context.trace_id})}

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from txlayer.core.batch import Batch, ReportKind
+from txlayer.core.messages import txn_id_of
+from txlayer.core.trace_context import TraceContext, trace_context_of
+from txlayer.core.transaction import Transaction, records_of
 
 LEVELS = {
     ReportKind.REPEAT: logging.DEBUG,
@@ -28,8 +33,14 @@ LINE_COUNT_MAX = 100
 """Lines per kind and batch; the rest is counted: a storm of one kind must not drown the others."""
 
 
-def log_reports(logger: logging.Logger, partition: int, batch: Batch) -> None:
-    """Log what the batch reports."""
+def log_reports(
+    logger: logging.Logger,
+    partition: int,
+    batch: Batch,
+    *,
+    known: Mapping[str, TraceContext] = MappingProxyType({}),
+) -> None:
+    """Log what the batch reports; `known` has contexts of transactions whose content is not in memory."""
     counts: dict[ReportKind, int] = {}
     for report in batch.reports:
         counts[report.kind] = counts.get(report.kind, 0) + 1
@@ -38,7 +49,12 @@ def log_reports(logger: logging.Logger, partition: int, batch: Batch) -> None:
                 LEVELS[report.kind],
                 "transaction.%s",
                 report.kind.value,
-                extra={"txn_key": report.key, "partition": partition, "detail": report.detail},
+                extra={
+                    "txn_key": report.key,
+                    **_ids(batch, report.key, known),
+                    "partition": partition,
+                    "detail": report.detail,
+                },
             )
     for kind, count in counts.items():
         if count > LINE_COUNT_MAX or kind in COUNTED:
@@ -48,3 +64,19 @@ def log_reports(logger: logging.Logger, partition: int, batch: Batch) -> None:
                 kind.value,
                 extra={"partition": partition, "count": count},
             )
+
+
+def trace_of(txn: Transaction) -> TraceContext | None:
+    """The context that a transaction's first message carries; None: none, or its content is not in memory."""
+    first = next(records_of(txn), None)
+    return None if first is None else trace_context_of(first[1].headers())
+
+
+def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str, str]:
+    """The transaction's id, and its trace's where it is known."""
+    if not key:
+        return {}
+    keep = batch.keeps.get(key)
+    context = (None if keep is None else trace_of(keep.txn)) or known.get(key)
+    ids = {"txn_id": txn_id_of(key)}
+    return ids if context is None else {**ids, "trace_id": context.trace_id}

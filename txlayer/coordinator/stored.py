@@ -12,10 +12,10 @@ from typing import NamedTuple
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.core.batch import Positions
-from txlayer.core.fields import whole
+from txlayer.core.fields import VERSION, known_fields, whole
 from txlayer.errors import ConfigError
 
-VERSION = "1"
+_OP_FIELDS = 6
 
 
 class StoredPositions(NamedTuple):
@@ -57,9 +57,10 @@ def decode_stored(
         low_water, op_next = half.offset, op.offset
         return StoredPositions(Positions(low_water, low_water, op_next, 0, op_next, 0, 0), "")
     try:
-        version, writer, half_next, line, replay, doubt_low = op.metadata.split("|")
-        if version != VERSION:
-            raise ValueError(f"version {version}")
+        known = known_fields(op.metadata.split("|"), _OP_FIELDS)
+        if known is None:
+            raise ValueError(f"metadata {op.metadata[:20]!r}")
+        _, writer, half_next, line, replay, doubt_low = known
         replay_offset, _, replay_line = replay.partition(":")
         return StoredPositions(
             Positions(

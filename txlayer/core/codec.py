@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, whole, wrong_form
+from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, known_fields, whole, wrong_form
 from txlayer.core.fields import key_hash as key_hash_of
 from txlayer.core.ids import NONCE_LENGTH, is_topic_name
 from txlayer.core.messages import (
@@ -127,12 +127,13 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
     try:
         text = raw.decode("ascii")
         fields = text.split("|")
-        if len(fields) != _HALF_FIELDS or fields[0] != VERSION:
+        known = known_fields(fields, _HALF_FIELDS)
+        if known is None:
             return wrong_form("half", fields, _HALF_FIELDS)
         # A line feed in an id or group would become a line of its own in an op record that repeats it.
         if "\n" in text:
             return Undecodable("half header: line feed")
-        _, key, group, topic, part, born, options = fields
+        _, key, group, topic, part, born, options = known
         index, _, count = part.partition("/")
         header = HalfHeader(
             key, group, topic, whole(index), whole(count), whole(born), decode_options(options)
@@ -190,9 +191,10 @@ def split_ops(raw: bytes | None) -> list[str] | Undecodable:
 def decode_op(line: str) -> OpMessage | Undecodable:
     """One line of an op record."""
     fields = line.split("|")
-    if len(fields) != _OP_FIELDS or fields[0] != VERSION:
+    known = known_fields(fields, _OP_FIELDS)
+    if known is None:
         return wrong_form("op", fields, _OP_FIELDS)
-    _, letter, key, group, last, born, source, check, reason = fields
+    _, letter, key, group, last, born, source, check, reason = known
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
     who = _SOURCES.get(source)
@@ -228,9 +230,10 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
     """A record of the check topic."""
     try:
         fields = (raw or b"").decode("ascii").split("|")
-        if len(fields) != _CHECK_FIELDS or fields[0] != VERSION:
+        known = known_fields(fields, _CHECK_FIELDS)
+        if known is None:
             return wrong_form("check", fields, _CHECK_FIELDS)
-        _, letter, key, group, partition, last, born, number, text = fields
+        _, letter, key, group, partition, last, born, number, text = known
         kind = _CHECK_KINDS.get(letter)
         if kind is None or not group or (not is_key(key) if key else kind is not CheckKind.LIMIT):
             return Undecodable("check: kind, id or group out of form")
@@ -273,10 +276,11 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
                 int(checked), int(answered), int(asked), int(answered_number),
             )  # fmt: skip
         fields = text.split("|")
-        if len(fields) != _SUMMARY_FIELDS or fields[0] != VERSION:
+        known = known_fields(fields, _SUMMARY_FIELDS)
+        if known is None:
             return wrong_form("doubt", fields, _SUMMARY_FIELDS)
         (_, state, reason, group, first, last, seen, count, appended, born, key_hash, order, immunity, decided,
-         moved, topics, checks) = fields  # fmt: skip
+         moved, topics, checks) = known  # fmt: skip
         position = None
         if decided:
             offset, _, number = decided.partition(":")

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from txlayer.core.fields import PARTITION_MAX, VERSION, whole, wrong_form
+from txlayer.core.fields import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
 from txlayer.core.handling import DeadLetter, DeadLetterReason
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Headers, Origin, Undecodable
@@ -87,9 +87,10 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
     """The header `txl-dlq` of a dead letter."""
     try:
         fields = raw.decode("ascii").split("|")
-        if len(fields) != _FIELDS or fields[0] != VERSION:
+        known = known_fields(fields, _FIELDS)
+        if known is None:
             return wrong_form("dead letter", fields, _FIELDS)
-        _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = fields  # fmt: skip
+        _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = known  # fmt: skip
         reason = _REASONS.get(word)
         if reason is None or not is_topic_name(topic) or not group:
             return Undecodable("dead letter: reason, topic or group out of form")

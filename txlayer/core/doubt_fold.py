@@ -18,7 +18,8 @@ class DoubtFold:
         self.transactions: dict[str, Transaction] = {}
         self.sleepers: dict[str, bytes] = {}
         """Those that need no object yet (asleep.py); a key stands here or among the transactions."""
-        self.unreadable_count = 0
+        self.unreadable: dict[str, int] = {}
+        """Key → where its content stands, for those whose newest summary nobody here can read: a later release may."""
         self._content_at: dict[
             bytes, int
         ] = {}  # key → offset of content 0, until its summary comes
@@ -36,6 +37,7 @@ class DoubtFold:
         if value is None:
             self.transactions.pop(key, None)
             self.sleepers.pop(key, None)
+            self.unreadable.pop(key, None)
             self._content_at.pop(raw_key, None)
         else:
             content_at = self._content_at.pop(raw_key, None)
@@ -52,21 +54,22 @@ class DoubtFold:
         return {**self.transactions, **woken}
 
     def _fold_summary(self, key: str, value: bytes, doubt_offset: int) -> None:
+        if self.unreadable:
+            doubt_offset = min(doubt_offset, self.unreadable.pop(key, doubt_offset))
         if may_sleep(value):
             self.sleepers[key] = with_place(value, doubt_offset)
             if self.transactions:
                 self.transactions.pop(key, None)
             return
         summary = codec.decode_summary(key, value)
-        if not isinstance(summary, DoubtSummary):
-            self.unreadable_count += 1
-            return
         try:
-            self.transactions[key] = from_summary(summary, doubt_offset=doubt_offset)
-        except ValueError:  # a state or reason that a later version knows
-            self.unreadable_count += 1
-        else:
-            self.sleepers.pop(key, None)
+            if isinstance(summary, DoubtSummary):
+                self.transactions[key] = from_summary(summary, doubt_offset=doubt_offset)
+                self.sleepers.pop(key, None)
+                return
+        except ValueError:
+            pass  # a state or reason that a later version knows
+        self.unreadable[key] = doubt_offset  # what was known of it before stands
 
     def _stood_at(self, key: str, offset: int) -> int:
         if (sleeper := self.sleepers.get(key)) is not None:

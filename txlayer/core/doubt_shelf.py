@@ -26,6 +26,8 @@ class DoubtShelf:
 
     def __init__(self) -> None:
         self.next_offset = 0  # where the next doubt record of this partition will stand, at least
+        self.kept_readable_from: int | None = None
+        """Doubt offset from which there are transactions that only a later release can read; it must find them."""
         self.held: dict[str, Transaction] = {}
         # Side by side rather than as pairs: there may be a million of them.
         self._offsets: deque[int] = deque()
@@ -73,6 +75,10 @@ class DoubtShelf:
     @property
     def low(self) -> int:
         """Oldest doubt offset that a restart must read."""
+        low = self._own_low()
+        return low if self.kept_readable_from is None else min(low, self.kept_readable_from)
+
+    def _own_low(self) -> int:
         offsets, transactions = self._offsets, self._transactions
         while offsets and not _stands_at(offsets[0], transactions[0]):
             offsets.popleft()
@@ -87,7 +93,7 @@ class DoubtShelf:
 
     def to_write_again(self, count_max: int) -> list[str]:
         """Keys of the oldest ones, when they keep far more records readable than there are living ones."""
-        if self.next_offset - self.low < max(REWRITE_LAG_MIN, 8 * self.count):
+        if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
         living = (
             (offset, txn.key)

@@ -8,7 +8,14 @@ from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import Undecodable
 
 VERSION = "1"
-"""Version of every record of ours."""
+"""Version of every record that this release writes."""
+
+NEXT_VERSION = "2"
+"""Version that the next release may write: what this one knows of, with further fields behind, which it passes over.
+
+So old and new processes read each other while they are replaced one by one. A release that must change more than that
+reads the new form first; only the one after it writes it.
+"""
 
 PARTITION_MAX = 2**31 - 1
 """Kafka's own number of a partition; the client refuses more by an exception."""
@@ -56,8 +63,15 @@ def key_hash(text: str) -> str:
     return text
 
 
+def known_fields(fields: list[str], count: int) -> list[str] | None:
+    """The `count` fields of a record that this release knows; None: it is of no version that it reads, or out of form."""
+    if fields[0] == VERSION:
+        return fields if len(fields) == count else None
+    return fields[:count] if fields[0] == NEXT_VERSION and len(fields) >= count else None
+
+
 def wrong_form(what: str, fields: list[str], count: int) -> Undecodable:
     """What is wrong with `fields`, which are not `count` or of another version."""
-    if fields[0] != VERSION:
+    if fields[0] not in (VERSION, NEXT_VERSION):
         return Undecodable(f"{what}: unknown version {fields[0][:20]!r}")
     return Undecodable(f"{what}: {len(fields)} fields where {count} are due")

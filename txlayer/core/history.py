@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.fields import VERSION
+from txlayer.core.fields import NEXT_VERSION, VERSION
 from txlayer.core.messages import (
     CheckKind,
     DoubtSummary,
@@ -130,7 +130,7 @@ class HistoryFold:
 
     def __init__(self, txn_id: str) -> None:
         self._prefix = f"{txn_id}/"
-        self._half_prefix = f"{VERSION}|{txn_id}/".encode("ascii")
+        self._half_prefixes = tuple(f"{v}|{txn_id}/".encode() for v in (VERSION, NEXT_VERSION))
         self._op_part = f"|{txn_id}/".encode("ascii")
         self._doubt_prefix = self._prefix.encode("ascii")
         self._traces: dict[str, _Traces] = {}
@@ -140,7 +140,7 @@ class HistoryFold:
     ) -> None:
         """A record of the half topic."""
         raw = codec.half_header_of(headers)
-        if raw is None or not raw.startswith(self._half_prefix):
+        if raw is None or not raw.startswith(self._half_prefixes):
             return
         header = codec.decode_half_header(raw)
         if not isinstance(header, Undecodable):

@@ -318,6 +318,7 @@ class Ledger(Asking):
         self.half_next = self._replay_low = positions.low_water
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
+        self.shelf.kept_readable_from = min(kept.unreadable.values(), default=None)
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from urllib.parse import quote, unquote
 
-from txlayer.core.fields import PARTITION_MAX, VERSION, whole, wrong_form
+from txlayer.core.fields import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
 from txlayer.core.handling import LockKind, LockRecord
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Undecodable
@@ -59,9 +59,10 @@ def decode_lock(key: bytes | None, value: bytes | None) -> LockRecord | Undecoda
         queue = key.decode()
         parse_queue(queue)
         fields = value.decode("ascii").split("|")
-        if len(fields) != _FIELD_COUNT or fields[0] != VERSION:
+        known = known_fields(fields, _FIELD_COUNT)
+        if known is None:
             return wrong_form("lock", fields, _FIELD_COUNT)
-        _, letter, generation, holder, instance_id, token, reason = fields
+        _, letter, generation, holder, instance_id, token, reason = known
         record = LockRecord(
             _KINDS[letter], queue, whole(generation), unquote(holder), unquote(instance_id),
             whole(token) if token else None, unquote(reason),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from txlayer.core.fields import VERSION, WHOLE_MAX
+from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields
 
 KEY_HASH_BYTES = 8
 """Of a parked key: BLAKE2b of that digest size. Two of a million keys meet once in thirty million years of parking."""
@@ -108,11 +108,12 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
     if not text.isascii():
         return Foreign("not ASCII")
     fields = text.split("|")
-    if fields[0] != VERSION:
+    if fields[0] not in (VERSION, NEXT_VERSION):
         return Foreign(f"unknown version {fields[0][:20]!r}")
-    if len(fields) != _FIELDS:
+    known = known_fields(fields, _FIELDS)
+    if known is None:
         return Foreign(f"{len(fields)} fields where {_FIELDS} are due")
-    _, writer, flags, runs, attempts, parked = fields
+    _, writer, flags, runs, attempts, parked = known
     if flags not in ("", _PAUSED):
         return Foreign(f"unknown flags {flags[:20]!r}")
     try:

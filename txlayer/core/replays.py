@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote
 
 from txlayer.core.dead_letters import is_request_id
-from txlayer.core.fields import VERSION, whole, wrong_form
+from txlayer.core.fields import VERSION, known_fields, whole, wrong_form
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.messages import Undecodable
 
@@ -38,8 +38,10 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
         fields = (raw or b"").decode("ascii").split("|")
         kind = _KINDS.get(fields[1]) if len(fields) > 1 else None
         count = _RESULT_FIELDS if kind is ReplayKind.RESULT else _REQUEST_FIELDS
-        if len(fields) != count or fields[0] != VERSION:
+        known = known_fields(fields, count)
+        if known is None:
             return wrong_form("replay record", fields, count)
+        fields = known
         offset = whole(fields[3]) if fields[3] else None
     except ValueError as exc:
         return Undecodable(f"replay record: {exc}")

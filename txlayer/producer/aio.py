@@ -13,6 +13,7 @@ from typing import Any, Self, Unpack
 
 from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_group
@@ -31,6 +32,7 @@ from txlayer.producer.responder import Answering
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import SubmittedTransaction
+from txlayer.producer.tracing import assemble_traced, traced_handling
 from txlayer.producer.transaction import OpenTransaction
 
 
@@ -54,6 +56,7 @@ class AsyncTransactionalProducer:
         on_refused: Callable[[RefusedResolution], object] | None = None,
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
+        tracing: Tracing = NO_TRACING,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig(
@@ -62,12 +65,14 @@ class AsyncTransactionalProducer:
         self._group = check_group(group)
         check_kind(barrier, is_async=True)
         self._barrier = barrier
-        self._handling = handling_of(
+        handling = handling_of(
             check, barrier, worker_count=self._config.check_workers, is_async=True
         )
+        self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._on_refused = on_refused
         self._serializer = serializer
         self._connect = connect
+        self._assemble = assemble_traced(tracing)
         self._ready: LoopEngine | None = None
         self._opening: asyncio.Future[LoopEngine] | None = None
         self._is_closed = False
@@ -258,6 +263,7 @@ class AsyncTransactionalProducer:
                 serializer=self._serializer,
                 connect=self._connect,
                 answering=self._answering(loop),
+                assemble_engine=self._assemble,
             ),
         )
         started = LoopEngine(engine, loop)

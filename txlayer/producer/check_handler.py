@@ -38,6 +38,7 @@ class CheckRequest(NamedTuple):
     born_at_ms: int  # the producer's clock when the transaction began
     number: int  # of the question, from 1 on
     topics: tuple[str, ...]  # the real topics of its messages
+    traceparent: str = ""  # of the question, where the coordinator traces
 
 
 CheckHandler = Callable[[CheckRequest], Resolution]

@@ -60,8 +60,10 @@ class Encoder:
         *,
         half_bytes_max: int | None,
         serialize: Serialize | None,
+        spare_bytes: int = 0,
     ) -> None:
         self._config = config
+        self._spare_bytes = spare_bytes
         self._half_bytes_max = half_bytes_max
         self._serialize = serialize
         self._known: dict[str, KnownTopic] = {}
@@ -103,8 +105,8 @@ class Encoder:
             raise ForbiddenTopicError(
                 "nothing was sent", topic=topic, reason="there is no such topic"
             )
-        of_topic = _room(limits.message_bytes_max, FORWARDED_BYTES)
-        of_half = _room(self._half_bytes_max, HALF_BYTES)
+        of_topic = _room(limits.message_bytes_max, FORWARDED_BYTES + self._spare_bytes)
+        of_half = _room(self._half_bytes_max, HALF_BYTES + self._spare_bytes)
         self._known[topic] = KnownTopic(
             limits.partition_count,
             min(of_topic, of_half, self._config.transaction_bytes_max),

@@ -37,6 +37,8 @@ SINCE = timedelta(hours=1)
 
 
 MakeFlight = Callable[[OpQueue, str, int, int], Flight]
+Assemble = Callable[..., "Engine"]
+"""`assemble`, or what makes an engine that does more."""
 
 
 class Engine:
@@ -176,6 +178,7 @@ def open_engine(
     serializer: Any,
     connect: ConnectProducer,
     answering: Answering | None = None,
+    assemble_engine: Assemble | None = None,
 ) -> Engine:
     """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
@@ -195,7 +198,8 @@ def open_engine(
                 expected=f"{half.partition_count} partitions, like {config.topics.half}",
                 found=f"{op.partition_count}",
             )
-        engine = assemble(config, connections, half, op, group=group, serializer=serializer)
+        make = assemble if assemble_engine is None else assemble_engine
+        engine = make(config, connections, half, op, group=group, serializer=serializer)
     except BaseException:
         connections.close()
         raise
@@ -225,8 +229,12 @@ def assemble(
     *,
     group: str,
     serializer: Any,
+    spare_bytes: int = 0,
 ) -> Engine:
-    """The parts, of topics that fit together; the producer's thread is not started."""
+    """The parts, of topics that fit together; the producer's thread is not started.
+
+    `spare_bytes` of each message stay free for headers that come later.
+    """
     pipeline = Pipeline(
         connections.make_half_writer(batch_bytes_max=_batch_bytes_max(half, op)),
         group=group,
@@ -240,6 +248,7 @@ def assemble(
     encoder = Encoder(
         config,
         half_bytes_max=half.message_bytes_max,
+        spare_bytes=spare_bytes,
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
     return Engine(

@@ -66,6 +66,11 @@ class Flight:
         return self.key[-NONCE_LENGTH:]
 
     @property
+    def trace_id(self) -> str:
+        """The trace that its messages carry; "" where nobody traces."""
+        return ""
+
+    @property
     def half_partition(self) -> int:
         """Partition of its half and op records."""
         return self.queue.partition

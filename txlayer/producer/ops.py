@@ -22,16 +22,20 @@ LINE_BYTES_MAX = 512
 """Longer than the longest line that a producer writes (id 128, group 200, numbers)."""
 
 
+NAMED_MAX = 10
+"""Transactions that one log line names."""
+
+
 class OpQueue:
     """Any thread adds flights that have their resolution, and any thread writes what is there."""
 
-    __slots__ = ("_line_count_max", "_lock", "partition", "pipeline", "waiting")
+    __slots__ = ("_lock", "line_count_max", "partition", "pipeline", "waiting")
 
     def __init__(self, pipeline: Pipeline, *, partition: int, line_count_max: int) -> None:
         self.pipeline = pipeline
         self.partition = partition
         self.waiting: list[Flight] = []
-        self._line_count_max = line_count_max
+        self.line_count_max = line_count_max
         self._lock = threading.Lock()
 
     def write(self) -> None:
@@ -54,12 +58,15 @@ class OpQueue:
             OpRecord(self, flights).give_up(error)
 
     def _write_one_record(self) -> bool:
-        flights = self.waiting[: self._line_count_max]
-        if not OpRecord(self, flights).write():
+        flights = self.waiting[: self.line_count_max]
+        if not self._record_of(flights).write():
             return False
         # Only now, and in one go: other threads add to the end meanwhile.
         del self.waiting[: len(flights)]
         return True
+
+    def _record_of(self, flights: list[Flight]) -> OpRecord:
+        return OpRecord(self, flights)
 
 
 class OpRecord:
@@ -145,6 +152,8 @@ class OpRecord:
             "op.not_acknowledged",
             extra={
                 "txn_count": len(self.flights),
+                "txn_id": " ".join(f.txn_id for f in self.flights[:NAMED_MAX]),
+                "trace_id": " ".join(filter(None, (f.trace_id for f in self.flights[:NAMED_MAX]))),
                 "reason": str(error),
             },
         )

@@ -18,12 +18,14 @@ from txlayer.core.messages import (
     UNKNOWN,
     CheckKind,
     CheckRecord,
+    Headers,
     OpMessage,
     Resolution,
     Undecodable,
     nonce_of,
     txn_id_of,
 )
+from txlayer.core.trace_context import trace_context_of
 from txlayer.errors import TxLayerError
 from txlayer.producer.check_calls import Call, Outcome
 from txlayer.producer.check_handler import (
@@ -68,6 +70,7 @@ class RefusedResolution(NamedTuple):
     group: str
     partition: int  # of half and op
     text: str  # which resolution, and by whom
+    trace_id: str = ""  # where the coordinator traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class ResponderStats:
 class _Asked:
     question: CheckRecord
     heard_at: float
+    headers: Headers | None
     is_begun: bool = False
 
 
@@ -185,7 +189,8 @@ class Questions:
             self.tally.refused += 1
             self._on_refused(
                 RefusedResolution(
-                    txn_id_of(check.key), nonce_of(check.key), self._group, check.partition, check.text
+                    txn_id_of(check.key), nonce_of(check.key), self._group, check.partition, check.text,
+                    _trace_of(record.headers())[3:35],
                 )
             )  # fmt: skip
             return None
@@ -193,18 +198,18 @@ class Questions:
             return Skip.OTHER_INSTANCE
         if check.partition >= self._partition_count:
             return Skip.UNDECODABLE
-        return self._ask(check, now)
+        return self._ask(check, record.headers(), now)
 
-    def _ask(self, question: CheckRecord, now: float) -> Skip | None:
+    def _ask(self, question: CheckRecord, headers: Headers | None, now: float) -> Skip | None:
         asked = self._asked.get(question.key)
         if asked is None:
-            self._asked[question.key] = _Asked(question, now)
+            self._asked[question.key] = _Asked(question, now, headers)
             self._waiting.append(question.key)
         elif asked.is_begun or question.number <= asked.question.number:
             return Skip.DUPLICATE
         else:
             # Asked again before its turn came: one answer, to the newer question.
-            asked.question, asked.heard_at = question, now
+            asked.question, asked.heard_at, asked.headers = question, now, headers
             self.tally.skipped[Skip.DUPLICATE] += 1
         self.tally.asked += 1
         return None
@@ -228,7 +233,7 @@ class Questions:
             keys.append(key)
         if not keys:
             return None
-        requests = [_request(self._asked[key].question) for key in keys]
+        requests = [_request(self._asked[key]) for key in keys]
         call = Call(requests, stale_at=stale_at)
         self._calls[call] = keys
         return call
@@ -296,7 +301,8 @@ class Questions:
         self.tally.skipped[skip] += 1
 
 
-def _request(question: CheckRecord) -> CheckRequest:
+def _request(asked: _Asked) -> CheckRequest:
+    question = asked.question
     return CheckRequest(
         txn_id_of(question.key),
         nonce_of(question.key),
@@ -304,4 +310,10 @@ def _request(question: CheckRecord) -> CheckRequest:
         question.born_ms,
         question.number,
         tuple(question.text.split(",")) if question.text else (),
+        _trace_of(asked.headers),
     )
+
+
+def _trace_of(headers: Headers | None) -> str:
+    found = trace_context_of(headers)
+    return "" if found is None else found.traceparent.decode("ascii")

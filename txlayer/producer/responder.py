@@ -296,7 +296,9 @@ class Responder:
             self._refused_callback(refused)
         except Exception:
             # The user's code; whatever it does, the answering goes on.
-            logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id})
+            logger.exception(
+                "on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id}
+            )
 
     def _told(self) -> dict[str, object]:
         stats = self.stats()

@@ -16,6 +16,7 @@ from typing import Any
 
 from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
@@ -47,6 +48,7 @@ def run_responder(
     barrier: Barrier | None = None,
     connect: ConnectProducer = connect_producer,
     observed: ObservedResponder | None = None,
+    tracing: Tracing = NO_TRACING,
 ) -> None:
     """Answer for `group` until `should_stop`; then finish what is begun, and leave the group.
 
@@ -65,6 +67,7 @@ def run_responder(
             "check": handler,
             "barrier": barrier,
             "connect": connect,
+            "tracing": tracing,
         }
         _run(made_with, should_stop, observed)
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_group
@@ -30,6 +31,7 @@ from txlayer.producer.responder import Answering
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.settings import ProducerSettings
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
+from txlayer.producer.tracing import assemble_traced, traced_handling
 from txlayer.producer.transaction import OpenTransaction
 from txlayer.producer.waiting import Asking, Blocking, Steps, ask
 
@@ -54,6 +56,7 @@ class TransactionalProducer:
             it is called on the thread that hears questions, and returns at once.
         serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
         connect: makes the clients of the cluster.
+        tracing: makes spans (`txlayer.adapters.otel`), and gives messages a `traceparent` that have none.
         settings: limits and time-outs, see `ProducerConfig`.
 
     Raises:
@@ -71,6 +74,7 @@ class TransactionalProducer:
         on_refused: Callable[[RefusedResolution], object] | None = None,
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
+        tracing: Tracing = NO_TRACING,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig(
@@ -82,9 +86,11 @@ class TransactionalProducer:
         handling = handling_of(
             check, barrier, worker_count=self._config.check_workers, is_async=False
         )
+        handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._answering = None if handling is None else Answering(handling, on_refused)
         self._serializer = serializer
         self._connect = connect
+        self._assemble = assemble_traced(tracing)
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._is_closed = False
@@ -279,6 +285,7 @@ class TransactionalProducer:
                     serializer=self._serializer,
                     connect=self._connect,
                     answering=self._answering,
+                    assemble_engine=self._assemble,
                 )
                 # A program that forgets to close still has its last resolutions sent.
                 atexit.register(self.close)

@@ -1,0 +1,62 @@
+"""Old and new releases side by side: coordinators replaced one by one, forth and back, with records of both."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Broker
+from tests.e2e.conftest import Start
+from tests.support.arena import Arena, make_arena
+from tests.support.logs import read_log
+from tests.support.processes import CoordinatorProcess
+from tests.support.seed import SEED, say
+from tests.support.witness import Witness
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+NEXT = "tests.support.next_release"
+OLD = "txlayer"
+# Two of this release; one after the other replaced by the next one; then one taken back.
+REPLACEMENTS = (NEXT, NEXT, OLD)
+
+
+def replace(
+    start: Start, arena: Arena, leaving: CoordinatorProcess, *, module: str
+) -> CoordinatorProcess:
+    """Start the successor, then stop the one that leaves."""
+    coming = start(arena, "--doubt-after", "1s", module=module)
+    coming.wait_for("partitions.taken_over", within=60)
+    leaving.terminate()
+    assert 0 == leaving.wait()
+    return coming
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+def test_a_rolling_restart_of_two_releases_under_load_loses_and_doubles_nothing(
+    broker: Broker, start_coordinator: Start
+) -> None:
+    arena = make_arena(broker.bootstrap_servers)
+    load = arena.load(rate=200, seed=SEED, next_share=0.5)
+    running = [start_coordinator(arena, "--doubt-after", "1s") for _ in range(2)]
+    running[0].wait_for("partitions.taken_over")
+    load.start()
+
+    with Witness(arena.servers, arena.targets) as witness:
+        for module in REPLACEMENTS:
+            witness.wait_for_more()
+            running.append(replace(start_coordinator, arena, running.pop(0), module=module))
+        witness.wait_for_more()
+        load.stop()
+        arena.wait_until_applied(within=60)
+        verdict = arena.verdict(load)
+
+    read = read_log(arena.servers, [arena.topics.doubt])[arena.topics.doubt]
+    versions = {r.value[:2] for r in read if r.value and r.key and r.key.count(b"/") == 1}
+    say(verdict.counts)
+    assert ([], [], []) == (verdict.findings[:20], witness.repeated(), load.failures)
+    assert {b"1|", b"2|"} == versions
+    assert {} == arena.doubt().asides
+    for process in running:
+        process.terminate()
+        assert 0 == process.wait()

@@ -1,0 +1,140 @@
+"""Spans through OpenTelemetry's API. Never: an SDK, an exporter, a sampler; those are the program's own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace.span import TraceState
+from opentelemetry.trace.status import Status, StatusCode
+
+from txlayer.adapters.tracing import Attributes, Span, SpanRole
+from txlayer.core.trace_context import TraceContext
+
+TRACER = "txlayer"
+
+TRACE_AGE_MAX = timedelta(minutes=15)
+"""Older than so, a cause is linked and no parent: backends close a trace minutes after its last span, and a trace that
+lasts for days can be shown by nobody."""
+
+_KINDS = {
+    SpanRole.PRODUCER: SpanKind.PRODUCER,
+    SpanRole.CLIENT: SpanKind.CLIENT,
+    SpanRole.CONSUMER: SpanKind.CONSUMER,
+}
+
+
+class OpenTelemetryTracing:
+    """A `Tracing` by the program's own OpenTelemetry SDK; without one it records nothing.
+
+    Args:
+        tracer_provider: whose tracer is used; None: the global one, as it is at the first span.
+        trace_age_max: what was caused longer ago begins a trace of its own, with a link to its cause.
+    """
+
+    is_on = True
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        *,
+        trace_age_max: timedelta = TRACE_AGE_MAX,
+    ) -> None:
+        self._provider = tracer_provider
+        self._age_max_ms = trace_age_max // timedelta(milliseconds=1)
+        self._tracer: trace.Tracer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """It goes to other processes without its tracer: each has its own."""
+        return {**self.__dict__, "_tracer": None}
+
+    def start(
+        self,
+        name: str,
+        role: SpanRole,
+        *,
+        attributes: Attributes,
+        cause: TraceContext | None = None,
+        age_ms: int = 0,
+        links: Sequence[TraceContext] = (),
+        started_ns: int | None = None,
+    ) -> Span:
+        """As in `Tracing`."""
+        tracer = self._tracer
+        if tracer is None:
+            tracer = self._tracer = trace.get_tracer(TRACER, tracer_provider=self._provider)
+        context = None
+        linked = list(links)
+        if cause is not None:
+            if age_ms <= self._age_max_ms:
+                context = trace.set_span_in_context(NonRecordingSpan(_remote(cause)), Context())
+            else:
+                context = Context()
+                linked.insert(0, cause)
+        return OpenTelemetrySpan(
+            tracer.start_span(
+                name,
+                context,
+                _KINDS[role],
+                attributes,
+                [Link(_remote(c)) for c in linked],
+                started_ns,
+            )
+        )
+
+
+class OpenTelemetrySpan:
+    """A `Span` of OpenTelemetry."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    @property
+    def context(self) -> TraceContext | None:
+        """As in `Span`."""
+        found = self._span.get_span_context()
+        if not found.is_valid:
+            return None
+        parent = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+        state = found.trace_state.to_header() if found.trace_state else ""
+        return TraceContext(parent.encode(), state.encode() or None)
+
+    def active(self) -> AbstractContextManager[object]:
+        """As in `Span`. What is raised inside is not recorded: its text may be the user's."""
+        return trace.use_span(
+            self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False
+        )
+
+    def end(
+        self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
+    ) -> None:
+        """As in `Span`."""
+        span = self._span
+        if attributes:
+            span.set_attributes(attributes)
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(ended_ns)
+
+
+def is_recorded() -> bool:
+    """False while the program has set up no SDK: spans then go nowhere."""
+    return not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
+    )
+
+
+def _remote(context: TraceContext) -> SpanContext:
+    state = TraceState.from_header([context.tracestate.decode("ascii", "replace")]) if context.tracestate else None  # fmt: skip
+    return SpanContext(
+        int(context.trace_id, 16), int(context.span_id, 16), is_remote=True,
+        trace_flags=TraceFlags(context.flags), trace_state=state,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Calls of handlers that make spans. Who traces nothing runs `Caller` itself, which knows nothing of this.
+
+process <topic>       one attempt: interceptors, handler; the current span while the handler runs
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from txlayer.adapters.tracing import Span, SpanRole, Tracing
+from txlayer.consumer.calls import Caller, Job, items_of
+from txlayer.consumer.context import Lease
+from txlayer.consumer.handlers import Route
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.handling import Reject, Retry
+from txlayer.core.trace_context import trace_context_of
+
+LINKS_MAX = 128
+"""Links of one span: what OpenTelemetry keeps of them by default."""
+
+
+class TracedCaller(Caller):
+    """A `Caller` that makes a span of each attempt."""
+
+    def __init__(self, *arguments: Any, tracing: Tracing, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self._tracing = tracing
+
+    def bare_function(self, topic: str) -> None:  # noqa: ARG002 - the parent's
+        """None: there is something around every handler."""
+        return
+
+    def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        span = self._start(job, lease)
+        try:
+            with span.active():
+                result = super()._call(route, job, deadline, lease)
+        except BaseException as exc:
+            span.end(error=type(exc).__name__)
+            raise
+        _end(span, result)
+        return result
+
+    async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        span = self._start(job, lease)
+        try:
+            with span.active():
+                result = await super()._call_async(route, job, deadline, lease)
+        except BaseException as exc:
+            span.end(error=type(exc).__name__)
+            raise
+        _end(span, result)
+        return result
+
+    def _start(self, job: Job, lease: Lease) -> Span:
+        items = items_of(job)
+        messages = [ReceivedMessage(item.record) for item in items[:LINKS_MAX]]
+        first = messages[0]
+        attributes: dict[str, str | int | bool] = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": lease.topic,
+            "messaging.destination.partition.id": str(lease.partition),
+            "messaging.consumer.group.name": lease.group,
+            "messaging.kafka.offset": first.offset,
+            "txlayer.attempt": items[0].attempt_count + 1,
+        }
+        if isinstance(job, list):
+            attributes["messaging.batch.message_count"] = len(items)
+        txn_id = first.txn_id
+        if txn_id is not None:
+            attributes["txlayer.txn_id"] = txn_id
+        causes = [c for m in messages if (c := trace_context_of(m.headers)) is not None]
+        # Several messages have several causes, and none of them is the parent.
+        is_one = len(items) == 1 and len(causes) == 1
+        return self._tracing.start(
+            f"process {lease.topic}",
+            SpanRole.CONSUMER,
+            attributes=attributes,
+            cause=causes[0] if is_one else None,
+            links=() if is_one else causes,
+            age_ms=_age_ms(first),
+        )
+
+
+def _age_ms(message: ReceivedMessage) -> int:
+    origin = message.origin
+    born_ms = message.timestamp_ms if origin is None else origin.born_ms
+    return int(time.time() * 1000) - born_ms
+
+
+def _end(span: Span, result: Any) -> None:
+    if isinstance(result, Retry | Reject):
+        span.end(error=type(result).__name__)
+    else:
+        span.end()

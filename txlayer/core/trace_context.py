@@ -1,0 +1,84 @@
+"""W3C trace context as ordinary headers of users' messages: reading it, never making one (adapters/otel.py does).
+
+Source: https://www.w3.org/TR/trace-context/, version 00.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txlayer.core.messages import Headers
+
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+
+HEADER_BYTES = len(TRACEPARENT) + 55
+"""What `traceparent` adds to a message, name and value."""
+
+# A later version may have more fields behind these; what stands in the first four keeps its meaning.
+_FORM = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?",
+    re.DOTALL,
+)
+
+
+class TraceContext(NamedTuple):
+    """Where a span stands: what is written into headers, and read from them."""
+
+    traceparent: bytes
+    tracestate: bytes | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+        return self.traceparent[3:35].decode("ascii")
+
+    @property
+    def span_id(self) -> str:
+        """16 hexadecimal digits."""
+        return self.traceparent[36:52].decode("ascii")
+
+    @property
+    def flags(self) -> int:
+        """The trace flags."""
+        return int(self.traceparent[53:55], 16)
+
+    @property
+    def is_sampled(self) -> bool:
+        """True when the one who began the trace wants it recorded."""
+        return bool(self.flags & 1)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """As ordinary headers."""
+        found: list[tuple[str, bytes | None]] = [(TRACEPARENT, self.traceparent)]
+        if self.tracestate:
+            found.append((TRACESTATE, self.tracestate))
+        return found
+
+
+def trace_context_of(headers: Headers | None) -> TraceContext | None:
+    """The context among a record's headers, the last one; None: there is none of the right form."""
+    if not headers:
+        return None
+    parent = state = None
+    for name, value in headers:
+        if name == TRACEPARENT:
+            parent = value
+        elif name == TRACESTATE:
+            state = value
+    return None if parent is None else parse_traceparent(parent, state)
+
+
+def parse_traceparent(parent: bytes, state: bytes | None = None) -> TraceContext | None:
+    """The context that a header's value is; None: it is none."""
+    if _FORM.fullmatch(parent) is None or (parent[:2] == b"00" and len(parent) != 55):
+        return None
+    return TraceContext(bytes(parent), state)
+
+
+def has_trace(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
+    """True when somebody gave a context already, of whatever form: it is the user's."""
+    return any(name == TRACEPARENT for name, _ in headers or ())

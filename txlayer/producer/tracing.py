@@ -1,0 +1,306 @@
+"""The producer's parts that make spans: prepare, resolution, answer. Who traces nothing runs none of this.
+
+prepare <ns>.half     from the first half message queued until the last is acknowledged; its context is the
+                      header `traceparent` of the messages that have none
+commit <ns>.op        from the op line queued until it is acknowledged; likewise rollback and unknown
+answer <ns>.check     one call of the check handler
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from txlayer.adapters.tracing import Attributes, Span, SpanRole, Tracing
+from txlayer.core.messages import Message
+from txlayer.core.trace_context import (
+    HEADER_BYTES,
+    TraceContext,
+    has_trace,
+    parse_traceparent,
+    trace_context_of,
+)
+from txlayer.producer.check_handler import CheckRequest, Handling
+from txlayer.producer.encoding import HalfRecord
+from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
+from txlayer.producer.flight import Flight
+from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.ops import OpQueue, OpRecord
+from txlayer.producer.submitted import LocalWork, SubmittedTransaction
+
+LINKS_MAX = 128
+"""Links of one span: what OpenTelemetry keeps of them by default."""
+
+
+class FlightTrace:
+    """The spans of one transaction at its producer."""
+
+    __slots__ = ("_attributes", "_prepare", "_tracing", "context")
+
+    def __init__(self, tracing: Tracing, prepare: Span, attributes: Attributes) -> None:
+        self._tracing = tracing
+        self._prepare = prepare
+        self._attributes = attributes
+        self.context = prepare.context
+
+    def prepared(self, flight: Flight) -> None:
+        """Every half message is reported."""
+        error = "" if flight.error is None else type(flight.error).__name__
+        place: dict[str, str | int | bool] = {
+            "messaging.destination.partition.id": str(flight.half_partition),
+            "messaging.kafka.offset": max(flight.last_offset, 0),
+        }
+        self._prepare.end(error=error, attributes=place)
+
+    def resolved(
+        self, flight: Flight, *, started_ns: int, op_offset: int = -1, error: str = ""
+    ) -> None:
+        """The op line is acknowledged at `op_offset`, or nobody knows."""
+        if flight.resolution is None:
+            return
+        word = flight.resolution.name.lower()
+        pipeline = flight.queue.pipeline
+        attributes = {
+            **self._attributes,
+            "messaging.operation.name": word,
+            "messaging.operation.type": "settle",
+            "messaging.destination.name": pipeline.op_topic,
+            "messaging.destination.partition.id": str(flight.half_partition),
+        }
+        if op_offset >= 0:
+            attributes["messaging.kafka.offset"] = op_offset
+        span = self._tracing.start(
+            f"{word} {pipeline.op_topic}", SpanRole.CLIENT, attributes=attributes, cause=self.context,
+            age_ms=now_ms() - flight.born_ms, started_ns=started_ns,
+        )  # fmt: skip
+        span.end(error=error)
+
+
+if TYPE_CHECKING:
+    _Base = Flight
+else:
+    _Base = object  # the kinds of flights have slots: only one of two bases may
+
+
+class _Traced(_Base):
+    __slots__ = ()
+    if TYPE_CHECKING:
+        trace: FlightTrace
+
+    @property
+    def trace_id(self) -> str:
+        """As in `Flight`."""
+        return "" if self.trace.context is None else self.trace.context.trace_id
+
+    def prepared(self) -> None:
+        """Every half message is reported."""
+        self.trace.prepared(self)
+        super().prepared()
+
+    def op_failed(self, error: Any) -> None:
+        """Its op line may not be stored."""
+        self.trace.resolved(self, started_ns=time.time_ns(), error=type(error).__name__)
+        super().op_failed(error)
+
+
+@cache
+def _traced_kind(kind: type[Flight]) -> type[_Traced]:
+    return type(f"Traced{kind.__name__}", (_Traced, kind), {"__slots__": ("trace",)})
+
+
+def _traced(make: MakeFlight, trace: FlightTrace) -> MakeFlight:
+    """Makes the same kind of flight, with its spans."""
+    call: Callable[..., Any]
+    if isinstance(make, partial):
+        call = partial(_traced_kind(make.func), *make.args, **make.keywords)
+    else:
+        assert isinstance(make, type)
+        call = _traced_kind(make)
+
+    def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> Flight:
+        flight: _Traced = call(queue, key, born_ms, message_count)
+        flight.trace = trace  # before anything is sent: reports come at once
+        return flight
+
+    return made
+
+
+class TracedOpQueue(OpQueue):
+    """An `OpQueue` whose records tell when they are acknowledged."""
+
+    __slots__ = ()
+
+    def _record_of(self, flights: list[Flight]) -> OpRecord:
+        return TracedOpRecord(self, flights)
+
+
+class TracedOpRecord(OpRecord):
+    """An `OpRecord` whose flights make a span of their resolution."""
+
+    __slots__ = ("_started_ns",)
+
+    def __init__(self, queue: OpQueue, flights: Sequence[Flight]) -> None:
+        super().__init__(queue, flights)
+        self._started_ns = time.time_ns()
+
+    def _acknowledged(self, offset: int) -> None:
+        for flight in self.flights:
+            if isinstance(flight, _Traced) and flight.op_offset < 0:
+                flight.trace.resolved(flight, started_ns=self._started_ns, op_offset=offset)
+        super()._acknowledged(offset)
+
+
+class TracedEngine(Engine):
+    """An `Engine` whose transactions make spans."""
+
+    tracing: Tracing
+
+    def launch_plain(
+        self,
+        message: Message,  # noqa: ARG002 - the parent's
+        work: LocalWork | None,  # noqa: ARG002 - the parent's
+    ) -> SubmittedTransaction | None:
+        """None: a message with a header is not that plain."""
+        return None
+
+    def launch_now(
+        self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
+    ) -> Flight | None:
+        """As in `Engine`."""
+        pipeline = self.pipeline
+        if not pipeline.places:
+            return None
+        attributes: dict[str, str | int | bool] = {
+            "messaging.system": "kafka",
+            "txlayer.txn_id": key.partition("/")[0],
+            "txlayer.producer_group": pipeline.group,
+        }
+        given = [trace_context_of(headers) for _, _, _, headers, _ in records[:LINKS_MAX]]
+        span = self.tracing.start(
+            f"prepare {pipeline.half_topic}",
+            SpanRole.PRODUCER,
+            attributes={
+                **attributes,
+                "messaging.operation.name": "prepare",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": pipeline.half_topic,
+                "messaging.batch.message_count": len(records),
+            },
+            links=list(dict.fromkeys(c for c in given if c is not None)),
+        )
+        context = span.context
+        if context is not None:
+            records = [_with_trace(record, context) for record in records]
+        trace = FlightTrace(self.tracing, span, attributes)
+        return super().launch_now(_traced(make, trace), records, place, key)
+
+
+def _with_trace(record: HalfRecord, context: TraceContext) -> HalfRecord:
+    topic, key, value, headers, options = record
+    if has_trace(headers):
+        return record
+    return (topic, key, value, [*(headers or ()), *context.headers], options)
+
+
+def assemble_traced(tracing: Tracing) -> Assemble:
+    """`assemble` for a producer that makes spans; `assemble` itself where it makes none."""
+    if not tracing.is_on:
+        return assemble
+
+    def assembled(*arguments: Any, **given: Any) -> Engine:
+        plain = assemble(*arguments, **given, spare_bytes=HEADER_BYTES)
+        pipeline = plain.pipeline
+        pipeline.queues = [
+            TracedOpQueue(pipeline, partition=q.partition, line_count_max=q.line_count_max)
+            for q in pipeline.queues
+        ]
+        engine = TracedEngine(
+            connections=plain.connections,
+            encoder=plain.encoder,
+            identity=plain.identity,
+            pipeline=pipeline,
+            config=plain.config,
+        )
+        engine.tracing = tracing
+        return engine
+
+    return assembled
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def traced_handling(
+    handling: Handling | None, tracing: Tracing, *, check_topic: str
+) -> Handling | None:
+    """The same handling with a span around each call; itself where nobody traces."""
+    if handling is None or not tracing.is_on:
+        return handling
+    begin = partial(_answering, tracing, check_topic)
+    around = _traced_async if handling.is_async else _traced_call
+    return Handling(
+        partial(around, handling.answer, begin), handling.source, handling.request_count_max,
+        handling.call_count_max, handling.ahead_count_max, handling.is_async,
+    )  # fmt: skip
+
+
+def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -> Span:
+    causes = [parse_traceparent(r.traceparent.encode()) for r in requests[:LINKS_MAX] if r.traceparent]  # fmt: skip
+    known = [cause for cause in causes if cause is not None]
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "answer",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": topic,
+        "txlayer.producer_group": requests[0].group,
+    }
+    if len(requests) == 1:
+        attributes["txlayer.txn_id"] = requests[0].txn_id
+        attributes["txlayer.check_number"] = requests[0].number
+    else:
+        attributes["messaging.batch.message_count"] = len(requests)
+    is_one = len(requests) == 1 and len(known) == 1
+    # A question is answered within seconds or asked again, whatever the transaction's own age is.
+    return tracing.start(
+        f"answer {topic}", SpanRole.CONSUMER, attributes=attributes,
+        cause=known[0] if is_one else None, links=() if is_one else known,
+    )  # fmt: skip
+
+
+def _traced_call(
+    answer: Callable[[Sequence[CheckRequest]], Any],
+    begin: Callable[[Sequence[CheckRequest]], Span],
+    requests: Sequence[CheckRequest],
+) -> Any:
+    span = begin(requests)
+    try:
+        with span.active():
+            said = answer(requests)
+    except BaseException as exc:
+        span.end(error=type(exc).__name__)
+        raise
+    span.end(attributes=_said(said))
+    return said
+
+
+async def _traced_async(
+    answer: Callable[[Sequence[CheckRequest]], Any],
+    begin: Callable[[Sequence[CheckRequest]], Span],
+    requests: Sequence[CheckRequest],
+) -> Any:
+    span = begin(requests)
+    try:
+        with span.active():
+            said = await answer(requests)
+    except BaseException as exc:
+        span.end(error=type(exc).__name__)
+        raise
+    span.end(attributes=_said(said))
+    return said
+
+
+def _said(said: Any) -> dict[str, str]:
+    word = getattr(said[0], "name", "") if isinstance(said, list) and len(said) == 1 else ""
+    return {"txlayer.resolution": word} if isinstance(word, str) and word else {}
