@@ -29,7 +29,8 @@ class _Collector(logging.Handler):
 class RunningCoordinator:
     """Runs from `with` to its end; what it raised is raised there."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: CoordinatorConfig, *, within: float = 30) -> None:
+        self._within = within
         self.coordinator = Coordinator(config, KafkaCoordinatorConnections(config))
         self.failure: BaseException | None = None
         self._log = _Collector()
@@ -41,7 +42,11 @@ class RunningCoordinator:
         LOGGER.addHandler(self._log)
         LOGGER.setLevel(logging.INFO)
         self._thread.start()
-        self.wait_for("partitions.taken_over")
+        try:
+            self.wait_for("partitions.taken_over", within=self._within)
+        except BaseException as exc:
+            self.__exit__(type(exc), exc, exc.__traceback__)
+            raise
         return self
 
     def __exit__(
