@@ -36,7 +36,9 @@ def test_no_right_of_a_role_is_one_too_many(guarded: TlsBroker, role: str) -> No
         return left_out
 
     with ThreadPoolExecutor(entries + 1) as pool:
-        works = [found for found in pool.map(fails_without, range(entries + 1)) if found is not None]
+        works = [
+            found for found in pool.map(fails_without, range(entries + 1)) if found is not None
+        ]
 
     # With every right, beside the others and as busy as they: it works. Without one of them: never.
     assert [""] == works
