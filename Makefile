@@ -5,13 +5,14 @@ CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
 SUBJECTS := throughput latency recovery failover barrier checkback consumers spark
 STAMP := .venv/.set-up
+TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
 SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation bench setup lint jars clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation bench setup lint jars audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -55,6 +56,28 @@ bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
 		echo "== $$subject"; $(BIN)/python bench/$$subject.py || failed=1; \
 	done; exit $$failed
+
+# Known vulnerabilities of what is installed, asked at osv.dev; not part of `make test`, because their number changes
+# without a change here, and it needs the network.
+audit: $(TOOLS)
+	@mkdir -p build
+	@$(TOOLS)/bin/pip-audit --vulnerability-service osv --requirement $(CONSTRAINTS) --no-deps --disable-pip \
+		--progress-spinner off >build/audit.txt 2>&1 && cat build/audit.txt || { \
+		if grep -q "ConnectionError\|Timeout" build/audit.txt; then \
+			echo "error: osv.dev cannot be reached from here, nothing was judged; its words are in build/audit.txt" >&2; exit 3; \
+		fi; cat build/audit.txt >&2; exit 1; }
+
+# What a development environment holds, and every extra, in CycloneDX's form.
+sbom: $(TOOLS)
+	@mkdir -p build
+	$(TOOLS)/bin/cyclonedx-py requirements $(CONSTRAINTS) --output-reproducible --output-file build/sbom.json
+	@echo "sbom: $$(grep -c '"bom-ref": "requirements' build/sbom.json) packages in build/sbom.json"
+
+# An environment of their own: what they need is nothing that txlayer needs.
+$(TOOLS): setup .ci/audit.txt
+	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement .ci/audit.txt
+	@touch $(TOOLS)
 
 setup: $(STAMP)
 
