@@ -30,9 +30,10 @@ from txlayer.consumer.ordered import OrderedConsumer
 from txlayer.core.acls import RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.handling import ReplayKind, ReplayRecord
-from txlayer.core.messages import COMMIT, ROLLBACK, Message
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.core.replays import encode_replay
 from txlayer.errors import RefusedRecordError
+from txlayer.producer.check_handler import CheckRequest
 from txlayer.producer.standalone import run_responder
 from txlayer.producer.sync import TransactionalProducer
 
@@ -154,11 +155,13 @@ def _answered(asker: Asker, producer: TransactionalProducer) -> None:
 
 def _asked_until_answered(asker: Asker) -> None:
     before = len(asker.answers())
+
     # A responder starts at the end: what was asked before it had found that is asked again, as a coordinator does.
-    wait_until(
-        lambda: asker.ask(asker.question(unique_name("t"))) or len(asker.answers()) > before,
-        within=SOON_S, what="an answer",
-    )  # fmt: skip
+    def answered() -> bool:
+        asker.ask(asker.question(unique_name("t")))
+        return len(asker.answers()) > before
+
+    wait_until(answered, within=SOON_S, what="an answer")
 
 
 # --- coordinators -----------------------------------------------------------------------------------------------------
@@ -205,8 +208,9 @@ def _member(stage: Stage) -> Iterator[list[str]]:
     """The administrator's own producer, of the group of raw records, who never knows anything."""
     asked: list[str] = []
 
-    def check(request: Any) -> None:
+    def check(request: CheckRequest) -> Resolution:
         asked.append(request.txn_id)
+        return UNKNOWN
 
     with TransactionalProducer(
         group="tests", check=check, bootstrap_servers=stage.broker.open_servers,

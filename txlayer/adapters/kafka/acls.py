@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
@@ -22,20 +22,26 @@ from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, AclPattern, AclResource, Operation
 from txlayer.errors import UsageError
 
-_RESOURCES = {
+_RESOURCES: dict[AclResource, ResourceType] = {
     AclResource.TOPIC: ResourceType.TOPIC,
     AclResource.GROUP: ResourceType.GROUP,
     AclResource.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
     AclResource.CLUSTER: ResourceType.BROKER,  # so the client calls it
 }
-_OURS_OF_RESOURCES = {theirs: ours for ours, theirs in _RESOURCES.items()}
-_PATTERNS = {
+_OURS_OF_RESOURCES: dict[AclResource, ResourceType] = {
+    theirs: ours for ours, theirs in _RESOURCES.items()
+}
+_PATTERNS: dict[AclPattern, ResourcePatternType] = {
     AclPattern.LITERAL: ResourcePatternType.LITERAL,
     AclPattern.PREFIXED: ResourcePatternType.PREFIXED,
 }
-_OURS_OF_PATTERNS = {theirs: ours for ours, theirs in _PATTERNS.items()}
-_OPERATIONS = {o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER}
-_OURS_OF_OPERATIONS = {theirs: ours for ours, theirs in _OPERATIONS.items()}
+_OURS_OF_PATTERNS: dict[object, AclPattern] = {theirs: ours for ours, theirs in _PATTERNS.items()}
+_OPERATIONS: dict[Operation, AclOperation] = {
+    o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER
+}
+_OURS_OF_OPERATIONS: dict[object, Operation] = {
+    theirs: ours for ours, theirs in _OPERATIONS.items()
+}
 
 
 class KafkaAcls:
@@ -67,8 +73,9 @@ class KafkaAcls:
 
     def read(self) -> frozenset[Acl]:
         """Every right that there is."""
+        nobody: Any = None  # whoever it is; the client's stub wants a text
         everything = AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY,
+            ResourceType.ANY, nobody, ResourcePatternType.ANY, nobody, nobody, AclOperation.ANY, AclPermissionType.ANY,
         )  # fmt: skip
         try:
             bindings = self._connection.wait(
