@@ -28,7 +28,7 @@ _RESOURCES: dict[AclResource, ResourceType] = {
     AclResource.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
     AclResource.CLUSTER: ResourceType.BROKER,  # so the client calls it
 }
-_OURS_OF_RESOURCES: dict[AclResource, ResourceType] = {
+_OURS_OF_RESOURCES: dict[object, AclResource] = {
     theirs: ours for ours, theirs in _RESOURCES.items()
 }
 _PATTERNS: dict[AclPattern, ResourcePatternType] = {
