@@ -78,7 +78,7 @@ sbom: $(TOOLS)
 	@echo "sbom: $$(grep -c '"bom-ref": "requirements' build/sbom.json) packages in build/sbom.json"
 
 # An environment of their own: what they need is nothing that txlayer needs.
-$(TOOLS): setup .ci/audit.txt
+$(TOOLS): .ci/audit.txt
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement .ci/audit.txt
 	@touch $(TOOLS)
