@@ -155,7 +155,7 @@ def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
     Raises:
         ConfigError: a part has no `=`.
     """
-    settings = {}
+    settings: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in parts)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():

@@ -44,7 +44,7 @@ def commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 def arguments(command: Any) -> list[str]:
     """What it needs to begin its work."""
-    found = []
+    found: list[str] = []
     for parameter in command.params:
         option = next((o for o in parameter.opts if o.startswith("--")), "")
         value = VALUES.get(option or parameter.name, "word")

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
     AclBinding,
     AclBindingFilter,
     AclOperation,
