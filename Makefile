@@ -5,6 +5,7 @@ CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
 SUBJECTS := throughput latency recovery failover barrier checkback consumers metrics spark
 STAMP := .venv/.set-up
+TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
 SEED ?=
@@ -15,9 +16,9 @@ DOCKER ?= docker
 REGISTRY ?=
 IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars rights audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -77,6 +78,32 @@ images:
 		DOCKER_BUILDKIT=1 $(DOCKER) build --file compose/Dockerfile --target $$image --tag txlayer/$$image:$(VERSION) \
 			--build-arg REGISTRY=$(REGISTRY) $(IMAGE_OPTIONS) . || exit 1; \
 	done
+
+# Every right of every role of topics/acl, left out one at a time: the role must fail. `make test` does it for producers.
+rights: setup jars
+	EVERY_RIGHT=1 $(BIN)/python -m pytest --quiet tests/integration/security/test_roles.py
+
+# Known vulnerabilities of what is installed, asked at osv.dev; not part of `make test`, because their number changes
+# without a change here, and it needs the network.
+audit: $(TOOLS)
+	@mkdir -p build
+	@$(TOOLS)/bin/pip-audit --vulnerability-service osv --requirement $(CONSTRAINTS) --no-deps --disable-pip \
+		--progress-spinner off >build/audit.txt 2>&1 && cat build/audit.txt || { \
+		if grep -q "ConnectionError\|Timeout" build/audit.txt; then \
+			echo "error: osv.dev cannot be reached from here, nothing was judged; its words are in build/audit.txt" >&2; exit 3; \
+		fi; cat build/audit.txt >&2; exit 1; }
+
+# What a development environment holds, and every extra, in CycloneDX's form.
+sbom: $(TOOLS)
+	@mkdir -p build
+	$(TOOLS)/bin/cyclonedx-py requirements $(CONSTRAINTS) --output-reproducible --output-file build/sbom.json
+	@echo "sbom: $$(grep -c '"bom-ref": "requirements' build/sbom.json) packages in build/sbom.json"
+
+# An environment of their own: what they need is nothing that txlayer needs.
+$(TOOLS): .ci/audit.txt
+	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement .ci/audit.txt
+	@touch $(TOOLS)
 
 setup: $(STAMP)
 

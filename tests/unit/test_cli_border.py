@@ -77,7 +77,7 @@ def test_options_win_over_the_environment_and_client_settings_are_added() -> Non
     config = client_config(
         ClientConfig,
         bootstrap_servers="broker:9093",
-        client_setting=["sasl.username=other", "sasl.password=p"],
+        client_setting=["sasl.username=other", "client.id=p"],
         environ=environ,
     )
 
@@ -85,7 +85,7 @@ def test_options_win_over_the_environment_and_client_settings_are_added() -> Non
     assert {
         "security.protocol": "SASL_SSL",
         "sasl.username": "other",
-        "sasl.password": "p",
+        "client.id": "p",
     } == config.client_settings
 
 

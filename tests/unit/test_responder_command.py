@@ -13,7 +13,8 @@ from tests.support.commands import run_command
 from txlayer.cli import responder
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.handlers import load_handler
-from txlayer.cli.responder import without_url
+from txlayer.cli.responder import URL_OPTION
+from txlayer.cli.secrets import without_url
 from txlayer.errors import ConfigError
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -137,4 +138,4 @@ def test_no_broker_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_password_leaves_the_list_of_processes(
     arguments: list[str], expected: tuple[list[str], str] | None
 ) -> None:
-    assert expected == without_url(arguments)
+    assert expected == without_url(arguments, option=URL_OPTION)

@@ -27,7 +27,19 @@ def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, 
     Raises:
         ConfigError: the files are not there, or one is no TOML.
     """
-    folder = next((folder for folder in folders if folder.is_dir()), None)
+    return _read(folders, "")
+
+
+def read_acl_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
+    """{role: content} of every file of rights, the role being the name of the file (`producer`, `coordinator`, …).
+
+    Raises: as `read_topic_files`.
+    """
+    return _read(folders, "acl")
+
+
+def _read(folders: Sequence[Path], below: str) -> dict[str, dict[str, object]]:
+    folder = next((folder / below for folder in folders if (folder / below).is_dir()), None)
     if folder is None:
         raise ConfigError(
             "the installation is damaged, install txlayer again",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 from rich.console import Console
 
 from txlayer.cli.options import Json
+from txlayer.cli.secrets import from_file, hide_url
 from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
 
@@ -21,13 +24,14 @@ app = typer.Typer(
     help="The barrier's table in your database: create it, and delete rows that no check can need any more.",
 )
 
+_URL = "TXLAYER_BARRIER_URL"
+
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="DIALECT+DRIVER://…",
-        envvar="TXLAYER_BARRIER_URL",
-        help="The database, as SQLAlchemy writes it; in the environment nobody sees its password in the list of processes.",
+        help=f"The database, as SQLAlchemy writes it; default {_URL}, or the content of the file {_URL}_FILE.",
         show_default=False,
     ),
 ]
@@ -41,6 +45,7 @@ Schema = Annotated[
 @app.command()
 def create(*, url: Url = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
+    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     with opened(url, table=table, schema=schema) as barrier:
         barrier.create_table()
     Console().print(f"{table} is there")
@@ -77,6 +82,7 @@ def purge(
     as_json: Json = False,
 ) -> None:
     """Delete rows that no check can need any more, a few thousand per database transaction."""
+    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     age = parse_duration("--older-than", older_than)
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
     with opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
@@ -94,10 +100,11 @@ def opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
     Raises:
         ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
     """
+    url = url or from_file(os.environ, _URL)
     if not url:
         raise ConfigError(
             "no database named",
-            name="--url or TXLAYER_BARRIER_URL",
+            name=f"--url, {_URL} or {_URL}_FILE",
             expected="a database's address",
         )
     try:

@@ -57,6 +57,17 @@ from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError
 LOOK_S = 0.5
 """How often the files of a program are looked at with --reload."""
 
+_SAID = frozenset(
+    f"TXLAYER_{name}"
+    for name in (
+        "BOOTSTRAP_SERVERS",
+        "CLIENT_SETTINGS",
+        "CLIENT_SETTINGS_FILE",
+        "IS_INSECURE_ALLOWED",
+    )
+)
+"""How to reach the cluster, said by the environment."""
+
 Place = Annotated[
     str,
     typer.Argument(
@@ -100,7 +111,7 @@ def run(  # every option is a parameter
 ) -> None:
     """Handle messages until SIGTERM or Ctrl-C; then let handlers end, store what ended, and leave the group.
 
-    A second signal ends it at once. What is given here wins over what the program says.
+    A second signal ends it at once. What is given here, or by the environment, wins over what the program says.
 
     Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker, 4 fenced, 5 not authorised, 70 broken invariant.
     """
@@ -125,14 +136,20 @@ def run(  # every option is a parameter
         ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
         folder=str(Path.cwd()),
     )
-    if bootstrap_servers or client_setting or insecure:
+    if bootstrap_servers or client_setting or insecure or _SAID.intersection(os.environ):
+        own = consumer.config
         given = client_config(
-            ClientConfig, bootstrap_servers=bootstrap_servers or consumer.config.bootstrap_servers,
-            client_setting=client_setting, insecure=insecure,
-        )  # fmt: skip
+            ClientConfig,
+            bootstrap_servers=bootstrap_servers
+            or os.environ.get("TXLAYER_BOOTSTRAP_SERVERS")
+            or own.bootstrap_servers,
+            client_setting=client_setting,
+            insecure=insecure or own.is_insecure_allowed,
+            beneath=own.client_settings,
+        )
         consumer.configure(
             bootstrap_servers=given.bootstrap_servers,
-            client_settings={**consumer.config.client_settings, **given.client_settings},
+            client_settings=given.client_settings,
             is_insecure_allowed=given.is_insecure_allowed,
         )
     asked = tracing_of(tracing, os.environ)

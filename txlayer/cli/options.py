@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from txlayer.config import ENVIRONMENT_PREFIX, ClientConfig, from_environ, parse_settings
+from txlayer.cli.secrets import command_line_settings, environment_settings, with_secrets
+from txlayer.config import ClientConfig, from_environ
 
 BootstrapServers = Annotated[
     str | None,
@@ -36,7 +37,8 @@ ClientSetting = Annotated[
         "-X",
         metavar="NAME=VALUE",
         help="A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
-        "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between).",
+        "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
+        "Secrets by file alone: sasl.password.file=PATH.",
         show_default=False,
     ),
 ]
@@ -49,8 +51,6 @@ Insecure = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-_CLIENT_SETTINGS = f"{ENVIRONMENT_PREFIX}CLIENT_SETTINGS"
-
 C = TypeVar("C", bound=ClientConfig)
 
 
@@ -62,28 +62,30 @@ def client_config(
     client_setting: Sequence[str] | None = None,
     insecure: bool = False,
     environ: Mapping[str, str] | None = None,
+    beneath: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> C:
     """The role's settings from the command line, else the environment, else the defaults.
 
-    A `--client-setting` is added to those of the environment and wins over one of the same name.
+    A `--client-setting` is added to those of the environment, and these to those of the file that it names; the nearer
+    wins; those `beneath` are a program's own.
 
     Raises:
         ConfigError: a value has the wrong form, or a name in the environment is unknown.
     """
     environ = os.environ if environ is None else environ
-    settings = None
-    if client_setting:
-        settings = {
-            **parse_settings(_CLIENT_SETTINGS, environ.get(_CLIENT_SETTINGS, "").split(";")),
-            **parse_settings("--client-setting", list(client_setting)),
+    settings = with_secrets(
+        {
+            **environment_settings(environ),
+            **command_line_settings("--client-setting", list(client_setting or ())),
         }
+    )
     return from_environ(
         role,
         environ,
         bootstrap_servers=bootstrap_servers,
         namespace=namespace,
-        client_settings=settings,
+        client_settings={**(beneath or {}), **settings},
         is_insecure_allowed=insecure or None,
         **given,
     )

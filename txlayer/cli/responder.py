@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
+from txlayer.cli.secrets import from_file, hide_url
 from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
@@ -119,7 +119,7 @@ def run(  # every option is a parameter
     Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker or no database, 4 its client failed, 5 not
     authorised, 70 broken invariant.
     """
-    hide_url(sys.argv, os.environ)
+    hide_url(sys.argv, os.environ, option=URL_OPTION, name=BARRIER_URL)
     set_up_logging(
         log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
         level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
@@ -154,7 +154,7 @@ def run(  # every option is a parameter
                 observed=told,
             )
         return
-    url = barrier_url or os.environ.get(BARRIER_URL)
+    url = barrier_url or from_file(os.environ, BARRIER_URL)
     if not url:
         raise ConfigError(
             "nobody to ask",
@@ -173,27 +173,3 @@ def run(  # every option is a parameter
                 tracing=asked,
                 observed=told,
             )
-
-
-def hide_url(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Begin this program again with a password in the environment instead of in the list of processes; else nothing."""
-    hidden = without_url(argv[1:])
-    if hidden is not None:
-        arguments, url = hidden
-        command = [sys.executable, "-m", "txlayer", *arguments]
-        os.execve(sys.executable, command, {**environ, BARRIER_URL: url})  # noqa: S606 - our own program
-
-
-def without_url(arguments: Sequence[str]) -> tuple[list[str], str] | None:
-    """(the other arguments, the URL) where an argument is a barrier's URL that may hold a password; else None."""
-    rest = list(arguments)
-    for index, word in enumerate(rest):
-        option, equals, value = word.partition("=")
-        if option != URL_OPTION:
-            continue
-        url = value if equals else "".join(rest[index + 1 : index + 2])
-        if "@" not in url and "?" not in url:
-            return None  # neither credentials nor settings
-        del rest[index : index + (1 if equals else 2)]
-        return rest, url
-    return None

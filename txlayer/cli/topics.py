@@ -16,7 +16,7 @@ from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.namespace import Applied
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.cli import topics_widen
+from txlayer.cli import acls, topics_widen
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -36,6 +36,7 @@ app = typer.Typer(
     help="Compare the topics of a namespace, or with --group those of a consumer group, with what they must be, and "
     "create them; never deletes, never shrinks.",
 )
+app.add_typer(acls.app, name="acls")
 
 topics_widen.add_to(app)
 

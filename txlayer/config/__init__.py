@@ -11,6 +11,7 @@ from txlayer.config.client import (
     check_limits,
     check_namespace,
     check_transport,
+    is_secret,
 )
 from txlayer.config.consumer import ConsumerConfig
 from txlayer.config.coordinator import CoordinatorConfig
@@ -32,6 +33,7 @@ from txlayer.config.reading import (
     milliseconds,
     parse_duration,
     parse_settings,
+    parse_settings_file,
     parse_value,
 )
 
@@ -56,9 +58,11 @@ __all__ = [
     "check_transport",
     "environment_names",
     "from_environ",
+    "is_secret",
     "metrics_config",
     "milliseconds",
     "parse_duration",
     "parse_settings",
+    "parse_settings_file",
     "parse_value",
 ]

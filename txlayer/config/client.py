@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from typing import Any
 
 from txlayer.errors import ConfigError
 
@@ -21,9 +22,25 @@ PROTECTED_CLIENT_SETTINGS = frozenset(
     }
 )  # fmt: skip
 
+_SECRET = re.compile(r"(password|secret|passphrase|jaas\.config|key\.pem|keystore\.key)$")
+"""What a setting's name ends with when its value is nobody else's business; librdkafka's names and the Java client's."""
+
+ALLOW_INSECURE = "--insecure (TXLAYER_IS_INSECURE_ALLOWED=true, is_insecure_allowed=True)"
+
+# Each of them lets somebody in between read, or be, the broker.
+_UNVERIFIED = {
+    "enable.ssl.certificate.verification": "false",
+    "ssl.endpoint.identification.algorithm": "none",
+}
+
 # All four numbers are asked for: 127.example.org is a name like any other.
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_secret(setting: str) -> bool:
+    """Whether a client setting of this name holds a secret."""
+    return _SECRET.search(setting) is not None
 
 
 def check_namespace(namespace: str) -> str:
@@ -98,10 +115,10 @@ class ClientConfig:
 
     bootstrap_servers: str = "127.0.0.1:9092"
     namespace: str = "txlayer"
-    client_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """librdkafka settings passed through (SASL, TLS, …), except those that carry a promise; never shown: secrets."""
     is_insecure_allowed: bool = False
-    """Plain text to another machine only by one's own word."""
+    """Plain text to another machine, or TLS to one that nobody verifies, only by one's own word."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without a broker."""
@@ -128,19 +145,31 @@ class ClientConfig:
 
 
 def check_transport(config: ClientConfig) -> None:
-    """Refuse plain text to another machine unless it was asked for.
+    """Refuse plain text to another machine, and TLS without knowing to whom, unless it was asked for.
 
     Raises:
-        ConfigError: a bootstrap server is not on this machine and the protocol is not encrypted.
+        ConfigError: a bootstrap server is not on this machine, and what is said to it could be read or changed.
     """
-    protocol = str(config.client_settings.get("security.protocol", "PLAINTEXT")).upper()
-    if config.is_insecure_allowed or protocol in ("SSL", "SASL_SSL"):
+    if config.is_insecure_allowed:
         return
-    for server in config.bootstrap_servers.split(","):
-        if not _LOOPBACK.fullmatch(server.strip().lower()):
+    others = [
+        server.strip()
+        for server in config.bootstrap_servers.split(",")
+        if not _LOOPBACK.fullmatch(server.strip().lower())
+    ]
+    if not others:
+        return
+    settings = config.client_settings
+    if str(settings.get("security.protocol", "PLAINTEXT")).upper() not in ("SSL", "SASL_SSL"):
+        raise ConfigError(
+            f"plain text to another machine; use security.protocol=SSL or SASL_SSL, or say {ALLOW_INSECURE}",
+            name="bootstrap_servers", value=others[0], expected="a loopback address or TLS",
+        )  # fmt: skip
+    for name, value in _UNVERIFIED.items():
+        if str(settings.get(name, "")).lower() == value:
             raise ConfigError(
-                "plain text to another machine; use security.protocol=SSL or SASL_SSL, or say --insecure",
-                name="bootstrap_servers", value=server.strip(), expected="a loopback address or TLS",
+                f"TLS to another machine without knowing which; remove this setting, or say {ALLOW_INSECURE}",
+                name=name, value=value, expected="librdkafka's default, which verifies",
             )  # fmt: skip
 
 

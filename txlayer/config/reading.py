@@ -26,8 +26,11 @@ OTHER_NAMES = frozenset(
         "MAVEN_URL",
         "SPARK_JARS",
         "TEST_BOOTSTRAP_SERVERS",
+        "CLIENT_SETTINGS_FILE",
         "BARRIER_URL",
+        "BARRIER_URL_FILE",
         "INBOX_URL",
+        "INBOX_URL_FILE",
         "LOG_FORMAT",
         "LOG_LEVEL",
         "METRICS_HOST",
@@ -132,18 +135,38 @@ def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig])
     return text
 
 
+def parse_settings_file(name: str, text: str) -> dict[str, str]:
+    """The settings of a file: `name=value` a line, `#` before remarks; a value is all that follows, `;` and `#` too.
+
+    Raises:
+        ConfigError: a line has another form; the line's number is told, never its text.
+    """
+    settings: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"line {number} is no setting", name=name, expected="name=value")
+        settings[key.strip()] = value.lstrip()
+    return settings
+
+
 def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
     """`key=value` parts as a mapping; the value itself is never shown in an error, it may be a secret.
 
     Raises:
         ConfigError: a part has no `=`.
     """
-    settings = {}
+    settings: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in parts)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
+            # Not even the part itself: it may be the end of a password that holds the separator.
             raise ConfigError(
-                "a librdkafka setting", name=name, value=key[:40], expected="name=value"
-            )
+                f"part {len(settings) + 1} has no name; a value with ; in it belongs into a file "
+                "(TXLAYER_CLIENT_SETTINGS_FILE)",
+                name=name, expected="name=value",
+            )  # fmt: skip
         settings[key.strip()] = value
     return settings

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class ConsumerSettings(TypedDict, total=False):
     """The optional settings of a consumer, by their names in `ConsumerConfig`, which says what each one means."""
 
-    client_settings: Mapping[str, str]
+    client_settings: Mapping[str, Any]
     is_insecure_allowed: bool
     in_flight_max: int
     worker_count: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from txlayer.config import ProducerConfig
 
@@ -12,7 +12,7 @@ from txlayer.config import ProducerConfig
 class ProducerSettings(TypedDict, total=False):
     """The optional settings of a producer, by their names in `ProducerConfig`, which says what each one means."""
 
-    client_settings: Mapping[str, str]
+    client_settings: Mapping[str, Any]
     is_insecure_allowed: bool
     in_flight_max: int
     transaction_messages_max: int

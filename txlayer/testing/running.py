@@ -37,11 +37,17 @@ class RunningCoordinator:
     Args:
         config: its settings.
         connections: its cluster; None: the real one that `config` names. They are closed with it.
+        within: seconds that it may take to own partitions.
     """
 
     def __init__(
-        self, config: CoordinatorConfig, connections: CoordinatorConnections | None = None
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections | None = None,
+        *,
+        within: float = START_S,
     ) -> None:
+        self._within = within
         self.coordinator = Coordinator(config, connections or connect_coordinator(config))
         self.failure: BaseException | None = None
         self._log = _Collector()
@@ -54,7 +60,7 @@ class RunningCoordinator:
         LOGGER.setLevel(logging.INFO)
         self._thread.start()
         try:
-            self.wait_for("partitions.taken_over", within=START_S)
+            self.wait_for("partitions.taken_over", within=self._within)
         except BaseException:
             self._end()
             raise

@@ -207,6 +207,13 @@ def wait_for_broker(client: Producer | Consumer, *, config: ClientConfig, timeou
 
 
 _headers_of = methodcaller("headers")
+_error_of = methodcaller("error")
+
+
+def _is_of_group(record: Any) -> bool:
+    """True for the news that this principal may not use the group, which a reader that assigns itself never does."""
+    error = record.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def readable(records: list[Any]) -> list[Any]:
@@ -258,7 +265,10 @@ class PlainReader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return ()
-        return readable([first, *self._consumer.consume(record_count_max - 1, 0)])
+        records = [first, *self._consumer.consume(record_count_max - 1, 0)]
+        if any(map(_error_of, records)):
+            records = [record for record in records if not _is_of_group(record)]
+        return readable(records)
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop reading this one."""

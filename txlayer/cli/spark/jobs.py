@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.cli.options import BootstrapServers, Insecure, Namespace, client_config
+from txlayer.cli.secrets import command_line_settings, with_secrets
 from txlayer.cli.spark.session import spark_session
 from txlayer.config import ClientConfig, milliseconds, parse_duration, parse_settings
 from txlayer_spark.jobs import against as against_job
@@ -40,7 +41,8 @@ KafkaOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--kafka-option", "-K", metavar="NAME=VALUE",
-        help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated.",
+        help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
+        "Secrets by file alone: sasl.jaas.config.file=PATH.",
     ),
 ]  # fmt: skip
 Master = Annotated[str, typer.Option(help="Where Spark runs; left to spark-submit under that.")]
@@ -204,7 +206,7 @@ def _bronze(
     *,
     insecure: bool,
 ) -> BronzeSettings:
-    options = parse_settings("--kafka-option", list(kafka_option or ()))
+    options = with_secrets(command_line_settings("--kafka-option", list(kafka_option or ())))
     protocol = {k: v for k, v in options.items() if k == "security.protocol"}
     # Whether plain text may go to that address is judged as everywhere else.
     config = client_config(

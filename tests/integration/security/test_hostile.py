@@ -1,0 +1,141 @@
+"""What somebody can do who has one right and means harm; docs/explanation/security.md names these tests."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from tests.support.broker import unique_name
+from tests.support.probes import Prober
+from tests.support.raw import RawWriter
+from tests.support.role_acts import Stage, make_stage, running
+from tests.support.tls_broker import TlsBroker, User
+from txlayer.config import CoordinatorConfig
+from txlayer.core import codec
+from txlayer.core.acls import AclResource, Operation
+from txlayer.core.messages import Resolution
+
+pytestmark = pytest.mark.kafka
+
+ROLES = ("producer", "responder", "coordinator", "consumer", "reader", "operator", "spark")
+
+
+@pytest.fixture(scope="module")
+def stage(guarded: TlsBroker) -> Stage:
+    """A namespace that nobody works in: what is written there is never read by a service."""
+    return make_stage(guarded)
+
+
+@pytest.fixture(scope="module")
+def other(guarded: TlsBroker) -> Stage:
+    """The namespace of people who trust nobody."""
+    return make_stage(guarded)
+
+
+def granted(guarded: TlsBroker, stage: Stage, role: str, user: User) -> set[tuple[str, Operation]]:
+    """The role's rights on topics, given to the user."""
+    acls = [right.acl for right in stage.rights(role, user)]
+    guarded.allow(acls)
+    return {(acl.name, acl.operation) for acl in acls if acl.resource is AclResource.TOPIC}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_write_and_read_what_it_needs_and_nothing_else(
+    guarded: TlsBroker, stage: Stage, other: Stage, user: User, role: str
+) -> None:
+    rights = granted(guarded, stage, role, user)
+    prober = Prober(guarded.sasl_servers, guarded.scram(user))
+    mine, theirs = stage.arena.topics, other.arena.topics
+    topics = [*sorted(mine.all), *sorted(theirs.all), stage.topics[0], other.topics[0]]
+    topics += [f"{stage.group}.{stage.topics[0]}.{kind}" for kind in ("dlq", "replay")]
+
+    with ThreadPoolExecutor(8) as pool:
+        writes = dict(zip(topics, pool.map(prober.may_write, topics), strict=True))
+        reads = dict(zip(topics, pool.map(prober.may_read, topics), strict=True))
+
+    allowed = {(t, Operation.WRITE) for t, may in writes.items() if may}
+    allowed |= {(t, Operation.READ) for t, may in reads.items() if may}
+    names = set(topics)
+    expected = {(t, o) for t, o in rights if t in names and o in (Operation.READ, Operation.WRITE)}
+    assert expected == allowed
+
+
+def test_a_producer_joins_its_own_check_group_and_no_other(
+    guarded: TlsBroker, stage: Stage, user: User
+) -> None:
+    granted(guarded, stage, "producer", user)
+    prober = Prober(guarded.sasl_servers, guarded.scram(user))
+    topics = stage.arena.topics
+
+    assert prober.may_join(topics.check_group(stage.group), topics.check)
+    assert not prober.may_join(topics.check_group("another"), topics.check)
+    assert not prober.may_join(topics.coordinator_group, topics.check)
+
+
+def test_nobody_but_its_holder_may_fence_a_transactional_id(
+    guarded: TlsBroker, stage: Stage, user: User
+) -> None:
+    granted(guarded, stage, "producer", user)
+    coordinator = guarded.add_user()
+    granted(guarded, stage, "coordinator", coordinator)
+    name = f"{stage.arena.namespace}.{unique_name('id')}.a"
+
+    assert not Prober(guarded.sasl_servers, guarded.scram(user)).may_be(name)
+    assert Prober(guarded.sasl_servers, guarded.scram(coordinator)).may_be(name)
+
+
+def quick(stage: Stage, user: User, **more: object) -> CoordinatorConfig:
+    """A coordinator under the rights of its role."""
+    return CoordinatorConfig(
+        session_timeout=timedelta(seconds=3), hold_after=timedelta(seconds=1),
+        **stage.settings(user), **more,  # type: ignore[arg-type]  # any field
+    )  # fmt: skip
+
+
+def test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another(
+    guarded: TlsBroker, user: User
+) -> None:
+    mine, theirs = make_stage(guarded), make_stage(guarded)
+    granted(guarded, mine, "producer", user)
+    coordinator = guarded.add_user()
+    for stage in (mine, theirs):
+        granted(guarded, stage, "coordinator", coordinator)
+    raw = RawWriter(theirs.arena)
+    victim = raw.prepare((theirs.topics[0], b"k", b"v"))
+    own = RawWriter(mine.arena).prepare((mine.topics[0], b"k", b"v"))
+    prober = Prober(guarded.sasl_servers, guarded.scram(user))
+    # Everything about the victim is known, and the line is well formed.
+    line = codec.encode_ops([victim.line(Resolution.COMMIT)])
+
+    assert not prober.may_write(theirs.arena.topics.op, line)
+    assert prober.may_write(mine.arena.topics.op, line)
+    assert prober.may_write(mine.arena.topics.op, codec.encode_ops([own.line(Resolution.COMMIT)]))
+    with running(quick(mine, coordinator)), running(quick(theirs, coordinator)):
+        mine.arena.wait_until_visible(own.txn_id)
+        raw.resolve(victim, Resolution.ROLLBACK)
+        later = raw.prepare((theirs.topics[0], b"k", b"later"))
+        raw.commit(later)
+        theirs.arena.wait_until_visible(later.txn_id)
+
+    assert [] == theirs.arena.visible(victim.txn_id)
+
+
+def test_a_half_message_cannot_make_the_coordinator_write_another_namespace(
+    guarded: TlsBroker, other: Stage, user: User
+) -> None:
+    stage = make_stage(guarded)
+    granted(guarded, stage, "coordinator", user)
+    raw = RawWriter(stage.arena)
+    sent = raw.prepare((other.arena.topics.op, None, b"any line"))
+    good = raw.prepare((stage.topics[0], b"k", b"v"))
+
+    with running(quick(stage, user)):
+        raw.commit(sent)
+        raw.commit(good)
+        stage.arena.wait_until_visible(good.txn_id)
+        summary = stage.arena.wait_for_doubt(sent.key)
+
+    # No list of targets here: the rights alone stop it, and the message waits for a person.
+    assert ("held", "topic-denied") == (summary.state, summary.reason)

@@ -1,0 +1,118 @@
+"""People under the rights of their roles: the commands that they need work, and those that they must not have do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.commands import run_command
+from tests.support.raw import RawWriter
+from tests.support.role_acts import Stage, make_stage
+from tests.support.tls_broker import TlsBroker, User
+from txlayer.cli.main import build_app
+from txlayer.core.acls import Acl
+
+pytestmark = pytest.mark.kafka
+
+WHY = ("--reason", "ticket 12", "--operator", "zoe@desk")
+LOOKING = (
+    ("tx", "list"), ("tx", "stats"), ("tx", "show", "{id}"), ("coordinator", "status"), ("locks", "list"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def stage(guarded: TlsBroker) -> Stage:
+    return make_stage(guarded)
+
+
+class Person:
+    """Runs commands as one user."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        user: User,
+        capsys: pytest.CaptureFixture[str],
+        patch: pytest.MonkeyPatch,
+    ) -> None:
+        settings = stage.broker.scram(user)
+        patch.setenv("TXLAYER_BOOTSTRAP_SERVERS", stage.broker.sasl_servers)
+        patch.setenv("TXLAYER_CLIENT_SETTINGS", ";".join(f"{n}={v}" for n, v in settings.items()))
+        patch.setenv("TXLAYER_NAMESPACE", stage.arena.namespace)
+        self._capsys = capsys
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """(exit code, what was said)."""
+        code, out, err = run_command(build_app(), *words, capsys=self._capsys)
+        return code, out + err
+
+
+@pytest.fixture
+def person(
+    stage: Stage, user: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Person:
+    return Person(stage, user, capsys, monkeypatch)
+
+
+def allow(stage: Stage, role: str, user: User) -> list[Acl]:
+    acls = [right.acl for right in stage.rights(role, user)]
+    stage.broker.allow(acls)
+    return acls
+
+
+@pytest.mark.parametrize("role", ["reader", "operator"])
+def test_who_looks_sees_transactions_coordinators_and_leases(
+    stage: Stage, user: User, person: Person, role: str
+) -> None:
+    allow(stage, role, user)
+    open_one = RawWriter(stage.arena).prepare((stage.topics[0], b"k", b"v"))
+
+    for words in LOOKING:
+        code, said = person.run(*(w.format(id=open_one.txn_id) for w in words))
+        # 1 is a finding: no coordinator runs here, and nobody holds a queue.
+        assert code in (0, 1), said
+
+
+def test_a_reader_settles_nothing_and_an_operator_does(
+    stage: Stage, user: User, person: Person
+) -> None:
+    raw = RawWriter(stage.arena)
+    open_one = raw.prepare((stage.topics[0], b"k", b"v"))
+    settle = ("tx", "rollback", open_one.txn_id, *WHY, "--yes")
+    allow(stage, "reader", user)
+    before = person.run(*settle)
+    allow(stage, "operator", user)
+    after = person.run(*settle)
+
+    assert 0 != before[0], before[1]
+    assert "AUTHORIZATION_FAILED" in before[1]
+    assert 0 == after[0], after[1]
+
+
+def test_an_operator_says_where_coordinators_begin_and_a_reader_does_not(
+    stage: Stage, user: User, person: Person
+) -> None:
+    reset = ("coordinator", "reset", "--to", "earliest", "--yes")
+    allow(stage, "reader", user)
+    before = person.run(*reset)
+    allow(stage, "operator", user)
+    after = person.run(*reset)
+
+    assert 5 == before[0], before[1]
+    assert 0 == after[0], after[1]
+
+
+def test_dead_letters_are_looked_at_with_a_consumers_rights(
+    stage: Stage, user: User, person: Person
+) -> None:
+    allow(stage, "consumer", user)
+
+    for words in (("list", "--all"), ("list",)):
+        code, said = person.run("dlq", *words, "--group", stage.group, "--topic", stage.topics[0])
+        assert code in (0, 1), said
+
+
+def test_without_any_right_every_command_says_so_with_code_5(person: Person) -> None:
+    for words in (("tx", "list"), ("coordinator", "status"), ("topics", "check")):
+        code, said = person.run(*words)
+
+        assert (5, True) == (code, "AUTHORIZATION_FAILED" in said), said

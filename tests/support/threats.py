@@ -1,0 +1,145 @@
+"""What somebody can do who may use one thing and means harm, as data; docs/explanation/security.md shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_HOSTILE = "integration/security/test_hostile.py"
+_RIGHTS = f"{_HOSTILE}::test_a_role_may_write_and_read_what_it_needs_and_nothing_else"
+_INPUT = "integration/kafka/test_coordinator_input.py"
+_CONNECTING = "integration/security/test_connecting.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Threat:
+    """One access, and what follows from it."""
+
+    access: str
+    can: str
+    cannot: str
+    tests: tuple[str, ...]
+
+
+THREATS = (
+    Threat(
+        "write `<ns>.half`",
+        "Store half messages under any producer group's name, for any target; fill the topic. The named group is asked about them.",
+        "Publish: nothing is forwarded without a line on op. Reach a topic that is not on `--target-topic`, or that the "
+        "coordinator's rights do not name. Stop a partition by bytes that nobody can read.",
+        (
+            "integration/kafka/test_decisions.py::test_nothing_is_visible_that_is_undecided_or_rolled_back",
+            "integration/kafka/test_coordinator_targets.py::test_a_forbidden_target_parks_its_transaction",
+            f"{_HOSTILE}::test_a_half_message_cannot_make_the_coordinator_write_another_namespace",
+            f"{_INPUT}::test_garbage_on_half_is_kept_aside_with_its_bytes",
+            "integration/kafka/test_hostile_records.py::test_a_half_message_for_a_topic_that_cannot_be_stops_nobody",
+        ),
+    ),
+    Threat(
+        "write `<ns>.op`",
+        "Decide every open transaction of the namespace whose id, nonce and last half offset it knows: a namespace is one "
+        "boundary of trust.",
+        "Change a decision, decide what it cannot name (the nonce is 32 random bits, on half and, once in doubt, on check), "
+        "decide in another namespace.",
+        (
+            f"{_HOSTILE}::test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another",
+            "integration/kafka/test_decisions.py::test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart",
+            f"{_INPUT}::test_an_op_that_names_another_half_record_does_not_count",
+            f"{_INPUT}::test_garbage_on_op_is_kept_aside",
+        ),
+    ),
+    Threat(
+        "write `<ns>.doubt`",
+        "Everything that a coordinator can: it believes this topic when it takes a partition over. Nobody but the "
+        "coordinator may have it.",
+        "Have it by any other role.",
+        (
+            _RIGHTS,
+            "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt",
+        ),
+    ),
+    Threat(
+        "write `<ns>.check`",
+        "Ask a producer group about anything, switch its limit on for half a minute, tell it of refusals that never were.",
+        "Decide: the group's own handler or barrier answers, and an answer about no open transaction is only reported.",
+        (
+            _RIGHTS,
+            "unit/test_ledger.py::test_a_line_that_names_no_half_record_of_its_transaction_decides_nothing",
+            "unit/test_questions.py::test_a_limit_ends_by_its_word_or_by_its_silence",
+        ),
+    ),
+    Threat(
+        "read `<ns>.check`, and a group's name",
+        "Read ids and offsets of transactions in doubt.",
+        "Take another group's check-backs away: its consumer group cannot be joined.",
+        (f"{_HOSTILE}::test_a_producer_joins_its_own_check_group_and_no_other",),
+    ),
+    Threat(
+        "write `<ns>.locks`",
+        "Claim queues with a generation that is too high, or release leases: consumers stand still, and are fenced.",
+        "Make two holders at one position of the log, or give out a token twice: a database that checks tokens stays right.",
+        (
+            "unit/test_leases.py::test_the_fold_holds_what_the_rules_say_and_tokens_only_grow",
+            "unit/test_leases.py::test_another_holder_always_has_another_token",
+            _RIGHTS,
+        ),
+    ),
+    Threat(
+        "write `<group>.<topic>.dlq`",
+        "Add dead letters of its own invention.",
+        "Have them handled: only a request on the replay topic does that.",
+        (
+            _RIGHTS,
+            "integration/kafka/test_dlq_replay.py::test_a_named_dead_letter_is_asked_for_answered_and_told",
+        ),
+    ),
+    Threat(
+        "write `<group>.<topic>.replay`",
+        "Have dead letters of that group and topic handled again, or dropped.",
+        "Handle another topic's, or another group's.",
+        (_RIGHTS,),
+    ),
+    Threat(
+        "write a real topic",
+        "Write messages that never were in a transaction, with our headers too: a consumer cannot tell them. "
+        "`txlayer-spark audit` can: they are `phantom`.",
+        "Have it as a producer: the role may describe its targets, and not write them.",
+        (
+            _RIGHTS,
+            "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt",
+        ),
+    ),
+    Threat(
+        "read `<ns>.half` or `<ns>.doubt`",
+        "Read every message of the namespace, also what is rolled back later.",
+        "Have it as a producer, a responder or a consumer.",
+        (_RIGHTS,),
+    ),
+    Threat(
+        "a transactional id below `<ns>.`",
+        "Fence coordinators again and again: nothing is lost, nothing goes on.",
+        "Have it by any other role. Namespaces must not begin with each other's name and a dot (`a`, `a.b`): such ids and check "
+        "groups are given by prefix.",
+        (f"{_HOSTILE}::test_nobody_but_its_holder_may_fence_a_transactional_id",),
+    ),
+    Threat(
+        "the network between",
+        "Cut it; see who speaks with whom.",
+        "Read or change anything, or pretend to be a broker: plain text to another machine, and TLS that verifies nobody, are "
+        "refused without an explicit word.",
+        (
+            "unit/test_config.py::test_plain_text_to_another_machine_needs_ones_own_word",
+            "unit/test_secrets.py::test_tls_to_a_broker_that_nobody_verifies_needs_ones_own_word",
+            f"{_CONNECTING}::test_what_is_wrong_is_told_in_one_line_without_the_password",
+        ),
+    ),
+    Threat(
+        "an account on the machine of a service",
+        "Read command lines.",
+        "Find a password there, or in a log, an error or a shown setting.",
+        (
+            "unit/test_secrets.py::test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named",
+            "integration/security/test_sentinel.py::test_no_command_shows_a_password",
+            f"{_CONNECTING}::test_a_coordinator_takes_every_setting_from_the_environment_and_files",
+        ),
+    ),
+)

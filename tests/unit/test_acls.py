@@ -1,0 +1,123 @@
+"""What a role must be allowed, as data, and what follows from it for a cluster."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from txlayer.adapters.topic_files import read_acl_files
+from txlayer.core.acls import (
+    Acl,
+    AclPattern,
+    AclResource,
+    CreateAcl,
+    Operation,
+    OtherAcl,
+    RoleSpec,
+    WantedAcl,
+    plan,
+)
+from txlayer.errors import ConfigError, UsageError
+
+FILES = read_acl_files()
+WHO = "User:orders"
+
+
+def wanted(
+    role: str, *, topics: tuple[str, ...] = ("orders",), group: str = "g"
+) -> list[WantedAcl]:
+    return RoleSpec.parse(role, FILES[role]).wanted(
+        namespace="ns", group=group, topics=topics, principal=WHO, host="*"
+    )
+
+
+def topic(name: str, operation: Operation, **more: object) -> Acl:
+    given: dict[str, object] = {"principal": WHO, "pattern": AclPattern.LITERAL, **more}
+    return Acl(AclResource.TOPIC, name, operation=operation, **given)  # type: ignore[arg-type]  # any field
+
+
+@pytest.mark.parametrize("role", FILES)
+def test_every_right_of_every_role_has_a_reason_of_its_own(role: str) -> None:
+    spec = RoleSpec.parse(role, FILES[role])
+
+    assert spec.does
+    assert len(spec.entries) == len({entry.why for entry in spec.entries})
+    assert all(len(entry.why) > 7 for entry in spec.entries)
+
+
+def test_nobody_but_the_coordinator_may_write_real_topics_or_doubt() -> None:
+    writers = {
+        role
+        for role in FILES
+        for acl in (right.acl for right in wanted(role))
+        if acl.operation is Operation.WRITE and acl.name in ("orders", "ns.doubt", "ns.check")
+    }
+
+    assert {"coordinator"} == writers
+
+
+def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:
+    rights = wanted("producer")
+    there = {right.acl for right in rights[1:]}
+    more = topic("ns.half", Operation.READ)
+    anybody = topic("*", Operation.ALL, principal="User:*")
+    denied = topic("ns.", Operation.WRITE, pattern=AclPattern.PREFIXED, is_denied=True)
+    others = {
+        topic("elsewhere", Operation.READ),
+        topic("ns.half", Operation.READ, principal="User:b"),
+    }
+
+    changes = plan(rights, {*there, more, anybody, denied, *others}, namespace="ns")
+
+    assert [CreateAcl(rights[0].acl, rights[0].why)] == changes[:1]
+    assert {more, anybody, denied} == {c.acl for c in changes[1:] if isinstance(c, OtherAcl)}
+    assert [] == plan(rights, {r.acl for r in rights}, namespace="ns")
+
+
+def test_a_right_on_another_system_topic_is_more_than_a_producer_needs() -> None:
+    rights = wanted("producer")
+    more = topic("ns.doubt", Operation.READ)
+
+    (found,) = plan(rights, {more, *(r.acl for r in rights)}, namespace="ns")
+
+    assert OtherAcl(more, "the role does not need it") == found
+
+
+def test_a_pattern_of_topics_becomes_a_prefix() -> None:
+    names = {
+        (r.acl.name, r.acl.pattern)
+        for r in wanted("coordinator", topics=("shop.*", "orders", "*"))
+        if r.acl.operation is Operation.DESCRIBE_CONFIGS
+    }
+
+    literal, prefixed = AclPattern.LITERAL, AclPattern.PREFIXED
+    assert {("shop.", prefixed), ("orders", literal), ("*", literal)} == names
+
+
+@pytest.mark.parametrize(
+    ("role", "topics"), [("coordinator", ("sh*p",)), ("consumer", ("shop.*",)), ("producer", ())]
+)
+def test_what_no_right_can_say_is_refused(role: str, topics: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        wanted(role, topics=topics)
+
+
+ENTRY = {"topic": "a", "operation": "read", "why": "because"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {}, {"does": "x"}, {"does": "x", "entry": []}, {"does": "x", "entry": [ENTRY], "more": 1},
+        {"does": "x", "entry": ["text"]},
+        {"does": "x", "entry": [{**ENTRY, "operation": "fly"}]},
+        {"does": "x", "entry": [{**ENTRY, "pattern": "any"}]},
+        {"does": "x", "entry": [{**ENTRY, "group": "b"}]},
+        {"does": "x", "entry": [{**ENTRY, "why": " "}]},
+        {"does": "x", "entry": [{**ENTRY, "topic": "{user}"}]},
+    ],
+)  # fmt: skip
+def test_a_file_of_another_form_is_refused_with_its_name(content: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=re.escape("topics/acl/producer.toml")):
+        RoleSpec.parse("producer", content)

@@ -1,0 +1,248 @@
+"""What a role must be allowed (`RoleSpec`) and what is missing or more than that on a cluster (`plan`).
+
+Never here: a change that takes a right away. Who made an ACL cannot be told, so what is more is only shown.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from txlayer.errors import ConfigError, UsageError
+
+
+class AclResource(Enum):
+    """What a right is about."""
+
+    TOPIC = "topic"  #: a topic
+    GROUP = "group"  #: a consumer group
+    TRANSACTIONAL_ID = "transactional_id"  #: whoever holds it fences others
+    CLUSTER = "cluster"  #: the cluster itself
+    OTHER = "other"  #: delegation tokens and users: never ours
+
+
+class AclPattern(Enum):
+    """Which names are meant."""
+
+    LITERAL = "literal"  #: this name; `*` is every name
+    PREFIXED = "prefixed"  #: every name that begins so
+
+
+class Operation(Enum):
+    """What may be done."""
+
+    READ = "read"  #: fetch; of a group: join it and store its offsets
+    WRITE = "write"  #: produce
+    DESCRIBE = (
+        "describe"  #: know that it exists, its offsets, its members; every other right includes it
+    )
+    DESCRIBE_CONFIGS = "describe_configs"  #: its settings
+    CREATE = "create"  #: topics
+    ALTER = "alter"  #: ACLs, and partitions
+    ALTER_CONFIGS = "alter_configs"  #: settings
+    DELETE = "delete"  #: topics, groups, records
+    ALL = "all"  #: everything
+    OTHER = "other"  #: what txlayer never asks for
+
+
+EVERY_NAME = "*"
+EVERY_HOST = "*"
+ANYBODY = "User:*"
+_SYSTEM_TOPICS = ("half", "op", "doubt", "check", "locks")
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One right of one principal, as the cluster has it."""
+
+    resource: AclResource
+    name: str
+    pattern: AclPattern
+    operation: Operation
+    principal: str
+    host: str = EVERY_HOST
+    is_denied: bool = False
+
+    def covers(self, resource: AclResource, name: str) -> bool:
+        """Whether it speaks of this resource."""
+        if self.resource is not resource:
+            return False
+        if self.pattern is AclPattern.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, EVERY_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a role: `name` may hold {namespace}, {group} and {topic}."""
+
+    resource: AclResource
+    name: str
+    pattern: AclPattern
+    operation: Operation
+    why: str
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """What its name needs."""
+        return frozenset(field for _, field, _, _ in string.Formatter().parse(self.name) if field)
+
+
+_PLACEHOLDERS = frozenset({"namespace", "group", "topic"})
+_RESOURCES = {r.value: r for r in AclResource if r is not AclResource.OTHER}
+_PATTERNS = {p.value: p for p in AclPattern}
+_OPERATIONS = {o.value: o for o in Operation if o is not Operation.OTHER}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """One file of topics/acl/: what a role does and what it must be allowed for it."""
+
+    role: str
+    does: str
+    entries: tuple[Entry, ...]
+
+    @staticmethod
+    def parse(role: str, mapping: Mapping[str, object]) -> RoleSpec:
+        """The role that a file's content says.
+
+        Raises:
+            ConfigError: a key is missing, unknown or of another type.
+        """
+        origin = f"topics/acl/{role}.toml"
+        entries = mapping.get("entry")
+        does = mapping.get("does")
+        if set(mapping) != {"does", "entry"} or not isinstance(does, str):
+            raise _misfit(origin, "keys", sorted(mapping), "does and [[entry]]")
+        if not isinstance(entries, Sequence) or not entries:
+            raise _misfit(origin, "entry", entries, "[[entry]]")
+        return RoleSpec(role, does, tuple(_entry(entry, origin) for entry in entries))
+
+    def needs(self) -> frozenset[str]:
+        """The names that must be given: some of namespace, group, topic."""
+        return frozenset[str]().union(*(entry.placeholders for entry in self.entries))
+
+    def wanted(
+        self, *, namespace: str, group: str | None, topics: Sequence[str], principal: str, host: str
+    ) -> list[WantedAcl]:
+        """Every right of the role for these names; an entry about a topic counts for each of `topics`.
+
+        Raises:
+            UsageError: a name that the role needs is missing, or a pattern that no ACL can say.
+        """
+        if "group" in self.needs() and group is None:
+            raise UsageError(f"the role {self.role} needs --group")
+        if "topic" in self.needs() and not topics:
+            raise UsageError(f"the role {self.role} needs --topic, once for each of its topics")
+        found: dict[Acl, WantedAcl] = {}
+        for entry in self.entries:
+            for topic in topics if "topic" in entry.placeholders else ("",):
+                name, pattern = _filled(entry, namespace=namespace, group=group or "", topic=topic)
+                acl = Acl(entry.resource, name, pattern, entry.operation, principal, host)
+                found.setdefault(acl, WantedAcl(acl, entry.why))
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WantedAcl:
+    """A right that must be there."""
+
+    acl: Acl
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcl:
+    """A right is missing."""
+
+    acl: Acl
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAcl:
+    """A right is there that the role has not, or one is denied: txlayer never removes it, a person must."""
+
+    acl: Acl
+    why: str
+
+
+AclChange = CreateAcl | OtherAcl
+
+
+def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) -> list[AclChange]:
+    """What is missing, in the order of `wanted`, then what is more; applied and planned again only the latter is left.
+
+    More is: any other right of the same principals, or of everybody, on what `wanted` names or on a system topic of the
+    namespace; and every denial there, because a denial wins.
+    """
+    there = frozenset(actual)
+    acls = {w.acl for w in wanted}
+    principals = {acl.principal for acl in acls} | {ANYBODY}
+    watched = {(acl.resource, acl.name) for acl in acls}
+    watched |= {(AclResource.TOPIC, f"{namespace}.{name}") for name in _SYSTEM_TOPICS}
+    watched.add((AclResource.GROUP, f"{namespace}.coordinator"))
+    others = [
+        acl
+        for acl in there - acls
+        if acl.principal in principals and any(acl.covers(*resource) for resource in watched)
+    ]
+    missing = [CreateAcl(w.acl, w.why) for w in wanted if w.acl not in there]
+    return [*missing, *(OtherAcl(acl, _why_other(acl)) for acl in sorted(others, key=repr))]
+
+
+def _why_other(acl: Acl) -> str:
+    if acl.is_denied:
+        return "a denial wins over every right"
+    if acl.principal == ANYBODY:
+        return "everybody has it"
+    return "the role does not need it"
+
+
+def _filled(entry: Entry, *, namespace: str, group: str, topic: str) -> tuple[str, AclPattern]:
+    """The entry's name and pattern; a topic `shop.*` is a prefix, and `*` every topic."""
+    pattern = entry.pattern
+    if "topic" in entry.placeholders and topic.endswith("*"):
+        if entry.name != "{topic}":
+            raise UsageError(f"{entry.name} needs the topics one by one, not {topic}")
+        if topic != EVERY_NAME:
+            topic, pattern = topic[:-1], AclPattern.PREFIXED
+    if "topic" in entry.placeholders and any(c in topic for c in "*?[") and topic != EVERY_NAME:
+        raise UsageError(f"{topic}: an ACL knows names, prefixes (shop.*) and * alone")
+    return entry.name.format(namespace=namespace, group=group, topic=topic), pattern
+
+
+def _entry(value: object, origin: str) -> Entry:
+    if not isinstance(value, Mapping):
+        raise _misfit(origin, "entry", value, "a table")
+    named = [key for key in value if key in _RESOURCES]
+    if len(named) != 1 or not set(value) <= {*named, "pattern", "operation", "why"}:
+        raise _misfit(
+            origin, "entry", sorted(value), f"one of {', '.join(_RESOURCES)}; operation; why"
+        )
+    texts = {key: text for key, text in value.items() if isinstance(text, str) and text.strip()}
+    if set(texts) != set(value) or not {"operation", "why"} <= set(texts):
+        raise _misfit(origin, "entry", sorted(value), "texts, with an operation and a why")
+    pattern, operation = texts.get("pattern", "literal"), texts["operation"]
+    if pattern not in _PATTERNS:
+        raise _misfit(origin, "pattern", pattern, " or ".join(_PATTERNS))
+    if operation not in _OPERATIONS:
+        raise _misfit(origin, "operation", operation, ", ".join(_OPERATIONS))
+    entry = Entry(
+        _RESOURCES[named[0]], texts[named[0]], _PATTERNS[pattern], _OPERATIONS[operation], texts["why"]
+    )  # fmt: skip
+    if not entry.placeholders <= _PLACEHOLDERS:
+        raise _misfit(origin, named[0], entry.name, "{namespace}, {group}, {topic}")
+    return entry
+
+
+def _misfit(origin: str, name: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(origin, name=name, value=str(value), expected=expected)
+
+
+__all__ = [
+    "Acl", "AclChange", "AclPattern", "AclResource", "CreateAcl", "Entry", "Operation", "OtherAcl", "RoleSpec",
+    "WantedAcl", "plan",
+]  # fmt: skip
