@@ -36,7 +36,7 @@ from txlayer.core.target import accepting_target
 COORDINATOR_US = 21.7
 """CPU per transaction of a coordinator under full load, from README.md."""
 NOW_MS = 1_800_000_000_000
-SETTINGS = LedgerSettings("b.half", "b.op", 8, 60_000, 10**9, 10_000)
+SETTINGS = LedgerSettings("b.half", "b.op", 1, 60_000, 10**9, 10_000)
 
 
 class Record:

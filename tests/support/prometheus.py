@@ -9,7 +9,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(folder: Path, targets: dict[str, Sequence[str]]) -> Iterator[Prometheus]:
+def running_prometheus(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
     """A server with our alerts that scrapes `targets` ({job: addresses}) every second."""
     shutil.copy(COMPOSE / "prometheus" / "alerts.yml", folder)
     jobs = [

@@ -16,7 +16,7 @@ from txlayer.core.batch import Batch, Positions, ReportKind
 from txlayer.core.messages import Resolution
 from txlayer.core.transaction import Transaction
 
-SAMPLE_COUNT_MAX = 32
+SAMPLE_COUNT_MAX = 4
 """Transactions of one partition whose times one Kafka transaction looks at; each stands for as many as lie between them."""
 
 _NEVER = float("inf")
