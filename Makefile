@@ -62,7 +62,7 @@ mutation: setup
 newcomer: setup
 	$(BIN)/python -m tests.docs.newcomer
 
-# Every claimed Python that is on PATH: the core's tests, and a service's in memory from the wheel.
+# Python 3.11 to 3.13, each that is on PATH: the core's tests, and a service's in memory from the wheel.
 pythons: setup
 	TXLAYER_TEST_PYTHONS=all $(BIN)/python -m pytest tests/integration/test_pythons.py
 

@@ -1,4 +1,4 @@
-"""Every Python that is claimed and found here runs a service from the wheel; in `make pythons` the core's tests, too."""
+"""Every Python that is found here runs a service from the wheel; in `make pythons` the core's tests, too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ CLAIMED = sorted(
     re.findall(r"Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"])),
     key=lambda version: int(version.partition(".")[2]),
 )
+CANDIDATES = ("3.11", "3.12", "3.13")
+"""Those that the design wants; a classifier in pyproject.toml claims one when it was green here."""
+
 IS_WHOLE = os.environ.get("TXLAYER_TEST_PYTHONS") == "all"
 """`make pythons` says so: half a minute for each Python, too long for every run of everything."""
 
@@ -41,9 +44,9 @@ def version_of(python: str) -> str | None:
 
 
 def interpreters() -> dict[str, str]:
-    """{version: path} of those that are claimed and on PATH, and of this one."""
+    """{version: path} of the candidates that are on PATH, and of this one."""
     found = {}
-    for version in CLAIMED:
+    for version in CANDIDATES:
         path = shutil.which(f"python{version}")
         if path is not None and version_of(path) == version:
             found[version] = path
