@@ -119,7 +119,7 @@ def test_a_stream_that_retention_has_overtaken_fails_instead_of_passing_over_the
             .trigger(availableNow=True)
             .start(str(tmp_path / "rows"))
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(300)
 
     write_records(broker.bootstrap_servers, [Record(topic, b"1")])
     run()

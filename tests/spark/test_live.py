@@ -61,7 +61,7 @@ def test_days_are_written_once_with_what_came_late_and_without_what_came_too_lat
         field.whole(*(Message(field.orders, value=order(*each)) for each in batch))
         messages = stream_of(spark, field, field.orders)
         query = revenue.start(messages, into=into, is_once=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         dropped += sum(
             state.numRowsDroppedByWatermark
             for progress in query.recentProgress
@@ -97,7 +97,7 @@ def test_messages_of_two_topics_are_joined_by_their_transaction(
         into=str(tmp_path),
         is_once=True,
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     rows = spark.read.parquet(f"{tmp_path}/pairs").collect()
     assert [(both.txn_id, "o1", "order 1", "s1", "stock 1")] == [tuple(row) for row in rows]
@@ -117,7 +117,7 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
             checkpoint=str(checkpoint),
             is_once=True,
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
 
     for cents in (1, 10):
         field.whole(
@@ -155,7 +155,7 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
         .trigger(availableNow=True)
         .start(str(tmp_path / "rows"))
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     first, second, plain, odd = sorted(
         spark.read.parquet(str(tmp_path / "rows")).collect(), key=lambda row: row.offset

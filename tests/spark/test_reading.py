@@ -311,7 +311,7 @@ def test_a_stream_gives_what_a_read_gives(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     assert sorted(rows(spark, broker, topic), key=lambda r: (r.offset, r.line)) == sorted(
         seen, key=lambda r: (r.offset, r.line)

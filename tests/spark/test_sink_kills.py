@@ -35,9 +35,9 @@ pytestmark = pytest.mark.kafka
 STORED = {
     "take_over": 0, "store": 4, "stored": 2, "commit": 4, "committing": 0, "confirm": 4, "ended": 4,
 }  # fmt: skip
-"""Where the runs stand when they are killed, and how many half records of theirs are there then: before each step,
-`store` where an earlier attempt was just rolled back; with half of the half records; with the commit of one part of a split batch (whose parts
-have ids of their own); behind the last step."""
+"""Where the runs stand when they are killed, and how many half records of theirs are there then: before each step, `store`
+where an earlier attempt was just rolled back; with half of the half records; with the commit of one part of a split batch
+(whose parts have ids of their own); behind the last step."""
 STEPS = tuple(STORED)
 PARTS = {"split": True, "transaction_messages_max": 2}
 
@@ -170,7 +170,7 @@ def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         return str(query.id)
 
     spark.range(3).selectExpr("concat('s', id) AS value").write.text(str(source))
