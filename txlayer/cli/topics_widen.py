@@ -25,7 +25,7 @@ from txlayer.cli.options import (
 )
 from txlayer.config import CoordinatorConfig, SystemTopics, parse_duration
 from txlayer.coordinator.draining import Drain, look, unread
-from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
+from txlayer.errors import BrokerUnavailableError, LifecycleError, TopicMismatchError, UsageError
 
 LOOK_S = 1.0
 """How often it is looked whether the namespace is drained."""
@@ -67,10 +67,15 @@ def drain(
     give_up_at = time.monotonic() + parse_duration("--timeout", timeout).total_seconds()
     before: Drain | None = None
     while True:
-        found = _look(config)
-        if found.is_drained or time.monotonic() >= give_up_at:
-            break
-        before = found
+        is_over = time.monotonic() >= give_up_at
+        try:
+            found = _look(config)
+            if found.is_drained or is_over:
+                break
+            before = found
+        except BrokerUnavailableError:
+            if is_over:
+                raise  # while there is time, a broker that is busy or just gone is waited for
         time.sleep(LOOK_S)
     is_growing = before is not None and found.half_ends != before.half_ends
     _show(config.namespace, found, is_growing=is_growing, as_json=as_json)
@@ -111,7 +116,8 @@ def widen(
                 f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first",
                 state=members.state,
             )
-        left = _left(config, counts)
+        known = _known_count(admin, topics, counts)
+        left = _left(config, counts, known)
         if left is not None:
             _show(config.namespace, left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
@@ -150,15 +156,15 @@ def _look(config: CoordinatorConfig) -> Drain:
         connections.close()
 
 
-def _left(config: CoordinatorConfig, counts: Mapping[str, int]) -> Drain | None:
+def _left(config: CoordinatorConfig, counts: Mapping[str, int], known: int) -> Drain | None:
     """What is not drained; None: nothing."""
-    if len(set(counts.values())) == 1:
+    if set(counts.values()) == {known}:
         found = _look(config)
         return None if found.is_drained else found
     # An earlier widening was interrupted behind its own look: since then nobody could begin anything.
     connections = connect_coordinator(config)
     try:
-        half, op, ends = unread(config, connections, partition_count=min(counts.values()))
+        half, op, ends = unread(config, connections, partition_count=known)
     finally:
         connections.close()
     return Drain((), half, op, ends) if half or op else None
@@ -177,15 +183,22 @@ def _counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
     return counts
 
 
+def _known_count(admin: Administration, topics: SystemTopics, counts: Mapping[str, int]) -> int:
+    """Partitions that coordinators worked on: an earlier widening may have ended before it stored where they begin."""
+    shared = range(min(counts.values()))
+    places = [(t, p) for t in (topics.half, topics.op) for p in shared]
+    stored = admin.stored_offsets(topics.coordinator_group, places)
+    known = [p for p in shared if stored[topics.half, p] and stored[topics.op, p]]
+    # Without the first one nothing was ever stored, or it was lost: whoever reads the positions says so.
+    return max(len(known), 1)
+
+
 def _store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
-    """Where the coordinators begin in partitions that nothing was written to."""
+    """Where the coordinators begin in new partitions: at the first record, if somebody wrote one already."""
     places = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
     stored = admin.stored_offsets(topics.coordinator_group, places)
-    missing = [place for place in places if stored[place] is None]
-    ends = admin.end_offsets(missing, is_committed=False) if missing else {}
-    admin.store_offsets(
-        topics.coordinator_group, {place: START_OF_LOG for place in missing if not ends[place]}
-    )
+    missing = {place: START_OF_LOG for place in places if stored[place] is None}
+    admin.store_offsets(topics.coordinator_group, missing)
 
 
 def _show(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:

@@ -85,9 +85,11 @@ else:
 
 
 class _Traced(_Base):
-    __slots__ = ()
     if TYPE_CHECKING:
+        __slots__ = ("trace",)
         trace: FlightTrace
+    else:
+        __slots__ = ()  # each kind below has the slot itself
 
     @property
     def trace_id(self) -> str:
@@ -106,7 +108,7 @@ class _Traced(_Base):
 
 
 @cache
-def _traced_kind(kind: type[Flight]) -> type[_Traced]:
+def _traced_kind(kind: Any) -> Any:
     return type(f"Traced{kind.__name__}", (_Traced, kind), {"__slots__": ("trace",)})
 
 

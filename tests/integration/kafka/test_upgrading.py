@@ -142,7 +142,8 @@ def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_comman
 ) -> None:
     with coordinating(arena), producing(arena) as producer:
         producer.publish(Message(arena.targets[0], value=b"before"))
-        assert 0 == topics(arena, "drain", capsys=capsys)[0]
+        code, out, err = topics(arena, "drain", capsys=capsys)
+        assert 0 == code, (out, err)
     config = ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     widen_topics(config, {arena.topics.doubt: 4, arena.topics.op: 4})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stub forgets it
 
 from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, AdminConnection
 from txlayer.config import ClientConfig
