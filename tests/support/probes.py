@@ -28,7 +28,7 @@ class Prober:
         """One record."""
         errors: list[KafkaError | None] = []
         producer = Producer({**self._settings, "enable.idempotence": True})
-        producer.produce(topic, value, partition=0, on_delivery=lambda e, _: errors.append(e))
+        producer.produce(topic, value, b"probe", 0, on_delivery=lambda e, _: errors.append(e))
         assert not producer.flush(PATIENCE_S), f"{topic}: no answer"
         return _is_allowed(errors[0])
 
