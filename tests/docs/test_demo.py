@@ -312,7 +312,7 @@ def test_a_commit_planted_into_its_topics_that_nobody_forwards_breaks_a_promise_
     for name in ("PYTHONPATH", *filter(lambda name: name.startswith("TXLAYER_"), environment())):
         monkeypatch.setenv(name, environment()[name])
     monkeypatch.syspath_prepend(str(SHOP))
-    places: list[int] = []
+    places: list[int | None] = []
     producer = Producer({"bootstrap.servers": left.bootstrap_servers})
     producer.produce(
         "txlayer.half", key="k", value="v", partition=0,

@@ -180,7 +180,7 @@ def coordinate(stage: Stage, user: User) -> None:
     raw = RawWriter(stage.arena)
     arena = stage.arena
     with _member(stage) as asked, running(config) as coordinator:
-        rebuilt = coordinator.coordinator.rebuild_count
+        rebuilt = coordinator.coordinator.measures.rebuild_count
         done = raw.prepare((arena.targets[0], b"k", b"v"))
         raw.commit(done)
         arena.wait_until_visible(done.txn_id, within=SOON_S)
@@ -192,7 +192,7 @@ def coordinate(stage: Stage, user: User) -> None:
         wait_until(
             lambda: open_one.key not in arena.doubt().summaries, within=6, what="rolled back"
         )
-        assert rebuilt == coordinator.coordinator.rebuild_count
+        assert rebuilt == coordinator.coordinator.measures.rebuild_count
         assert [] == arena.visible(open_one.txn_id)
 
 
