@@ -127,10 +127,10 @@ def unrest(society: Society) -> list[str]:
     for partition in range(society.plan.settings.partition_count):
         op = kafka._cluster.partitions[TOPICS.op, partition]
         at = stored[TOPICS.op, partition]
-        op_next = max((record.place + 1 for record in op._records), default=0)
-        if (
-            at.offset < op_next
-        ):  # what the coordinators write there ends with a marker, which nobody reads
+        # What coordinators write there ends with a marker, which nobody reads, nor what was aborted.
+        places = (record.place + 1 for record in op._records if not record.is_aborted)
+        op_next = max(places, default=0)
+        if at.offset < op_next:
             found.append(f"op-{partition}: {at.offset} of {op_next}")
         half = kafka._cluster.partitions[TOPICS.half, partition]
         half_next = int(at.metadata.split("|")[2]) if at.metadata else 0
