@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -302,17 +302,26 @@ def check_topic_file(raw: bytes) -> bool:
 _COMMANDS: dict[tuple[str, ...], Any] = {}
 
 
+def _commands_below(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that name it: one for those that stand alone, more for those of groups."""
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from _commands_below(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
 def check_command(raw: bytes) -> bool:
     """A whole command line, a line feed between its words; parsed and not run."""
     if not _COMMANDS:
         root = typer.main.get_command(build_app())
-        for group in root.commands.values():  # type: ignore[attr-defined]  # it is a group
-            _COMMANDS.update({(group.name, c.name): c for c in group.commands.values()})
+        _COMMANDS.update(_commands_below(root))
     words = text_of(raw).replace("\0", "").split("\n")
     commands = sorted(_COMMANDS)
-    command = _COMMANDS.get(tuple(words[:2]), _COMMANDS[commands[len(raw) % len(commands)]])
+    named = [names for n in range(1, 4) if (names := tuple(words[:n])) in _COMMANDS]
+    names = named[0] if named else commands[len(raw) % len(commands)]
     try:
-        with command.make_context("txlayer", words[2:]):
+        with _COMMANDS[names].make_context("txlayer", words[len(names) :]):
             return True
     except (typer.Exit, typer.BadParameter):
         return False
