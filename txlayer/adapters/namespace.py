@@ -189,6 +189,9 @@ class Namespace:
         Offsets also go missing where coordinators have worked: they expire, a group is deleted. There the op or the
         doubt topic has had a record, which its end still tells when all of them are gone.
         """
+        shared = (self._topics.half, self._topics.op, self._topics.doubt)
+        if len({actual[name].partition_count for name in shared if name in actual}) > 1:
+            return False  # somebody is changing it, or must
         if any(at not in (None, START_OF_LOG) for at in stored.values()):
             return False
         written = _partitions_of((self._topics.op, self._topics.doubt), actual)
