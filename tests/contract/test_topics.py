@@ -17,7 +17,7 @@ from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.partitions import murmur2
-from txlayer.core.topicspec import AlterSetting, CreateTopic
+from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import (
     BrokerUnavailableError,
     RefusedRecordError,
@@ -98,6 +98,54 @@ def test_a_namespace_is_applied_once(lab: Lab) -> None:
     places = [(topic, p) for topic in (topics.half, topics.op) for p in range(2)]
     stored = admin.stored_offsets(topics.coordinator_group, places)
     assert dict.fromkeys(places, (0, "")) == stored
+
+
+def interrupted(lab: Lab) -> tuple[Namespace, SystemTopics]:
+    """A namespace of two partitions whose `apply` ended between its topics and their first offsets."""
+    topics = SystemTopics(unique_name("ns"))
+    namespace = Namespace(lab.admin(), topics=topics, files=read_topic_files())
+    planned = namespace.plan(partition_count=2, replication_factor=1)
+    lab.admin().create([c for c in planned if isinstance(c, CreateTopic)])
+    return namespace, topics
+
+
+def test_an_interrupted_apply_is_completed_by_the_next(lab: Lab) -> None:
+    namespace, topics = interrupted(lab)
+    lab.write(topics.half, b"before any coordinator", partition=1)
+    lab.admin().store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(0, "")})
+
+    applied = namespace.apply()
+
+    assert [] == applied.left
+    assert {(topics.half, (1,)), (topics.op, (0, 1))} == {
+        (c.topic, c.partitions) for c in applied.done if isinstance(c, StoreFirstOffsets)
+    }
+    places = [(topic, p) for topic in (topics.half, topics.op) for p in range(2)]
+    stored = lab.admin().stored_offsets(topics.coordinator_group, places)
+    assert dict.fromkeys(places, (0, "")) == stored
+    assert ([], []) == namespace.apply()
+
+
+@pytest.mark.parametrize("trace", ["op", "doubt", "stored", "retention"])
+def test_apply_stores_no_first_offsets_where_a_coordinator_may_have_worked(
+    lab: Lab, trace: str
+) -> None:
+    namespace, topics = interrupted(lab)
+    admin, group = lab.admin(), topics.coordinator_group
+    if trace == "stored":
+        admin.store_offsets(group, {(topics.half, 1): StoredOffset(0, "1|somebody")})
+    elif trace == "retention":
+        lab.write(topics.half, b"0", b"1")
+        lab.delete_records(topics.half, before=1)
+    else:
+        lab.write(f"{topics.namespace}.{trace}", b"v", key=b"k")
+    places = [(topics.half, 0), (topics.op, 0), (topics.op, 1)]
+
+    applied = namespace.apply()
+
+    assert [] == applied.done
+    assert {topics.half, topics.op} == {c.topic for c in applied.left if isinstance(c, Difference)}
+    assert dict.fromkeys(places) == admin.stored_offsets(group, places)
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.ports import free_ports
@@ -53,3 +54,11 @@ def credentials(user: str = "guest", *, password: str | None = None) -> Mapping[
         "sasl.username": user,
         "sasl.password": USERS[user] if password is None else password,
     }
+
+
+def credential_options(file: Path, *, password: str | None = None) -> list[str]:
+    """The same as options of a command; the password stands in `file`, as a command line may hold none."""
+    said = dict(credentials(password=password))
+    file.write_text(said.pop("sasl.password"), encoding="utf-8")
+    said["sasl.password.file"] = str(file)
+    return [f"-X{name}={value}" for name, value in said.items()]

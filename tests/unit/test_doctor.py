@@ -22,7 +22,7 @@ from txlayer.core.cluster_facts import (
 )
 from txlayer.core.doctor import RULES, Rule, examine, is_ill
 from txlayer.core.doctor_findings import Finding, Level
-from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference
+from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 
 DAY_MS = 86_400_000
 LIMITS = Limits(6_000, 30_000, 600_000, 15, 3 * DAY_MS, 7 * DAY_MS, 60_000, 10_000, 6_000, 4_096)
@@ -140,6 +140,8 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("no leader", T.leaders, with_topic(leaders=(None, 2, 3)), E, "partitions 0 have no leader"),
     ("one broker that leads everything", T.leaders,
      with_topic(leaders=(1, 1, 1), replicas=((1, 2, 3),) * 3, in_sync=((1, 2, 3),) * 3), W, "the others' work"),
+    ("no first offsets stored", T.settings,
+     replace(HEALTHY, changes=(StoreFirstOffsets("ns.op", "ns.coordinator", (0, 1), "why"),)), E, "no offsets stored"),
     ("no offsets stored", T.settings,
      replace(HEALTHY, changes=(Difference("ns.op", "offsets stored for ns.coordinator", "0 of 8", "every", "why"),)), E, "0 of 8"),
     ("leaders that moved", T.leaders, with_topic(leaders=(1, 1, 1)), W, "preferred"),

@@ -161,6 +161,14 @@ UNAVAILABLE_CODES = frozenset(
         Code.LEADER_NOT_AVAILABLE,
     }
 )
+# A group's coordinator is being chosen, has moved or still reads its log, as after every start of a broker. Nothing was done.
+MOVED_COORDINATOR_CODES = frozenset(
+    {
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    }
+)
 # The client's knowledge of leaders is out of date: asked afresh, the question has an answer.
 STALE_LEADER_CODES = frozenset(
     {

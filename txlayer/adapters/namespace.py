@@ -19,6 +19,7 @@ from txlayer.core.topicspec import (
     CreateTopic,
     DesiredTopic,
     Difference,
+    StoreFirstOffsets,
     TopicSpec,
     TopicState,
     plan,
@@ -81,8 +82,12 @@ class Namespace:
     ) -> Applied:
         """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
 
-        For half and op topics that this very call creates, offset 0 is stored for the coordinator group wherever it
-        has none: a coordinator that finds no offset must be able to refuse, so only a new topic gets one.
+        Offset 0 is stored for the coordinator group wherever it has none in half and op topics that this very call
+        creates, or in a namespace in which no coordinator has done anything yet (an earlier call was interrupted).
+        Elsewhere a missing offset is left to a person: a coordinator that began at 0 would forward once more.
+
+        Raises:
+            LifecycleError: an offset is missing, and a coordinator is a member of the group; no offset was stored.
         """
 
         def wanted() -> list[Change]:
@@ -92,9 +97,14 @@ class Namespace:
         created = set(self._admin.create(creations))
         self._store_first_offsets([c for c in creations if c.topic in created])
         # Only a topic that exists shows its replicas and its limits; others follow them.
-        alterations = [c for c in wanted() if isinstance(c, AlterSetting)]
+        changes = wanted()
+        alterations = [c for c in changes if isinstance(c, AlterSetting)]
         self._admin.alter_settings(alterations)
-        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
+        begun = [c for c in changes if isinstance(c, StoreFirstOffsets)]
+        for change in begun:
+            first = {(change.topic, p): START_OF_LOG for p in change.partitions}
+            self._admin.store_offsets(change.group, first)
+        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations, *begun]
         return Applied(done, wanted())
 
     def reset_offsets(
@@ -144,24 +154,50 @@ class Namespace:
             for spec in self._specs
         ]
 
-    def _missing_offsets(self, actual: Mapping[str, TopicState]) -> list[Difference]:
-        read = [name for name in (self._topics.half, self._topics.op) if name in actual]
-        partitions = [(name, p) for name in read for p in range(actual[name].partition_count)]
-        stored = self._admin.stored_offsets(self._topics.coordinator_group, partitions)
-        missing = {
-            name: [p for p in partitions if p[0] == name and stored[p] is None] for name in read
-        }
+    def _missing_offsets(self, actual: Mapping[str, TopicState]) -> list[Change]:
+        group = self._topics.coordinator_group
+        read = _partitions_of((self._topics.half, self._topics.op), actual)
+        stored = self._admin.stored_offsets(group, read)
+        missing: dict[str, list[int]] = {}
+        for topic, p in read:
+            if stored[topic, p] is None:
+                missing.setdefault(topic, []).append(p)
+        if missing and self._is_untouched(actual, stored):
+            why = "no coordinator starts without; none has done anything here yet"
+            return [
+                StoreFirstOffsets(topic, group, tuple(without), why)
+                for topic, without in missing.items()
+            ]
         return [
             Difference(
                 topic=name,
-                what=f"offsets stored for {self._topics.coordinator_group}",
+                what=f"offsets stored for {group}",
                 found=f"{actual[name].partition_count - len(without)} of {actual[name].partition_count}",
                 wanted="every partition",
                 why=f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
             )
             for name, without in missing.items()
-            if without
         ]
+
+    def _is_untouched(
+        self,
+        actual: Mapping[str, TopicState],
+        stored: Mapping[TopicPartition, StoredOffset | None],
+    ) -> bool:
+        """True while offset 0 is right for whatever is missing, because nothing can have been forwarded or parked.
+
+        Offsets also go missing where coordinators have worked: they expire, a group is deleted. There the op or the
+        doubt topic has had a record, which its end still tells when all of them are gone.
+        """
+        shared = (self._topics.half, self._topics.op, self._topics.doubt)
+        if len({actual[name].partition_count for name in shared if name in actual}) > 1:
+            return False  # somebody is changing it, or must
+        if any(at not in (None, START_OF_LOG) for at in stored.values()):
+            return False
+        written = _partitions_of((self._topics.op, self._topics.doubt), actual)
+        if any(self._admin.end_offsets(written, is_committed=False).values()):
+            return False
+        return not any(self._admin.start_offsets(list(stored)).values())
 
     def _store_first_offsets(self, created: Sequence[CreateTopic]) -> None:
         partitions = [
@@ -195,3 +231,9 @@ class Namespace:
         if to == "latest":
             return self._admin.end_offsets(partitions)
         return self._admin.offsets_at(partitions, at_ms=to)
+
+
+def _partitions_of(topics: Sequence[str], actual: Mapping[str, TopicState]) -> list[TopicPartition]:
+    return [
+        (name, p) for name in topics if name in actual for p in range(actual[name].partition_count)
+    ]

@@ -28,7 +28,7 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig
 from txlayer.core.ids import check_group
-from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference
+from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import UsageError
 
 app = typer.Typer(
@@ -261,6 +261,9 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
                 change.wanted,
                 change.why,
             )
+        case StoreFirstOffsets():
+            must = f"0 in {len(change.partitions)} partitions"
+            return change.topic, f"store offsets for {change.group}", "missing", must, change.why
         case Difference():
             what = f"{change.what} (cannot be changed here)"
             return change.topic, what, change.found, change.wanted, change.why

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from txlayer.core.cluster_facts import ClusterFacts, Limits
 from txlayer.core.doctor_findings import Finding, Level, fine, length
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES
-from txlayer.core.topicspec import AlterSetting, CreateTopic
+from txlayer.core.topicspec import AlterSetting, CreateTopic, StoreFirstOffsets
 
 REPLICAS = 3
 """With two in sync one broker may be down and another one die."""
@@ -27,6 +27,9 @@ def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
             yield Finding(check, Level.ERROR, change.topic, "missing", apply)
         elif isinstance(change, AlterSetting):
             reason = f"{change.setting}={change.found}, must be {change.wanted}: {change.why}"
+            yield Finding(check, Level.ERROR, change.topic, reason, apply)
+        elif isinstance(change, StoreFirstOffsets):
+            reason = f"no offsets stored for {change.group}: {change.why}"
             yield Finding(check, Level.ERROR, change.topic, reason, apply)
         else:
             reason = f"{change.what}: {change.found}, must be {change.wanted}: {change.why}"

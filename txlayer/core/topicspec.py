@@ -185,6 +185,16 @@ class AlterSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFirstOffsets:
+    """A group stored nothing for partitions of a topic in which nobody has done anything: it begins at their start."""
+
+    topic: str
+    group: str
+    partitions: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Something differs that txlayer never changes: a person must."""
 
@@ -195,7 +205,7 @@ class Difference:
     why: str
 
 
-Change = CreateTopic | AlterSetting | Difference
+Change = CreateTopic | AlterSetting | StoreFirstOffsets | Difference
 
 
 def shared_partition_count(names: Sequence[str], actual: Mapping[str, TopicState]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
-from tests.support.secured import SecuredServers, credentials, secured_broker
+from tests.support.secured import SecuredServers, credential_options, credentials, secured_broker
 from tests.support.waiting import wait_until
 from txlayer.adapters.administration import GroupState
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -176,10 +177,9 @@ def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServer
 
 
 def test_wrong_credentials_are_told_at_once_and_end_with_5(
-    secured: SecuredServers, capsys: pytest.CaptureFixture[str]
+    secured: SecuredServers, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    settings = [f"{name}={value}" for name, value in credentials(password="wrong").items()]
-    options = [part for setting in settings for part in ("-X", setting)]
+    options = credential_options(tmp_path / "password", password="wrong")
 
     code, out, err = run_command(
         app, "check", "-b", secured.secured_servers, *options, capsys=capsys

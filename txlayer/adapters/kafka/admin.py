@@ -26,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 )
 
 from txlayer.adapters.administration import GroupMember, GroupState
+from txlayer.adapters.error_codes import MOVED_COORDINATOR_CODES
 from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, AdminConnection
 from txlayer.adapters.kafka.group_offsets import GroupOffsets
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
@@ -242,8 +243,9 @@ class KafkaAdmin:
                 raise LifecycleError(
                     f"the group {group} has active members; stop them first", state="active"
                 )
-            # A topic that was just created is not known to every broker at once.
-            if error.code() not in _MISSING or time.monotonic() > deadline:
+            # A topic that was just created is not known to every broker at once, a group's coordinator may be moving.
+            is_passing = error.code() in _MISSING | MOVED_COORDINATOR_CODES
+            if not is_passing or time.monotonic() > deadline:
                 raise self._connection.translated(
                     error, resource=failed[0].topic, operation="store offsets"
                 )

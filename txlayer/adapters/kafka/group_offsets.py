@@ -7,12 +7,13 @@ ends the process: librdkafka 2.16 then looks for a group that only a consumer ha
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
+from txlayer.adapters.error_codes import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
+from txlayer.adapters.kafka.admin_connection import LOOK_S
 from txlayer.adapters.kafka.client import plain_consumer
 from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -53,21 +54,17 @@ class GroupOffsets:
         while True:
             left_s = started + self._timeout_ms / 1000 - time.monotonic()
             try:
-                answer = consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001))
+                return _found(consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001)))
             except KafkaException as exc:
-                if kafka_error(exc).code() == KafkaError._TIMED_OUT and left_s > _SLICE_S:
+                code = kafka_error(exc).code()
+                if code in MOVED_COORDINATOR_CODES and left_s > LOOK_S:
+                    # The client looks for the new one by itself, but tells the answer of the old one at once.
+                    time.sleep(LOOK_S)
+                elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
                     # A refused group is told to those who poll, and to nobody else.
                     self._raise_refusal(consumer, group, started)
-                    continue
-                raise self._failed(exc, group, started) from exc
-            break
-        found: dict[TopicPartition, StoredOffset | None] = dict.fromkeys(partitions)
-        for p in answer:
-            if p.error is not None:
-                raise self._failed(KafkaException(p.error), group, started)
-            if p.offset >= 0:
-                found[p.topic, p.partition] = StoredOffset(p.offset, p.metadata or "")
-        return found
+                else:
+                    raise self._failed(exc, group, started) from exc
 
     def _consumer(self, group: str, *, is_stable: bool) -> Consumer:
         consumer = self._consumers.get((group, is_stable))
@@ -101,3 +98,13 @@ class GroupOffsets:
                 waited_ms=error.waited_ms,
             )
         return error
+
+
+def _found(answer: Sequence[ClientPartition]) -> dict[TopicPartition, StoredOffset | None]:
+    found: dict[TopicPartition, StoredOffset | None] = {}
+    for p in answer:
+        if p.error is not None:
+            raise KafkaException(p.error)
+        stored = StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
+        found[p.topic, p.partition] = stored
+    return found
