@@ -22,7 +22,7 @@ from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.catalog import BatchFolder, Catalog, effective, parse_folder
+from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, effective, parse_folder
 from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact
@@ -138,6 +138,28 @@ def test_a_batch_that_was_written_but_not_noted_is_written_again_in_its_place(
     read_new(spark, settings, now_ms=clock)
 
     assert expected == places(spark, tmp_path)
+
+
+@pytest.mark.kafka
+def test_a_job_killed_just_behind_a_batch_knows_the_names_in_it(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    field.whole()
+    read_new(spark, settings, now_ms=clock)
+
+    # As a kill leaves it when Spark has noted the batch: what was written later is not there.
+    system = tmp_path / "v1" / "checkpoints" / "000"
+    noted_ns = (system / "commits" / "0").stat().st_mtime_ns
+    for path in (tmp_path / "v1").rglob("*"):
+        is_later = path.is_file() and path.stat().st_mtime_ns > noted_ns
+        if is_later and system not in path.parents:
+            path.unlink()
+    assert [SYSTEM_READER] == [f.reader for f in Catalog(spark, str(tmp_path)).complete()]
+    state = read_new(spark, settings, now_ms=clock)
+
+    assert (("shop",), (field.orders,)) == (state.groups, state.topics)
+    assert in_topics(field, field.orders) == places(spark, tmp_path)
 
 
 @pytest.mark.kafka
