@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, effective, parse_folder
 from txlayer_spark.failures import failures_as_ours
+from txlayer_spark.folders import Folder
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact
 
@@ -160,6 +161,18 @@ def test_a_job_killed_just_behind_a_batch_knows_the_names_in_it(
 
     assert (("shop",), (field.orders,)) == (state.groups, state.topics)
     assert in_topics(field, field.orders) == places(spark, tmp_path)
+
+
+def test_a_note_that_another_job_has_put_down_is_not_written_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = Folder(spark, str(tmp_path))
+    folder.write_json({"first": True}, "notes", "1.json")
+
+    with pytest.raises(UsageError, match="run one at a time"):
+        folder.write_json({"first": False}, "notes", "1.json")
+
+    assert {"first": True} == folder.read_json("notes", "1.json")
 
 
 @pytest.mark.kafka
