@@ -99,7 +99,8 @@ quick = {
 with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
     for step in steps:
         threading.Thread(target=run, args=(spark, step), daemon=True).start()
-    threading.Event().wait()
+    # Until it is killed, or whoever would kill it is gone.
+    sys.stdin.read()
 """
 
 
@@ -120,6 +121,7 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
                 arena.targets[0],
                 *STEPS,
             ],
+            stdin=subprocess.PIPE,
             stdout=out,
             stderr=err,
             start_new_session=True,
@@ -134,7 +136,7 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
         )
     finally:
         os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        job.communicate()
     assert set(STEPS) == set(said.read_text().split()), errors.read_text()[-3000:]
     stored = {step: sum(attempts_in(arena, f"{step}-0").values()) for step in STEPS}
     assert {step: STORED[step] for step in STEPS} == stored
