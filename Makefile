@@ -18,7 +18,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars rights audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -82,6 +82,10 @@ images:
 # Every right of every role of topics/acl, left out one at a time: the role must fail. `make test` does it for producers.
 rights: setup jars
 	EVERY_RIGHT=1 $(BIN)/python -m pytest --quiet tests/integration/security/test_roles.py
+
+# The sink of Spark killed at each of its steps; `make test` kills it at four of them.
+kills: setup jars
+	EVERY_KILL=1 $(BIN)/python -m pytest --quiet tests/spark/test_sink_kills.py
 
 # Known vulnerabilities of what is installed, asked at osv.dev; not part of `make test`, because their number changes
 # without a change here, and it needs the network.

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
-from txlayer.core.fields import VERSION, WHOLE_MAX
+from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.messages import Resolution
 from txlayer.core.transitions import TxnState
 from txlayer_spark import lines
@@ -69,8 +71,8 @@ def _begin(epoch_id: str) -> tuple[str, str]:
 def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Half records as Kafka gives them → one row per attempt of the epoch."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    whole, part = (line.startswith(f"{VERSION}|{begin}") for begin in _begin(epoch_id))
-    ours = parse(raw.where(whole | part), TopicKind.HALF)
+    starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION) for begin in _begin(epoch_id))
+    ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
     is_last = F.col("index") == F.col("count") - 1
     return ours.groupBy("txn_id", "nonce").agg(
         F.min("offset").alias("first_offset"),

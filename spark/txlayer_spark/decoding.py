@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from txlayer.core.fields import VERSION
+from txlayer.core.fields import NEXT_VERSION, VERSION
 
 PLACE = ("topic", "partition", "offset", "timestamp")
 """The columns that every row begins with."""
@@ -29,7 +29,7 @@ def judged(
         F.when(F.coalesce(is_good, F.lit(False)), F.lit(None).cast("string"))
         .when(line.isNull(), F.lit(f"{what}: missing, or not ASCII"))
         .when(
-            (version != VERSION) & F.lit(is_versioned),
+            ~version.isin(VERSION, NEXT_VERSION) & F.lit(is_versioned),
             F.concat(F.lit(f"{what}: unknown version "), F.left(version, F.lit(20))),
         )
         .otherwise(F.lit(f"{what}: out of form"))

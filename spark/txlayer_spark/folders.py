@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from txlayer.errors import UsageError
+
 
 class Folder:
     """One folder, through the file system that Spark itself uses for its path."""
@@ -50,7 +52,11 @@ class Folder:
             stream.close()
 
     def write_json(self, value: Any, *names: str) -> None:
-        """Put a small file in place in one step; a killed writer leaves what was there."""
+        """Put a new small file in place in one step: a killed writer leaves none of that name.
+
+        Raises:
+            UsageError: another job put one of that name there meanwhile.
+        """
         *folders, name = names
         draft = self._new_path(self.at(*folders, f"_{name}"))
         stream = self._files.create(draft, True)
@@ -58,6 +64,8 @@ class Folder:
             stream.write(json.dumps(value, sort_keys=True).encode())
         finally:
             stream.close()
-        target = self._new_path(self.at(*names))
-        self._files.delete(target, False)
-        self._files.rename(draft, target)
+        # Never over another one: most file systems could only end that first, and be killed in between.
+        if self.has(*names) or not self._files.rename(draft, self._new_path(self.at(*names))):
+            raise UsageError(
+                f"{self.at(*names)} was written by another job meanwhile: run one at a time"
+            )

@@ -11,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.fields import NEXT_VERSION, PARTITION_MAX, VERSION
 from txlayer.core.handling import DeadLetterReason, LockKind, ReplayKind, ReplayOutcome
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
 
@@ -39,23 +39,28 @@ _REQUEST_ID = r"[A-Za-z0-9._-]{1,64}"
 _SOURCES = "|".join(source.value for source in Source)
 _LETTERS = "".join(resolution.value for resolution in Resolution) + "A"
 
+
+def _record(fields: str, *, further: str = _ASCII) -> str:
+    """A line of those fields; the next release's may have further ones behind, of `further`, which are passed over."""
+    # The empty group is there when that version is, and only then can it be named again.
+    return rf"\A(?:{VERSION}|{NEXT_VERSION}())\|{fields}(?:\1\|{further}*)?\z"
+
+
 ASCII = rf"\A{_ASCII}*\z"
-HALF = (
-    rf"\A{VERSION}\|{KEY}\|{_LINE_FIELD}+\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|"
-    rf"(?={_ASCII}*\z){_OPTIONS}\z"
+HALF = _record(
+    rf"{KEY}\|{_LINE_FIELD}+\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|(?={_ASCII}*\z){_OPTIONS}",
+    further=_ascii_but("\n"),
 )
-OP = (
-    rf"\A{VERSION}\|[{_LETTERS}]\|{KEY}\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|"
-    rf"{_FIELD}*\z"
+OP = _record(
+    rf"[{_LETTERS}]\|{KEY}\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*"
 )
-CHECK = (
-    rf"\A{VERSION}\|(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|"
-    rf"{_FIELD}*\z"
+CHECK = _record(
+    rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*"
 )
-SUMMARY = (
-    rf"\A{VERSION}\|{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"
+SUMMARY = _record(
+    rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"
     rf"{_NUMBER}\|{_NUMBER}\|(?:{KEY_HASH})?\|(?:commit|prepare)\|(?:{_NUMBER})?\|(?:{_NUMBER}:{_NUMBER})?\|"
-    rf"{_NUMBER}\|{_FIELD}*\|{_NUMBER}/{_NUMBER}/{_NUMBER}/{_NUMBER}\z"
+    rf"{_NUMBER}\|{_FIELD}*\|{_NUMBER}/{_NUMBER}/{_NUMBER}/{_NUMBER}"
 )
 ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
@@ -63,23 +68,23 @@ CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
 KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
 TXN_ID = r"\A[!-.0-{}~]{1,128}\z"
 _CLAIM, _OF_A_HOLDER = LockKind.CLAIM.value, LockKind.RENEWAL.value + LockKind.RELEASE.value
-LOCK = (
-    rf"\A{VERSION}\|(?:{_CLAIM}\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|(?:{_NUMBER})?|"
-    rf"[{_OF_A_HOLDER}]\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|{_NUMBER})\|{_FIELD}*\z"
+LOCK = _record(
+    rf"(?:{_CLAIM}\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|(?:{_NUMBER})?|"
+    rf"[{_OF_A_HOLDER}]\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|{_NUMBER})\|{_FIELD}*"
 )
 QUEUE = rf"\A((?s:.+))/(?!\.{{1,2}}/)([A-Za-z0-9._-]{{1,249}})/({_NUMBER})\z"
 """group/topic/partition; the group is whatever stands before the last two."""
 _REASONS = "|".join(reason.value for reason in DeadLetterReason)
-DEAD_LETTER = (
-    rf"\A{VERSION}\|(?:{_REASONS})\|{_TOPIC}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|"
-    rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}+\z"
+DEAD_LETTER = _record(
+    rf"(?:{_REASONS})\|{_TOPIC}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|"
+    rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}+"
 )
 _OF_A_LETTER = ReplayKind.REPLAY.value + ReplayKind.DROP.value
 _OF_A_QUEUE = ReplayKind.PAUSE.value + ReplayKind.RESUME.value
 _OUTCOMES = "|".join(outcome.value for outcome in ReplayOutcome)
-REPLAY = (
-    rf"\A{VERSION}\|(?:[{_OF_A_LETTER}]\|{_REQUEST_ID}\|{_NUMBER}|[{_OF_A_QUEUE}]\|{_REQUEST_ID}\||"
-    rf"{ReplayKind.RESULT.value}\|{_REQUEST_ID}\|(?:{_NUMBER})?\|(?:{_OUTCOMES}))\|{_FIELD}*\z"
+REPLAY = _record(
+    rf"(?:[{_OF_A_LETTER}]\|{_REQUEST_ID}\|{_NUMBER}|[{_OF_A_QUEUE}]\|{_REQUEST_ID}\||"
+    rf"{ReplayKind.RESULT.value}\|{_REQUEST_ID}\|(?:{_NUMBER})?\|(?:{_OUTCOMES}))\|{_FIELD}*"
 )
 REPLAY_MARK = rf"\A{_REQUEST_ID}/{_NUMBER}:{_NUMBER}\z"
 

@@ -4,7 +4,6 @@
 
     <root>/v1/runs/000000000003.json                          the run is complete; the newest one counts
     <root>/v1/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v1/rows.json                                       their columns
     <root>/v1/carried/run=3/, order/run=3/                    cores that are not settled; how far each ordering key came
     <root>/v1/core/run=4/, …                                  what a run puts down on its way (`WORK`)
     <root>/v1/revised/run=3/                                  ids whose settled rows of earlier runs no longer count
@@ -18,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from txlayer.errors import UsageError
 from txlayer_spark.folders import Folder
@@ -34,7 +33,6 @@ _PASSING = {
     "parquet.column.statistics.enabled": "false",
 }
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
-_COLUMNS = "rows.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,8 @@ class Run:
     has_order: bool = False
     revised: tuple[int, ...] = ()
     """Runs that revised rows of earlier ones."""
+    columns: Mapping[str, Any] | None = None
+    """Those of its rows; None in a ledger of a release that did not note them."""
 
 
 class Shelf:
@@ -90,13 +90,17 @@ class Shelf:
         """Whether a run wrote rows that are not settled."""
         return self.folder.has("rows", f"run={run}", "is_settled=0")
 
-    def put_rows(self, rows: DataFrame, run: int, *, options: Mapping[str, str]) -> None:
-        """Write the rows of the ledger, with `is_settled`, as these options of Parquet say; they count when the run is stored."""
+    def put_rows(
+        self, rows: DataFrame, run: int, *, options: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        """Write the rows of the ledger, with `is_settled`, as these options of Parquet say; their columns.
+
+        They count when the run is stored.
+        """
         writer = rows.write.mode("overwrite").options(**options).partitionBy("is_settled")
         writer.parquet(self.path("rows", run))
-        columns = StructType([*rows.schema.fields, StructField("run", IntegerType())]).jsonValue()
-        if not self.folder.has(_COLUMNS) or self.folder.read_json(_COLUMNS) != columns:
-            self.folder.write_json(columns, _COLUMNS)
+        columns: dict[str, Any] = rows.schema.jsonValue()
+        return columns
 
     def carried(self, run: Run) -> DataFrame | None:
         """The cores that a run carried on; None without any."""
@@ -116,9 +120,7 @@ class Shelf:
         """
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: run txlayer-spark ledger first")
-        # Of a ledger without a transaction there is no file that could tell its columns.
-        schema = StructType.fromJson(self.folder.read_json(_COLUMNS))
-        rows = self._spark.read.schema(schema).parquet(self.folder.at("rows"))
+        rows = self._reader(run).parquet(self.folder.at("rows"))
         rows = rows.where(
             (F.col("run") == run.number)
             | ((F.col("is_settled") == 1) & (F.col("run") < run.number))
@@ -133,3 +135,10 @@ class Shelf:
         return joined.where(F.isnull("_revised") | (F.col("run") >= F.col("_revised"))).drop(
             "_revised"
         )
+
+    def _reader(self, run: Run) -> DataFrameReader:
+        if run.columns is None:
+            return self._spark.read
+        # Of a ledger without a transaction there is no file that could tell its columns.
+        columns = StructType.fromJson(dict(run.columns))
+        return self._spark.read.schema(columns.add("run", IntegerType()))

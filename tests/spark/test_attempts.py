@@ -1,17 +1,19 @@
-"""What rows of half, op and doubt say of earlier attempts of an epoch; no Spark runs here."""
+"""What rows of half, op and doubt say of earlier attempts of an epoch; no broker runs here."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 
 from txlayer.core.fields import WHOLE_MAX
 from txlayer.core.messages import Resolution
-from txlayer_spark.attempts import Attempt, fold
+from txlayer_spark.attempts import Attempt, fold, half_traces
 
 EPOCH = "bonus-7"
+AT = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def half(
@@ -97,3 +99,22 @@ def test_an_end_on_doubt_alone_is_a_decision_that_nobody_knows() -> None:
     attempt = folded(doubts=[doubt(None)])
 
     assert (0, WHOLE_MAX, True) == (attempt.first_offset, attempt.last_offset, attempt.is_settled)
+
+
+def test_half_records_of_this_release_and_of_the_next_are_found(spark: SparkSession) -> None:
+    lines = [
+        b"1|bonus-7/00000001|spark|t|0/2|5|", b"1|bonus-7/00000001|spark|t|1/2|5|",
+        b"2|bonus-7/00000002|spark|t|0/1|5||more", b"2|bonus-7.3-0-0/00000003|spark|t|0/1|5|",
+        b"1|bonus-77/00000004|spark|t|0/1|5|", b"3|bonus-7/00000005|spark|t|0/1|5|",
+    ]  # fmt: skip
+    raw = spark.createDataFrame(
+        [("ns.half", 0, at, AT, None, None, [("txl", line)]) for at, line in enumerate(lines)],
+        "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+        "headers array<struct<key:string,value:binary>>",
+    )
+
+    found = {(r.txn_id, r.nonce, r.completed_at) for r in half_traces(raw, EPOCH).collect()}
+
+    assert {
+        ("bonus-7", "00000001", 1), ("bonus-7", "00000002", 2), ("bonus-7.3-0-0", "00000003", 3)
+    } == found  # fmt: skip

@@ -29,7 +29,7 @@ from txlayer_spark.shelf import Shelf
 pytestmark = pytest.mark.kafka
 
 TEN_MB = 10 * 1024 * 1024
-LATER = b"2|whatever a later version says"
+LATER = b"3|whatever a later version says"
 
 
 def verdicts(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_records_of_a_later_version_are_rows_that_say_so(
 
     (row,) = rows(spark, broker, topic)
 
-    said = "out of form" if kind in (TopicKind.FORWARDED, TopicKind.DOUBT) else "unknown version 2"
+    said = "out of form" if kind in (TopicKind.FORWARDED, TopicKind.DOUBT) else "unknown version 3"
     assert (0, True) == (row.offset, said in row.error), row.error
 
 

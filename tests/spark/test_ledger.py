@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.planted import Field, Message
 from txlayer.errors import UsageError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.shelf import Shelf
+from txlayer_spark.shelf import Run, Shelf
 
 pytestmark = pytest.mark.kafka
 
@@ -105,6 +106,29 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     assert before == audit.rows()
     assert after == audit.run(reads=False)
     assert txn.txn_id in after
+
+
+def test_a_ledger_that_does_not_note_its_columns_is_read_like_any_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shelf = Shelf(spark, str(tmp_path))
+    rows = spark.sql(
+        "SELECT concat('t', id) AS txn_id, CAST(id AS INT) AS is_settled FROM range(2)"
+    )
+    shelf.store(Run(1, columns=shelf.put_rows(rows, 1, options={})))
+
+    def found() -> set[Row]:
+        return set(shelf.rows(shelf.last()).select("txn_id", "is_settled", "run").collect())
+
+    expected = {("t0", 0, 1), ("t1", 1, 1)}
+    assert expected == found()
+    (note,) = (tmp_path / "v1" / "runs").glob("0*.json")
+    content = json.loads(note.read_text())
+    del content["columns"]
+    note.with_name(f".{note.name}.crc").unlink()
+    note.write_text(json.dumps(content))
+
+    assert expected == found()
 
 
 def test_a_ledger_without_bronze_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:

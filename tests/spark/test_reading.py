@@ -11,7 +11,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
-from tests.support.spark_reading import MUTATIONS, SEED, mutations, rows, told, written
+from tests.support.spark_reading import (
+    MUTATIONS,
+    SEED,
+    mutations,
+    of_next_release,
+    rows,
+    told,
+    written,
+)
 from tests.support.topic_records import Headers, Record
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -127,7 +135,7 @@ def test_check_records_are_read_as_the_codec_reads_them(
     spark: SparkSession, broker: Broker
 ) -> None:
     dice = Random(SEED)
-    values = [*CHECKS, *(mutated(CHECKS, dice) for _ in range(MUTATIONS))]
+    values = [*CHECKS, *of_next_release(CHECKS), *(mutated(CHECKS, dice) for _ in range(MUTATIONS))]
     topic = written(broker, ".check", lambda name: [Record(name, raw) for raw in values])
 
     found = rows(spark, broker, topic)

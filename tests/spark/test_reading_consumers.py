@@ -9,7 +9,16 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.fuzz.mutation import mutated
-from tests.support.spark_reading import MUTATIONS, SEED, alike, mutations, rows, told, written
+from tests.support.spark_reading import (
+    MUTATIONS,
+    SEED,
+    alike,
+    mutations,
+    of_next_release,
+    rows,
+    told,
+    written,
+)
 from tests.support.topic_records import Headers, Record
 from txlayer.core.dead_letters import (
     ReplayMark,
@@ -56,6 +65,7 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     written_ones: list[tuple[bytes | None, bytes | None]] = [
         *LOCKS,
         *((queue, values[0]) for queue in QUEUES),
+        *((LOCKS[0][0], value) for value in of_next_release(values)),
         *((LOCKS[0][0], mutated(values, dice)) for _ in range(MUTATIONS)),
         (LOCKS[0][0], None),
     ]

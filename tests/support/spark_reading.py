@@ -13,6 +13,7 @@ from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
 from tests.support.topic_records import Record, write_records
+from txlayer.core.fields import NEXT_VERSION, VERSION
 from txlayer_spark import read_topic
 
 MUTATIONS = 300
@@ -20,10 +21,25 @@ SEED = 20_260_101
 
 
 def mutations(*corpora: str, more: tuple[bytes, ...] = ()) -> list[bytes]:
-    """Real encodings, and bytes that are nearly such; a null is not among them."""
+    """Real encodings, those of the next release, and bytes that are nearly such; a null is not among them."""
     corpus = [raw for name in corpora for raw in corpus_of(name)] + list(more)
     dice = Random(SEED)
-    return [*corpus, *(mutated(corpus, dice) for _ in range(MUTATIONS))]
+    return [
+        *corpus,
+        *of_next_release(corpus),
+        *(mutated(corpus, dice) for _ in range(MUTATIONS)),
+    ]
+
+
+def of_next_release(lines: list[bytes]) -> list[bytes]:
+    """Lines of ours as the next release may write them, with further fields behind or none; and this one's with such."""
+    ours, theirs = (f"{version}|".encode() for version in (VERSION, NEXT_VERSION))
+    return [
+        start + line.removeprefix(ours) + behind
+        for line in lines
+        if line.startswith(ours)
+        for start, behind in ((theirs, b""), (theirs, b"|x,\n|"), (theirs, b"|5|"), (ours, b"|5"))
+    ]
 
 
 def rows(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from txlayer_spark.bronze import names, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, ReadState, effective
+from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import source_options
 
@@ -85,14 +85,16 @@ def _read(  # the parts of a job
     """Drain one reader to the ends that its topics have now."""
     started_ms = now_ms()
     stream = spark.readStream.format("kafka").options(**_source(settings, reader))
-    written: list[BatchFolder] = []
 
     def write(records: DataFrame, batch: int) -> None:
+        nonlocal state
         folder = BatchFolder(reader.number, batch, batch)
         rows = to_bronze(records, namespace=settings.namespace, batch=batch)
         writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
         writer.parquet(catalog.path_of(folder))
-        written.append(folder)
+        if reader.number == SYSTEM_READER:
+            # Before Spark notes the batch: after a kill it would not be looked at again.
+            state = _with_names(catalog, state, folder)
 
     query = (
         stream.load()
@@ -105,8 +107,7 @@ def _read(  # the parts of a job
     progress = query.lastProgress
     found = progress.sources[0].endOffset if progress is not None else None
     ends = json.loads(found) if found else reader.end_offsets
-    state = state.with_reader(replace(reader, at_ms=started_ms, end_offsets=ends))
-    return _with_names(catalog, state, written) if reader.number == SYSTEM_READER else state
+    return state.with_reader(replace(reader, at_ms=started_ms, end_offsets=ends))
 
 
 def _source(settings: BronzeSettings, reader: Reader) -> dict[str, str]:
@@ -126,9 +127,13 @@ def _source(settings: BronzeSettings, reader: Reader) -> dict[str, str]:
     }
 
 
-def _with_names(catalog: Catalog, state: ReadState, written: list[BatchFolder]) -> ReadState:
-    """The state with the groups and topics that new half records name."""
-    rows = names(catalog.records(effective(written), kinds=[TopicKind.HALF])).collect()
+def _with_names(catalog: Catalog, state: ReadState, written: BatchFolder) -> ReadState:
+    """The state with the groups and topics that the half records of a batch name; stored when there are new ones."""
+    rows = names(catalog.records([written], kinds=[TopicKind.HALF])).collect()
     groups = sorted({row.producer_group for row in rows} - set(state.groups))
     topics = sorted({row.real_topic for row in rows} - set(state.topics))
-    return replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
+    if not groups and not topics:
+        return state
+    return catalog.store(
+        replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
+    )

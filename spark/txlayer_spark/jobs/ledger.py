@@ -91,7 +91,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     late = _order(spark, sources, whole, shelf, last, judging)
     rows = to_ledger(_judge(whole, late, judging), sources.names)
     rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
-    shelf.put_rows(rows, number, options=_WRITING)
+    columns = shelf.put_rows(rows, number, options=_WRITING)
     has_open = shelf.has_open(number)
     if has_open:
         _carry(spark, core, shelf, number)
@@ -100,7 +100,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
         has_carried=has_open, has_order=last.has_order or late is not None,
-        revised=(*last.revised, *((number,) if revised is not None else ())),
+        revised=(*last.revised, *((number,) if revised is not None else ())), columns=columns,
     )  # fmt: skip
     shelf.store(run)
     return run
