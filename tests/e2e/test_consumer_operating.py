@@ -56,6 +56,7 @@ def test_reload_begins_again_with_the_changed_file(broker: Broker, tmp_path: Pat
         )
         source.write_text(changed)
         os.utime(source, (time.time() + 1, time.time() + 1))  # whatever the clock of the disk
+        process.wait_for("queues.taken_over", count=2)  # what comes earlier is the first one's
         stage.write(b"after")
         program.wait_for(("AFTER", 1))
         stage.wait_stored(2)
