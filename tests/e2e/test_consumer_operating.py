@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Broker
-from tests.e2e.test_consumer_process import Program, values
+from tests.e2e.test_consumer_process import PROGRAM_PATIENCE_S, Program, values
 from tests.support.commands import run_command
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_kafka import KafkaLab
@@ -56,6 +56,8 @@ def test_reload_begins_again_with_the_changed_file(broker: Broker, tmp_path: Pat
         )
         source.write_text(changed)
         os.utime(source, (time.time() + 1, time.time() + 1))  # whatever the clock of the disk
+        # What comes earlier is the first one's.
+        process.wait_for("queues.taken_over", count=2, within=PROGRAM_PATIENCE_S)
         stage.write(b"after")
         program.wait_for(("AFTER", 1))
         stage.wait_stored(2)
@@ -76,7 +78,7 @@ def test_reload_waits_for_a_change_after_a_program_that_does_not_start(
     source.write_text("this is no Python")
     stage.write(b"mended")
     with program.run("loyalty:consumer", "--reload") as process:
-        wait_until(lambda: "waiting for a change" in process.output(), within=PATIENCE_S, what="it says that it waits")  # fmt: skip
+        wait_until(lambda: "waiting for a change" in process.output(), within=PROGRAM_PATIENCE_S, what="it says that it waits")  # fmt: skip
         source.write_text(good)
         program.wait_for(("mended", 1))
         stage.wait_stored(1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Broker
-from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.consumers import Stage
 from tests.support.lab_kafka import KafkaLab
 from tests.support.processes import TxlayerProcess
 from tests.support.waiting import wait_until
@@ -27,7 +27,7 @@ from txlayer import OrderedConsumer, RetryPolicy
 consumer = OrderedConsumer(
     bootstrap_servers={servers!r}, group={group!r}, topics=[{topic!r}], namespace={namespace!r},
     start_at="earliest", retry=RetryPolicy(attempt_count_max=4, backoff_first_ms=200, backoff_max_ms=200),
-    start_timeout=timedelta(seconds=4),
+    start_timeout=timedelta(seconds={start_timeout_s}),
 )
 
 @consumer.handler
@@ -41,6 +41,10 @@ def handle(message, context):
 """
 
 
+PROGRAM_PATIENCE_S = 90.0
+"""Python and its imports come first, with --reload and --workers twice: half a minute where the machine does much else."""
+
+
 class Program:
     """A program with a consumer, and what its handler was called with."""
 
@@ -51,13 +55,13 @@ class Program:
         self._count = 0
         self.write(servers=stage.lab.servers)
 
-    def write(self, *, servers: str) -> None:
+    def write(self, *, servers: str, start_timeout_s: float = PROGRAM_PATIENCE_S) -> None:
         """Write it down."""
         stage = self.stage
         (self._folder / "loyalty.py").write_text(
             PROGRAM.format(
                 servers=servers, group=stage.group, topic=stage.topic, namespace=stage.namespace,
-                journal=str(self._journal),
+                journal=str(self._journal), start_timeout_s=start_timeout_s,
             )
         )  # fmt: skip
 
@@ -77,7 +81,7 @@ class Program:
         """Until these calls were made, and perhaps others."""
         wait_until(
             lambda: set(calls) <= {call[:2] for call in self.calls()},
-            within=PATIENCE_S,
+            within=PROGRAM_PATIENCE_S,
             what=f"{calls}",
         )
 
@@ -126,7 +130,7 @@ def test_what_was_stored_is_not_handled_again_after_kill_9(program: Program) -> 
         return found.offset == 301 or progress.finished == ((1, 301),)
 
     with program.run():
-        wait_until(is_all_stored, within=PATIENCE_S, what="everything above it is stored")
+        wait_until(is_all_stored, within=PROGRAM_PATIENCE_S, what="everything above it is stored")
     with program.run():
         stage.wait_for_letters([b"bad"])
 
@@ -179,12 +183,12 @@ def test_workers_share_the_partitions_and_end_together(broker: Broker, tmp_path:
 )
 def test_a_consumer_that_is_none_is_code_2(program: Program, place: str, code: int) -> None:
     with program.run(place) as process:
-        assert code == process.wait()
+        assert code == process.wait(within=PROGRAM_PATIENCE_S)
 
 
 def test_no_broker_is_code_3(program: Program) -> None:
     (port,) = free_ports(1)
-    program.write(servers=f"127.0.0.1:{port}")
+    program.write(servers=f"127.0.0.1:{port}", start_timeout_s=4)
 
     with program.run() as process:
-        assert 3 == process.wait()
+        assert 3 == process.wait(within=PROGRAM_PATIENCE_S)

@@ -157,6 +157,9 @@ def plain_consumer(
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             **base_settings(config),
+            # It is no member of a group: how long members may stay away is not for it, and the client refuses an interval
+            # that is shorter than its session's 45 s.
+            "max.poll.interval.ms": 300_000,
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
