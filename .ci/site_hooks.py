@@ -100,7 +100,7 @@ def unfolded(nav: list[object], files: Files, *, taken: set[str]) -> Iterator[ob
         yield value if title is None else {title: value}
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_given: object) -> str:
     """Links from file to file become links from page to page."""
     here = repository_path(page.file.src_uri)
 
