@@ -51,10 +51,15 @@ class Reader:
             made.bind(("127.0.0.1", 0))
             self._port = str(made.getsockname()[1])
         self._folder = folder
+        command = folder / "bin" / "txlayer"  # what pip would have made, of this checkout
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlayer "$@"\n')
+        command.chmod(0o755)
+        programs = [str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
         paths = [str(ROOT), str(ROOT / "spark")]
         kept = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
         self._environ = kept | {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join(programs),
             "PYTHONPATH": os.pathsep.join(paths),
             "TXLAYER_BOOTSTRAP_SERVERS": f"127.0.0.1:{self._port}",
         }
