@@ -18,7 +18,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images setup lint jars rights kills audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -108,6 +108,10 @@ $(TOOLS): .ci/audit.txt
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement .ci/audit.txt
 	@touch $(TOOLS)
+
+# The pages as a site in build/site; every link must lead somewhere.
+docs: setup
+	$(BIN)/python -m mkdocs build --strict --config-file .ci/mkdocs.yml
 
 setup: $(STAMP)
 

@@ -259,7 +259,7 @@ class LockLog:
         """Behind a record, or where the one stands that tells the end.
 
         Raises:
-            What `read` raises.
+            TxLayerError: what `read` raises.
         """
         error = record.error()
         offset: int = record.offset()

@@ -84,7 +84,7 @@ class AsyncTransactionalProducer:
         """Connect and check the namespace's topics; nothing when that is done already.
 
         Raises:
-            What `TransactionalProducer.start` raises.
+            TxLayerError: what `TransactionalProducer.start` raises.
         """
         await self._started()
 
@@ -174,7 +174,7 @@ class AsyncTransactionalProducer:
         """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
 
         Raises:
-            What `TransactionalProducer.publish` raises.
+            TxLayerError: what `TransactionalProducer.publish` raises.
         """
         started = self._ready or await self._started()
         flight = await self._launch(
@@ -224,7 +224,7 @@ class AsyncTransactionalProducer:
         """Ask the topics what became of a transaction: one history per nonce, the oldest first.
 
         Raises:
-            What `TransactionalProducer.status` raises.
+            TxLayerError: what `TransactionalProducer.status` raises.
         """
         started = self._ready or await self._started()
         ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
@@ -339,7 +339,7 @@ class AsyncTransaction(OpenTransaction):
         """Store the messages; returns when all replicas have them. Now do the local transaction.
 
         Raises:
-            What `Transaction.prepare` raises. Cancelled: a check-back settles what is stored.
+            TxLayerError: what `Transaction.prepare` raises. Cancelled: a check-back settles what is stored.
         """
         await self._started.drive(self._prepare_steps())
 
@@ -347,7 +347,7 @@ class AsyncTransaction(OpenTransaction):
         """Prepare, unless that is done, then write the barrier's row as a part of the session's local transaction.
 
         Raises:
-            What `Transaction.join` raises.
+            TxLayerError: what `Transaction.join` raises.
         """
         await self._started.drive(self._join_steps(session))
 
@@ -355,7 +355,7 @@ class AsyncTransaction(OpenTransaction):
         """Wait until the resolution is acknowledged.
 
         Raises:
-            What `Transaction.result` raises.
+            TxLayerError: what `Transaction.result` raises.
         """
         async with asyncio.timeout(timeout):
             return await self._started.drive(self._result_steps())

@@ -45,7 +45,7 @@ class AsyncSubmittedTransaction(Flight):
         """In the local transaction: write the barrier's row as a part of the session's own.
 
         Raises:
-            What `Transaction.join` raises.
+            TxLayerError: what `Transaction.join` raises.
         """
         local = joinable(self._local)
         await self._started.drive(local.check_steps(session))

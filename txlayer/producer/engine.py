@@ -111,7 +111,7 @@ class Engine:
         what a bulk loader does millions of times.
 
         Raises:
-            What `launch_now` raises.
+            TxLayerError: what `launch_now` raises.
         """
         pipeline = self.pipeline
         if pipeline.state is not OPEN:

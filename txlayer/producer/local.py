@@ -51,7 +51,7 @@ class LocalPart:
         """Write the barrier's row as a part of the session's local transaction.
 
         Raises:
-            What `Barrier.write` raises.
+            TxLayerError: what `Barrier.write` raises.
         """
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
         self._joined = yield Asking(write)

@@ -330,7 +330,7 @@ def open_responder(
     """A started responder.
 
     Raises:
-        What `Responder.start` raises.
+        TxLayerError: what `Responder.start` raises.
     """
     handling, loop = answering.handling, answering.loop
     topic = config.topics.check

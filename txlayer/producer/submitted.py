@@ -91,7 +91,7 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         """In the local transaction: write the barrier's row as a part of the session's own.
 
         Raises:
-            What `Transaction.join` raises.
+            TxLayerError: what `Transaction.join` raises.
             LifecycleError: it is not called by the local transaction.
         """
         if self._work is None or self.stage is not PREPARED:

@@ -189,7 +189,7 @@ class TransactionalProducer:
         """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
 
         Raises:
-            What `submit` raises, and what the result of its future raises.
+            TxLayerError: what `submit` raises, and what the result of its future raises.
         """
         flight = self.submit(
             messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block
@@ -336,7 +336,7 @@ class Transaction(OpenTransaction):
         Raises:
             UsageError: the producer has no barrier, or the session cannot be joined (autocommit, another database,
                 a savepoint's). Nothing was sent.
-            What `prepare` raises. The session holds nothing of ours.
+            TxLayerError: what `prepare` raises. The session holds nothing of ours.
             BarrierRefusedError: a check-back came first: roll back; the session refuses to commit.
             Exception: the database's own, as it was; the session refuses to commit.
         """

@@ -136,7 +136,7 @@ class SqlBarrier:
         """`resolve` for many, many of them in one database transaction; the resolutions are in the order asked.
 
         Raises:
-            What `resolve` raises.
+            TxLayerError: what `resolve` raises.
         """
         check_group(group)
         return self._checks.settle(doubtful, group=group)

@@ -49,7 +49,7 @@ def opened_inbox(
     """An inbox in the database at `url`; as `opened_barrier`.
 
     Raises:
-        What `opened_barrier` raises.
+        TxLayerError: what `opened_barrier` raises.
     """
     with _opened(url, create_command="txlayer inbox create") as engine:
         yield Inbox(engine, group=group, table=table, schema=schema)
