@@ -1,4 +1,4 @@
-"""The services of docs/howto/fastapi.md, django.md and faststream.md run as they stand, over Kafka in memory."""
+"""The programs of the pages on frameworks, on outboxes and on personal data run as they stand, over Kafka in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.testing.running import RunningCoordinator
 
 kafka = MemoryKafka()
-for name in ("orders", "points"):
+for name in ("orders", "points", "customers"):
     kafka.create_topic(name)
 kafka.create_namespace("txlayer")
 opened = ExitStack()
@@ -99,6 +100,17 @@ print(json.dumps([asked.status_code, refused]))
 print(json.dumps(visible("orders", 1)))
 selling.producer.close()
 connection.close()
+opened.close()
+"""
+
+SHOW_ORDERS = """
+print(json.dumps(visible("orders", 1)))
+opened.close()
+"""
+
+SHOW_TOMBSTONES = """
+wait_until(lambda: len(kafka.records("customers")) == 1, within=30, what="it is visible")
+print(json.dumps([(record.key().decode(), record.value()) for record in kafka.records("customers")]))
 opened.close()
 """
 
@@ -193,7 +205,9 @@ def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is
     )
     for name, text in {
         "__init__.py": "",
-        "selling.py": in_memory(selling).replace("producer =", "from __main__ import kafka\nproducer ="),
+        "selling.py": in_memory(selling).replace(
+            "producer =", "from __main__ import kafka\nproducer ="
+        ),
         "views.py": view,
         "migrations/__init__.py": "",
         "migrations/0001_initial.py": initial,
@@ -212,6 +226,34 @@ def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is
     assert "durable" in refused
     assert [["customer-7", "42 cents"]] == told
     assert [("customer-7",)] == rows(tmp_path / "shop.db", "SELECT customer FROM purchase")
+
+
+def test_a_purchase_goes_either_by_the_outbox_or_by_txlayer(tmp_path: Path) -> None:
+    make_table(
+        tmp_path / "shop.db",
+        "CREATE TABLE purchase (customer TEXT); CREATE TABLE outbox (topic TEXT, key TEXT, value TEXT)",
+    )
+    (program,) = programs("from-outbox.md")
+
+    (told,) = run(STAGE + in_memory(program) + SHOW_ORDERS, tmp_path)
+
+    assert [["customer-8", "17 cents"]] == told
+    assert [("customer-7",)] == rows(tmp_path / "shop.db", "SELECT key FROM outbox")
+    assert [("customer-7",), ("customer-8",)] == rows(
+        tmp_path / "shop.db", "SELECT customer FROM purchase"
+    )
+
+
+def test_a_tombstone_goes_through_txlayer(tmp_path: Path) -> None:
+    (block,) = re.findall(
+        r"^   ```python\n(.*?)^   ```$",
+        (PAGES / "personal-data.md").read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+
+    (told,) = run(STAGE + in_memory(textwrap.dedent(block)) + SHOW_TOMBSTONES, tmp_path)
+
+    assert [["customer-7", None]] == told
 
 
 @pytest.mark.parametrize("page", ["fastapi.md", "django.md", "faststream.md"])
