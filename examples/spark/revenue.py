@@ -12,7 +12,7 @@ import argparse
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from txlayer_spark import committed_stream
 from txlayer_spark.session import build_session

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, create_engine, text
 
 from txlayer_spark import committed_stream
