@@ -1,6 +1,6 @@
 """What each role of topics/acl does for a living, done by the real services under that role's rights alone.
 
-An act fails when a right is missing, soon: what it waits for takes a second at most where everything is allowed.
+An act fails when a right is missing: what it waits for does not come within the stage's patience.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from txlayer.producer.check_handler import CheckRequest
 from txlayer.producer.standalone import run_responder
 from txlayer.producer.sync import TransactionalProducer
 
-SOON = timedelta(seconds=4)
-SOON_S = SOON.total_seconds()
 SMALL = {"max.message.bytes": "20000"}
 LARGE = b"x" * 30_000
 QUICK = timedelta(milliseconds=100)
@@ -53,6 +51,13 @@ class Stage:
     group: str
     small: str
     """A real topic that takes small messages only."""
+    patience_s: float
+    """How long an act waits for each thing; on a silent machine a second is enough."""
+
+    @property
+    def patience(self) -> timedelta:
+        """As services take it."""
+        return timedelta(seconds=self.patience_s)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -75,12 +80,12 @@ class Stage:
         }
 
 
-def make_stage(broker: TlsBroker) -> Stage:
+def make_stage(broker: TlsBroker, *, patience_s: float = 30.0) -> Stage:
     """A new one."""
     arena = make_arena(broker.open_servers, partition_count=1, target_partitions=(1,))
     small = create_topic(broker.open_servers, unique_name("small"), config=SMALL)
     group = unique_name("group")
-    stage = Stage(broker, arena, group, small)
+    stage = Stage(broker, arena, group, small, patience_s)
     with KafkaAdmin(ClientConfig(bootstrap_servers=broker.open_servers)) as admin:
         GroupTopics(admin, group=group, topics=stage.topics, files=read_topic_files()).apply()
     return stage
@@ -93,8 +98,9 @@ def produce(stage: Stage, user: User) -> None:
     """Publish, know the sizes of topics, answer a check-back."""
     asker = _asker(stage)
     with TransactionalProducer(
-        group=stage.group, check=lambda _: COMMIT, start_timeout=SOON, prepare_timeout=SOON,
-        resolution_timeout=SOON, close_timeout=timedelta(seconds=1), **stage.settings(user),
+        group=stage.group, check=lambda _: COMMIT, start_timeout=stage.patience,
+        prepare_timeout=stage.patience, resolution_timeout=stage.patience,
+        close_timeout=timedelta(seconds=1), **stage.settings(user),
     ) as producer:  # fmt: skip
         result = producer.publish(Message(stage.arena.targets[0], b"k", b"v"))
         assert COMMIT is result.resolution
@@ -106,7 +112,7 @@ def produce(stage: Stage, user: User) -> None:
             raise AssertionError("the target's own limit is not known")
         assert producer._engine is not None
         assert producer._engine.encoder._half_bytes_max is not None, "half's limit is not known"
-        _answered(asker, producer)
+        _answered(stage, asker, producer)
 
 
 def respond(stage: Stage, user: User) -> None:
@@ -114,7 +120,9 @@ def respond(stage: Stage, user: User) -> None:
     asker = _asker(stage)
     is_over = threading.Event()
     failures: list[BaseException] = []
-    config = ResponderConfig(start_timeout=SOON, close_timeout=SOON, **stage.settings(user))
+    config = ResponderConfig(
+        start_timeout=stage.patience, close_timeout=stage.patience, **stage.settings(user)
+    )
 
     def run() -> None:
         try:
@@ -127,12 +135,14 @@ def respond(stage: Stage, user: User) -> None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: failures or asker.member_count() == 1, within=SOON_S, what="a member")
+        wait_until(
+            lambda: failures or asker.member_count() == 1, within=stage.patience_s, what="a member"
+        )
         _raise_first(failures)
-        _asked_until_answered(asker)
+        _asked_until_answered(stage, asker)
     finally:
         is_over.set()
-        thread.join(SOON_S)
+        thread.join(stage.patience_s)
     _raise_first(failures)
 
 
@@ -142,18 +152,18 @@ def _asker(stage: Stage) -> Asker:
     return asker
 
 
-def _answered(asker: Asker, producer: TransactionalProducer) -> None:
+def _answered(stage: Stage, asker: Asker, producer: TransactionalProducer) -> None:
     def is_ready() -> bool:
         stats = producer.responder_stats()
         if stats is not None and stats.failure is not None:
             raise stats.failure
         return stats is not None and bool(stats.own_partitions)
 
-    wait_until(is_ready, within=SOON_S, what="a share of the check topic")
-    _asked_until_answered(asker)
+    wait_until(is_ready, within=stage.patience_s, what="a share of the check topic")
+    _asked_until_answered(stage, asker)
 
 
-def _asked_until_answered(asker: Asker) -> None:
+def _asked_until_answered(stage: Stage, asker: Asker) -> None:
     before = len(asker.answers())
 
     # A responder starts at the end: what was asked before it had found that is asked again, as a coordinator does.
@@ -161,7 +171,7 @@ def _asked_until_answered(asker: Asker) -> None:
         asker.ask(asker.question(unique_name("t")))
         return len(asker.answers()) > before
 
-    wait_until(answered, within=SOON_S, what="an answer")
+    wait_until(answered, within=stage.patience_s, what="an answer")
 
 
 # --- coordinators -----------------------------------------------------------------------------------------------------
@@ -171,35 +181,37 @@ def coordinate(stage: Stage, user: User) -> None:
     """Forward, move to doubt, ask, decide by policy, park what is too large."""
     config = CoordinatorConfig(
         session_timeout=timedelta(seconds=3), doubt_after=QUICK, check_immunity=QUICK,
-        check_interval=QUICK, start_timeout=SOON,
+        check_interval=QUICK, start_timeout=stage.patience,
         group_policies={
-            "tests.unresolved": "rollback", "tests.transaction_age_max": "3s",
+            "tests.unresolved": "rollback", "tests.transaction_age_max": "5s",
         },
         **stage.settings(user),
     )  # fmt: skip
     raw = RawWriter(stage.arena)
     arena = stage.arena
-    with _member(stage) as asked, running(config) as coordinator:
+    with _member(stage) as asked, running(config, within=2 * stage.patience_s) as coordinator:
         rebuilt = coordinator.coordinator.measures.rebuild_count
         done = raw.prepare((arena.targets[0], b"k", b"v"))
         raw.commit(done)
-        arena.wait_until_visible(done.txn_id, within=SOON_S)
+        arena.wait_until_visible(done.txn_id, within=stage.patience_s)
         large = raw.prepare((stage.small, b"k", LARGE))
         raw.commit(large)
-        assert "too-large" == arena.wait_for_doubt(large.key, within=SOON_S).reason
+        assert "too-large" == arena.wait_for_doubt(large.key, within=stage.patience_s).reason
         open_one = raw.prepare((arena.targets[0], b"k", b"v"))
-        wait_until(lambda: open_one.txn_id in asked, within=SOON_S, what="a question")
+        wait_until(lambda: open_one.txn_id in asked, within=stage.patience_s, what="a question")
         wait_until(
-            lambda: open_one.key not in arena.doubt().summaries, within=6, what="rolled back"
+            lambda: open_one.key not in arena.doubt().summaries,
+            within=4 + stage.patience_s,
+            what="rolled back",
         )
         assert rebuilt == coordinator.coordinator.measures.rebuild_count
         assert [] == arena.visible(open_one.txn_id)
 
 
 @contextmanager
-def running(config: CoordinatorConfig) -> Iterator[RunningCoordinator]:
-    """A coordinator that takes its partitions over soon, or fails."""
-    with RunningCoordinator(config, within=2 * SOON_S) as coordinator:
+def running(config: CoordinatorConfig, *, within: float = 60) -> Iterator[RunningCoordinator]:
+    """A coordinator that takes its partitions over, or fails."""
+    with RunningCoordinator(config, within=within) as coordinator:
         yield coordinator
 
 
@@ -235,9 +247,9 @@ def consume(stage: Stage, user: User) -> None:
     is_mended = threading.Event()
     settings = stage.settings(user)
     consumer = OrderedConsumer(
-        group=stage.group, topics=[topic], start_at="earliest", attempt_count_max=1, start_timeout=SOON,
-        store_timeout=SOON, close_timeout=timedelta(seconds=1), session_timeout=timedelta(seconds=3),
-        **settings,
+        group=stage.group, topics=[topic], start_at="earliest", attempt_count_max=1,
+        start_timeout=stage.patience, store_timeout=stage.patience,
+        close_timeout=timedelta(seconds=1), session_timeout=timedelta(seconds=3), **settings,
     )  # fmt: skip
 
     @consumer.handler
@@ -251,21 +263,25 @@ def consume(stage: Stage, user: User) -> None:
     write(servers, topic, b"bad")
     consumer.start()
     try:
-        wait_until(lambda: _going(consumer) and b"good" in handled, within=SOON_S, what="handled")
+        wait_until(
+            lambda: _going(consumer) and b"good" in handled, within=stage.patience_s, what="handled"
+        )
         letters = dead_letter_topic(stage.group, topic)
         wait_until(
             lambda: _going(consumer) and count(servers, letters),
-            within=SOON_S,
+            within=stage.patience_s,
             what="a dead letter",
         )
         is_mended.set()
         requests = replay_topic(stage.group, topic)
         letter = read_log(servers, [letters])[letters][-1].offset
         write(servers, requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r1", letter)))
-        wait_until(lambda: _going(consumer) and b"bad" in handled, within=SOON_S, what="replayed")
+        wait_until(
+            lambda: _going(consumer) and b"bad" in handled, within=stage.patience_s, what="replayed"
+        )
         wait_until(
             lambda: _going(consumer) and count(servers, requests) > 1,
-            within=SOON_S,
+            within=stage.patience_s,
             what="the result",
         )
     finally:

@@ -77,7 +77,8 @@ def test_a_reader_settles_nothing_and_an_operator_does(
 ) -> None:
     raw = RawWriter(stage.arena)
     open_one = raw.prepare((stage.topics[0], b"k", b"v"))
-    settle = ("tx", "rollback", open_one.txn_id, *WHY, "--yes")
+    # Nobody coordinates here: that the line stands is all there is to wait for.
+    settle = ("tx", "rollback", open_one.txn_id, *WHY, "--yes", "--wait", "0s")
     allow(stage, "reader", user)
     before = person.run(*settle)
     allow(stage, "operator", user)

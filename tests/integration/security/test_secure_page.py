@@ -92,13 +92,13 @@ def test_what_is_more_or_missing_is_shown_and_nothing_is_taken_away(
     assert (0, []) == run("check", "operator", "reader")
 
 
-def test_a_cluster_without_an_authorizer_is_told(
+def test_rights_on_a_cluster_without_an_authorizer_are_refused(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = broker.bootstrap_servers
-    code, _, err = run_command(
-        build_app(), "topics", "acls", "check", "--role", "reader", "--principal", "User:a",
+    code, out, err = run_command(
+        build_app(), "topics", "acls", "apply", "--role", "reader", "--principal", "User:a",
         "-b", servers, capsys=capsys,
     )  # fmt: skip
 
-    assert (2, True) == (code, "no authorizer" in err)
+    assert (2, True) == (code, "no authorizer" in err), out + err

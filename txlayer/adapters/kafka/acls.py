@@ -48,7 +48,8 @@ class KafkaAcls:
     """The rights on one cluster, for one thread at a time; it connects at the first question.
 
     Every question raises:
-        UsageError: the brokers have no authorizer; nothing was changed.
+        UsageError: the brokers have no authorizer; nothing was changed. Only `create` finds that out: to the question
+            which rights there are, the client answers "none" there.
         BrokerUnavailableError: no answer in time; a change may have happened, ask again.
         NotAuthorisedError: this principal may not see, or not change, rights; nothing was changed.
     """
