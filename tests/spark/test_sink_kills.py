@@ -104,29 +104,23 @@ with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
 """
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
-    spark: SparkSession, arena: Arena, tmp_path: Path
-) -> None:
-    """One process runs an epoch of a query for each step, and is killed when each stands at its own."""
-    said, errors = tmp_path / "said", tmp_path / "errors"
+def run_until_each_step_and_kill(arena: Arena, folder: Path) -> None:
+    """The program, until each of its runs stands at its step; then SIGKILL for all that belongs to it."""
+    said, errors = folder / "said", folder / "errors"
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        arena.servers,
+        arena.namespace,
+        arena.targets[0],
+        *STEPS,
+    ]
     with said.open("wb") as out, errors.open("wb") as err:
         job = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                PROGRAM,
-                arena.servers,
-                arena.namespace,
-                arena.targets[0],
-                *STEPS,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
+            command, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
             env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        )
+        )  # fmt: skip
     try:
         wait_until(
             lambda: set(STEPS) == set(said.read_text().split()) or job.poll() is not None,
@@ -138,6 +132,14 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
     assert set(STEPS) == set(said.read_text().split()), errors.read_text()[-3000:]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
+    spark: SparkSession, arena: Arena, tmp_path: Path
+) -> None:
+    """One process runs an epoch of a query for each step, and is killed when each stands at its own."""
+    run_until_each_step_and_kill(arena, tmp_path)
     stored = {step: sum(attempts_in(arena, f"{step}-0").values()) for step in STEPS}
     assert {step: STORED[step] for step in STEPS} == stored
 
