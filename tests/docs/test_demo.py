@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "--purchases", str(PURCHASE_COUNT), "--seed", "7",
     ]  # fmt: skip
     ended = subprocess.run(
-        line, env=environment(), capture_output=True, text=True, check=False, timeout=300
+        line, env=environment(), capture_output=True, text=True, check=False, timeout=900
     )
     assert ended.stdout, ended.stderr
     return Run(ended.returncode, json.loads(ended.stdout), folder, ended.stderr)
