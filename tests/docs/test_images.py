@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.deployment import COMPOSE, ROOT, services
+from txlayer import __version__
 
 DOCKERFILE = COMPOSE / "Dockerfile"
 DOCKERFILES = sorted([DOCKERFILE, *COMPOSE.rglob("*/Dockerfile"), *COMPOSE.rglob("*.Dockerfile")])
@@ -87,9 +88,7 @@ def test_every_image_is_built_on_a_pinned_base() -> None:
 def test_images_are_tagged_with_the_version_that_the_files_name() -> None:
     ours = {s["image"] for s in services().values() if s["image"].startswith("txlayer/")}
 
-    assert {
-        f"txlayer/{name}:{PROJECT['version']}" for name in ("coordinator", "shop", "spark")
-    } == ours
+    assert {f"txlayer/{name}:{__version__}" for name in ("coordinator", "shop", "spark")} == ours
 
 
 def test_an_image_runs_without_roots_rights() -> None:
