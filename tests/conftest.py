@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import Protocol
 
 import pytest
@@ -33,6 +35,16 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith("TXLAYER_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that runs inside a test sets up logging for its process, on a stream that ends with the test."""
+    root = logging.getLogger("txlayer")
+    handlers, propagate, level = root.handlers[:], root.propagate, root.level
+    yield
+    root.handlers[:], root.propagate = handlers, propagate
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -37,6 +38,11 @@ DrainTimeout = Annotated[
 Wanted = Annotated[
     int, typer.Option("--partitions", min=1, help="How many half, op and doubt shall have.")
 ]
+T = TypeVar("T")
+
+ANSWER_PATIENCE_S = 15.0
+"""How long a broker that is busy, or a group's coordinator that has just moved, is asked again."""
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -69,7 +75,7 @@ def drain(
     while True:
         is_over = time.monotonic() >= give_up_at
         try:
-            found = _look(config)
+            found = _answered(partial(_look, config))
             if found.is_drained or is_over:
                 break
             before = found
@@ -117,7 +123,7 @@ def widen(
                 state=members.state,
             )
         known = _known_count(admin, topics, counts)
-        left = _left(config, counts, known)
+        left = _answered(partial(_left, config, counts, known))
         if left is not None:
             _show(config.namespace, left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
@@ -142,6 +148,17 @@ def _config(
         CoordinatorConfig, bootstrap_servers=bootstrap_servers, namespace=namespace,
         client_setting=client_setting, insecure=insecure,
     )  # fmt: skip
+
+
+def _answered(ask: Callable[[], T]) -> T:
+    """What a coordinator's connections say: they wait for 3 s, and a coordinator asks again; so does this."""
+    give_up_at = time.monotonic() + ANSWER_PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except BrokerUnavailableError:
+            if time.monotonic() >= give_up_at:
+                raise
 
 
 def _look(config: CoordinatorConfig) -> Drain:
