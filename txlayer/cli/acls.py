@@ -82,10 +82,9 @@ def plan(  # every option is a parameter
         client_setting=client_setting, insecure=insecure,
     )  # fmt: skip
     wanted = _Wanted.of(config, role, principal, group=group, topics=topic, host=host)
-    changes = wanted.plan()
+    changes = wanted.compare()
     wanted.show(changes, as_json=as_json)
-    if any(isinstance(change, OtherAcl) for change in changes):
-        raise typer.Exit(ExitCode.FINDING)
+    _fail_when(_others(changes))
 
 
 @app.command()
@@ -108,10 +107,9 @@ def apply(  # the same
         client_setting=client_setting, insecure=insecure,
     )  # fmt: skip
     wanted = _Wanted.of(config, role, principal, group=group, topics=topic, host=host)
-    changes = wanted.apply()
+    changes = wanted.compare(creates=True)
     wanted.show(changes, as_json=as_json)
-    if any(isinstance(change, OtherAcl) for change in changes):
-        raise typer.Exit(ExitCode.FINDING)
+    _fail_when(_others(changes))
 
 
 @app.command()
@@ -134,10 +132,9 @@ def check(  # the same
         client_setting=client_setting, insecure=insecure,
     )  # fmt: skip
     wanted = _Wanted.of(config, role, principal, group=group, topics=topic, host=host)
-    changes = wanted.plan()
+    changes = wanted.compare()
     wanted.show(changes, as_json=as_json)
-    if changes:
-        raise typer.Exit(ExitCode.FINDING)
+    _fail_when(changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +182,14 @@ class _Wanted:
                 wanted.setdefault(entry.acl, entry)
         return _Wanted(config, principal, tuple(wanted.values()))
 
-    def plan(self) -> list[AclChange]:
-        """What is missing or more."""
-        from txlayer.adapters.kafka.acls import KafkaAcls
-
-        with KafkaAcls(self.config) as cluster:
-            return acls.plan(self.acls, cluster.read(), namespace=self.config.namespace)
-
-    def apply(self) -> list[AclChange]:
-        """Create what is missing."""
+    def compare(self, *, creates: bool = False) -> list[AclChange]:
+        """What is missing or more; with `creates` what is missing is created."""
         from txlayer.adapters.kafka.acls import KafkaAcls
 
         with KafkaAcls(self.config) as cluster:
             changes = acls.plan(self.acls, cluster.read(), namespace=self.config.namespace)
-            cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
+            if creates:
+                cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
         return changes
 
     def show(self, changes: Sequence[AclChange], *, as_json: bool) -> None:
@@ -218,6 +209,15 @@ class _Wanted:
         for change in changes:
             table.add_row(*_row(change))
         Console().print(table)
+
+
+def _others(changes: Sequence[AclChange]) -> list[AclChange]:
+    return [change for change in changes if isinstance(change, OtherAcl)]
+
+
+def _fail_when(found: Sequence[AclChange]) -> None:
+    if found:
+        raise typer.Exit(ExitCode.FINDING)
 
 
 def _fields(change: AclChange) -> dict[str, str]:

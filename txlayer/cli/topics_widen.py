@@ -74,14 +74,10 @@ def drain(
     before: Drain | None = None
     while True:
         is_over = time.monotonic() >= give_up_at
-        try:
-            found = _answered(partial(_look, config))
-            if found.is_drained or is_over:
-                break
-            before = found
-        except BrokerUnavailableError:
-            if is_over:
-                raise  # while there is time, a broker that is busy or just gone is waited for
+        found = _answered(partial(_look, config), until=give_up_at)
+        if found.is_drained or is_over:
+            break
+        before = found
         time.sleep(LOOK_S)
     is_growing = before is not None and found.half_ends != before.half_ends
     _show(config.namespace, found, is_growing=is_growing, as_json=as_json)
@@ -150,9 +146,11 @@ def _config(
     )  # fmt: skip
 
 
-def _answered(ask: Callable[[], T]) -> T:
-    """What a coordinator's connections say: they wait for 3 s, and a coordinator asks again; so does this."""
-    give_up_at = time.monotonic() + ANSWER_PATIENCE_S
+def _answered(ask: Callable[[], T], *, until: float = 0.0) -> T:
+    """What a coordinator's connections say: they wait for 3 s, and a coordinator asks again; so does this, also while there
+    is time until `until`, on the monotonic clock.
+    """
+    give_up_at = max(time.monotonic() + ANSWER_PATIENCE_S, until)
     while True:
         try:
             return ask()
