@@ -37,6 +37,8 @@ class Run:
     result: dict[str, Any]
     folder: Path
     progress: str
+    programs: list[str]
+    """Command lines of this machine's processes when it had ended."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         line, env=environment(), capture_output=True, text=True, check=False, timeout=900
     )
     assert ended.stdout, ended.stderr
-    return Run(ended.returncode, json.loads(ended.stdout), folder, ended.stderr)
+    programs = subprocess.run(
+        ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout.splitlines()
+    return Run(ended.returncode, json.loads(ended.stdout), folder, ended.stderr, programs)
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +190,10 @@ def test_the_demo_ends_with_sparks_report_on_every_transaction(run: Run) -> None
 
 def test_the_demo_leaves_no_process_behind(run: Run) -> None:
     address = re.findall(r"Kafka is ready at (\S+)", run.progress)
-    programs = subprocess.run(
-        ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
-    ).stdout.splitlines()
 
     assert 1 == len(address), run.progress
     # The broker names its folder, the coordinators name the broker.
-    assert [] == [line for line in programs if str(run.folder) in line or address[0] in line]
+    assert [] == [line for line in run.programs if str(run.folder) in line or address[0] in line]
 
 
 REPEAT_CUSTOMER = "(SELECT customer FROM purchases GROUP BY customer HAVING count(*) > 1 LIMIT 1)"

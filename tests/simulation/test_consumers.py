@@ -112,16 +112,19 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None
 
 
 def test_a_seed_is_the_same_world_of_consumers_in_every_process() -> None:
-    here = [play_consumers(make_consumer_plan(seed)).fingerprint() for seed in (3, 11)]
+    here = [play_consumers(make_consumer_plan(seed)).fingerprint() for seed in (3, 11, 70)]
     program = (
         "from tests.simulation.consumers.plan import make_consumer_plan as plan; "
         "from tests.simulation.consumers.play import play_consumers; "
-        "print(*[play_consumers(plan(seed)).fingerprint() for seed in (3, 11)])"
+        "print(*[play_consumers(plan(seed)).fingerprint() for seed in (3, 11, 70)])"
     )
 
-    elsewhere = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-    ).stdout.split()  # fmt: skip
+    elsewhere = [
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout.split()
+        for hash_seed in ("0", "1")
+    ]  # fmt: skip
 
-    assert here == elsewhere
+    assert [here, here] == elsewhere

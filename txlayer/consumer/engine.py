@@ -164,9 +164,10 @@ class Engine:
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
         if holdings.look_at_group():
             records = ()
-        holdings.look_at_leases(self._serve_take_over)
         if records:
+            # Before anything else is read: taking a queue over reads on, and what is added late counts as ended.
             self._intake.add(records, holdings.places)
+        holdings.look_at_leases(self._serve_take_over)
         dispatcher.take()
         self._storer.look()
         self._write_ends()

@@ -137,7 +137,7 @@ class Holdings:
         """Nothing is assigned any more; whoever stores before does it now."""
         self.give_up()
         if self._assigned:
-            self._leases.revoked(self._assigned)
+            self._leases.revoked(sorted(self._assigned))
         self._tokens.clear()
         self._assigned = frozenset()
         self.assignment = None
@@ -157,7 +157,7 @@ class Holdings:
         self.assignment = assignment
         self.rebalance_count += 1
         self._assigned = frozenset((t, p) for t in self._plan.topics for p in found[t])
-        self._leases.assigned(self._assigned, generation=assignment.generation)
+        self._leases.assigned(sorted(self._assigned), generation=assignment.generation)
         logger.info(
             "queues.assigned",
             extra={"group": self._plan.group, "queue_count": len(self._assigned),
@@ -279,7 +279,7 @@ class Holdings:
             self._leases = self._make_leases()
             self._leases.start()
             if self.assignment is not None:
-                self._leases.assigned(self._assigned, generation=self.assignment.generation)
+                self._leases.assigned(sorted(self._assigned), generation=self.assignment.generation)
 
     def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
         found = list(queues)

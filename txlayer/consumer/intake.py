@@ -14,6 +14,7 @@ from txlayer.core.handling import DeadLetter, ReplayKind, ReplayOutcome, ReplayR
 from txlayer.core.items import ItemSource
 from txlayer.core.messages import Headers, Undecodable
 from txlayer.core.replays import decode_replay
+from txlayer.errors import RetriableError
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -86,7 +87,9 @@ class Intake:
         """Records of any of these queues' sources, in the order of their offsets; others are dropped.
 
         Raises:
-            TxLayerError: dead letters that are to be handled again could not be read. The queues are of no more use.
+            RetriableError: records came that others had overtaken; added now they would count as ended.
+            TxLayerError: dead letters that are to be handled again could not be read.
+                After either the queues are of no more use.
         """
         groups: dict[TopicPartition, list[Any]] = {}
         topic, partition, group = "", -1, []
@@ -99,6 +102,7 @@ class Intake:
             queue = owned.get(place)
             if queue is None:
                 continue  # revoked, or lost, while it was on its way
+            _check_order(found, place, next_offset=queue.next_offsets[place])
             queue.next_offsets[place] = found[-1].offset() + 1
             if place == queue.place:
                 self._add_messages(queue, found)
@@ -189,6 +193,14 @@ class Intake:
         if owned.route.handler_of(content) is None:
             return None, ReplayOutcome.UNKNOWN
         return content, None
+
+
+def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: int) -> None:
+    first = records[0].offset()
+    if first < next_offset:
+        raise RetriableError(
+            f"{place[0]}-{place[1]} was read at {first} after everything before {next_offset}: begin anew from what is stored"
+        )
 
 
 class ReadLimits:

@@ -43,7 +43,7 @@ CLOSE_S = 2.0
 """How long the releases of the end may take: without them the next owner wins by its generation all the same."""
 
 
-NO_CHANGES = LeaseChanges({}, frozenset())
+NO_CHANGES = LeaseChanges({}, ())
 
 
 @dataclass(slots=True)
@@ -168,12 +168,12 @@ class LockRegistry:
         for entry in entries:
             self._fold(entry)
         gained: dict[TopicPartition, int] = {}
-        lost: set[TopicPartition] = set()
+        lost: list[TopicPartition] = []
         for queue, wanted in self._wanted.items():
             lease = self._own_of(wanted)
             if not self._is_held(wanted, lease, now):
                 if wanted.token is not None:
-                    lost.add(queue)
+                    lost.append(queue)
                     self._lose(wanted, now)
             elif lease is not None and wanted.token != lease.token:
                 gained[queue] = wanted.token = lease.token
@@ -182,7 +182,7 @@ class LockRegistry:
             self._write_what_is_due(wanted, lease, now)
         self._release_what_was_left(now)
         self._look_at = self._next_look(now)
-        return LeaseChanges(gained, frozenset(lost)) if gained or lost else NO_CHANGES
+        return LeaseChanges(gained, lost) if gained or lost else NO_CHANGES
 
     def valid_until(self, queue: TopicPartition) -> float | None:
         """When, by the clock, the lease of a queue must count as over: no handler starts later. None: it is not held."""

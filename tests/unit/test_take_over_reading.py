@@ -1,0 +1,192 @@
+"""What an engine reads while it takes a further queue over: no record of the others is lost or overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.still_world import StillWorld
+from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.context import FOR_EVER, Context, Lease
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.handlers import HandlerSet, Route
+from txlayer.consumer.intake import Intake
+from txlayer.consumer.leases import LeaseChanges
+from txlayer.consumer.owned import Owned
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.stats import Tally
+from txlayer.consumer.surroundings import Surroundings
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.items import QueueSettings, Start
+from txlayer.core.key_queues import KeyQueues
+from txlayer.errors import RetriableError
+
+GROUP = "g"
+EARLY, LATE = ("early", 0), ("late", 0)
+TURNS = 100
+"""More than any engine here needs."""
+
+
+class Leases:
+    """Each queue is gained when the test says so."""
+
+    def __init__(self) -> None:
+        self.gained: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
+        """The test says what is gained."""
+
+    def revoked(self, queues: Collection[TopicPartition]) -> None:
+        """Nothing."""
+
+    def turn(self) -> LeaseChanges:
+        gained, self.gained = self.gained, {}
+        return LeaseChanges(gained, ())
+
+    def valid_until(self, queue: TopicPartition) -> float:
+        del queue
+        return FOR_EVER
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class AtOnce:
+    """A pool that has done a chunk before anybody asks."""
+
+    chunk_s = 0.001
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._outcomes: list[Outcome] = []
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def free_count(self) -> int:
+        return 1
+
+    def submit(self, chunk: Chunk) -> None:
+        self._outcomes.append(self._caller.run(chunk))
+
+    def take(self) -> list[Outcome]:
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
+    def wait(self, timeout_s: float) -> None:
+        """Nothing runs."""
+
+    def close(self, timeout_s: float) -> None:
+        """Nothing runs."""
+
+
+class Busy:
+    """Connections during whose every look at stored offsets somebody writes to the early topic."""
+
+    def __init__(self, kafka: MemoryKafka, config: ConsumerConfig) -> None:
+        self._kafka = kafka
+        self._connections = kafka.connect_consumer(config)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connections, name)
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> Mapping[TopicPartition, StoredOffset | None]:
+        if LATE in partitions:
+            self._kafka.append(EARLY[0], b"meanwhile")
+        return self._connections.stored_offsets(group, partitions, is_stable=is_stable)
+
+
+def routes_to(function: Callable[[ReceivedMessage, Context], None]) -> dict[str, Route]:
+    """Both topics' messages meet this one."""
+    handlers = HandlerSet(is_async=False)
+    handlers.add(function, topics=(), tags="*", retry=None, batch_count_max=0)
+    return handlers.routes([EARLY[0], LATE[0]])
+
+
+def test_what_was_read_before_a_further_queue_is_taken_over_is_handled_first() -> None:
+    world = StillWorld()
+    kafka = MemoryKafka(world)
+    for topic, _ in (EARLY, LATE):
+        for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
+            kafka.create_topic(name, partitions=1)
+    config = ConsumerConfig(bootstrap_servers=kafka.bootstrap_servers)
+    leases, values = Leases(), list[bytes | None]()
+
+    def handle(message: ReceivedMessage, _context: Context) -> None:
+        values.append(message.value)
+
+    routes = routes_to(handle)
+    engine = Engine(
+        config,
+        ConsumerPlan(group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest"),
+        connections=Busy(kafka, config),  # type: ignore[arg-type]  # passes on all but one
+        pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic)),
+        make_leases=lambda: leases,
+        surroundings=Surroundings(clock=world.monotonic, sleep=lambda _: None),
+    )
+    engine.start()
+    leases.gained = {EARLY: 1}
+    for _ in range(TURNS):
+        engine.turn()
+        if engine.stats().partitions == (EARLY,):
+            break
+
+    # The next turn reads these, and takes the other queue over.
+    for n in range(3):
+        kafka.append(EARLY[0], b"%d" % n)
+    leases.gained = {LATE: 2}
+    for _ in range(TURNS):
+        engine.turn()
+    engine.close()
+
+    written = [record.value() for record in kafka.records(EARLY[0])]
+    assert [b"0", b"1", b"2", b"meanwhile"] == written[:4]
+    assert written == values
+    assert len(written) == kafka.stored_offsets(GROUP)[EARLY].offset
+
+
+class Record:
+    """One record of the early queue."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def topic(self) -> str:
+        return EARLY[0]
+
+    def partition(self) -> int:
+        return EARLY[1]
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return b"k"
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> None:
+    owned = Owned(
+        Lease(GROUP, *EARLY, token=1),
+        KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings()),
+        route=routes_to(lambda *_: None)[EARLY[0]], tally=Tally(), chunk_s=0.0,
+        next_offsets={EARLY: 0, (replay_topic(GROUP, EARLY[0]), 0): 0},
+    )  # fmt: skip
+    intake = Intake(group=GROUP, letters=None, now_ms=lambda: 0)  # type: ignore[arg-type]  # nobody asks it
+    intake.add([Record(6)], {EARLY: owned})
+
+    with pytest.raises(RetriableError, match="early-0 was read at 2 after everything before 7"):
+        intake.add([Record(2), Record(3)], {EARLY: owned})
