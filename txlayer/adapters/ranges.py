@@ -49,9 +49,11 @@ def read_ranges(
                 + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
                 waited_ms=int(patience_s * 1000),
             )
-        for record in records:
-            partition = (record.topic(), record.partition())
-            end = ends.get(partition)
+        topic, number, partition, end = "", -1, ("", -1), None
+        for record in records:  # hot path: records of one partition mostly follow each other
+            if record.partition() != number or record.topic() != topic:
+                topic, number = partition = (record.topic(), record.partition())
+                end = ends.get(partition)
             if end is None:
                 continue
             error = record.error()
@@ -59,12 +61,14 @@ def read_ranges(
                 _check_end(error, record, partition)
                 if record.offset() >= end:
                     del ends[partition]
+                    end = None
                 continue
             offset = record.offset()
             if offset < end:
                 on_record(record)
             if offset >= end - 1:
                 del ends[partition]
+                end = None
                 reader.pause(partition)
 
 

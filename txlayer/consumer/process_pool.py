@@ -29,6 +29,8 @@ logger = logging.getLogger("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a pipe there and back, and the engine's turn, cost 1 to 2 ms of waiting on a full machine."""
+CHUNKS_EACH = 2
+"""Chunks begun for each process: the next one stands ready when it ends one, whatever the engine does meanwhile."""
 LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""
 START_S = 60.0
@@ -113,6 +115,10 @@ class ProcessPool(ThreadPool):
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
         self._is_closed = False
+
+    def free_count(self) -> int:
+        """Chunks that would find a process now, or be the next of one."""
+        return self._worker_count * CHUNKS_EACH - self._begun_count
 
     def close(self, timeout_s: float) -> None:
         """End; a process that is still in a handler then is killed."""

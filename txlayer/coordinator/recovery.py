@@ -184,8 +184,10 @@ class Recovery:
             folds[partition] = (DoubtFold(), high)
             ranges[topic, partition] = (low, high)
 
+        fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}
+
         def take(record: Any) -> None:
-            folds[record.partition()][0].fold(record.offset(), record.key(), record.value())
+            fold_of[record.partition()](record.offset(), record.key(), record.value())
 
         self._read(reader, ranges, take)
         for partition, (done, _) in folds.items():
