@@ -153,9 +153,9 @@ class Unstable(Through):
 class Uncommitted(Through):
     """Doubt and contents are read without regard to markers."""
 
-    def make_reader(self, isolation: str) -> LogReader:
+    def make_reader(self, isolation: str, **named: bool) -> LogReader:
         del isolation
-        reader: LogReader = self._connections.make_reader("read_uncommitted")
+        reader: LogReader = self._connections.make_reader("read_uncommitted", **named)
         return reader
 
 

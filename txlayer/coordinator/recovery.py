@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -133,9 +134,10 @@ class Recovery:
             BrokerUnavailableError: a range did not come; throw the ledgers away.
         """
         topics = self._config.topics
-        reader = self._connections.make_reader("read_committed")
-        try:
-            doubts = self._read_doubt(reader, stored)
+        # Of a million records on doubt nobody asks for headers.
+        with closing(self._connections.make_reader("read_committed", has_headers=False)) as bare:
+            doubts = self._read_doubt(bare, stored)
+        with closing(self._connections.make_reader("read_committed")) as reader:
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
                 ledger.start_replay(stored[partition].positions, fold, doubt_next=end)
@@ -165,8 +167,6 @@ class Recovery:
                 ops[topics.op, partition] = (p.replay_offset, p.op_offset + (1 if p.op_line else 0))
             self._read(reader, halves, fold_half)
             self._read(reader, ops, fold_op)
-        finally:
-            reader.close()
 
     def _read_doubt(
         self, reader: Any, stored: dict[int, StoredPositions]

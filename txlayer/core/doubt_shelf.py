@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from operator import itemgetter
+from operator import gt, itemgetter
 
 from txlayer.core.asleep import place_of
 from txlayer.core.target import UNKNOWN_TARGET, Target
@@ -62,11 +62,15 @@ class DoubtShelf:
         self, sleepers: Mapping[str, bytes], *, woken: Mapping[str, Transaction]
     ) -> None:
         """Those that a restart found asleep; whoever wakes is found in `woken`, as long as he is not settled."""
-        in_order = sorted((place_of(sleeper), key) for key, sleeper in sleepers.items())
-        self._slept_offsets = array("q", [offset for offset, _ in in_order])
-        self._slept_keys = [key for _, key in in_order]
+        offsets, keys = array("q", map(place_of, sleepers.values())), list(sleepers)
+        if any(map(gt, offsets, islice(offsets, 1, None))):
+            # Seldom: a restart reads them in the order in which they went to doubt.
+            in_order = sorted(range(len(keys)), key=offsets.__getitem__)
+            offsets = array("q", [offsets[place] for place in in_order])
+            keys = [keys[place] for place in in_order]
+        self._slept_offsets, self._slept_keys = offsets, keys
         self._sleepers, self._woken = sleepers, woken
-        self.count += len(in_order)
+        self.count += len(keys)
 
     def ended(self) -> None:
         """One of them is over."""

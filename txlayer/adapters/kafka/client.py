@@ -255,8 +255,11 @@ class _WithoutHeaders:
 class PlainReader:
     """Reads partitions that it names itself; the `LogReader` of real Kafka."""
 
-    def __init__(self, config: ClientConfig, *, isolation: str = "read_committed") -> None:
+    def __init__(
+        self, config: ClientConfig, *, isolation: str = "read_committed", has_headers: bool = True
+    ) -> None:
         self._config = config
+        self._has_headers = has_headers
         self._consumer = plain_consumer(config, isolation=isolation)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -271,7 +274,7 @@ class PlainReader:
         records = [first, *self._consumer.consume(record_count_max - 1, 0)]
         if any(map(_error_of, records)):
             records = [record for record in records if not _is_of_group(record)]
-        return readable(records)
+        return readable(records) if self._has_headers else records
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop reading this one."""

@@ -84,9 +84,9 @@ class KafkaCoordinatorConnections:
             batch_bytes_max=batch_bytes_max,
         )
 
-    def make_reader(self, isolation: str) -> PlainReader:
+    def make_reader(self, isolation: str, *, has_headers: bool = True) -> PlainReader:
         """A reader that assigns itself."""
-        return PlainReader(self._config, isolation=isolation)
+        return PlainReader(self._config, isolation=isolation, has_headers=has_headers)
 
     def make_group_reader(self) -> KafkaGroupReader:
         """A member of the coordinator group, not started yet."""
