@@ -1,4 +1,4 @@
-"""P1-P6 on three brokers under random faults: a bounded run, or as long as `make chaos MINUTES=n` says."""
+"""P1-P10 on three brokers under random faults: a bounded run, or as long as `make chaos MINUTES=n` says."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.chaos import Chaos, Outcome
 from tests.support.checker import Verdict
+from tests.support.consumer_judge import judge_consumers
 from tests.support.run_checker import judge_history
 from tests.support.seed import SEED, say
 from txlayer.adapters.kafka.local import LocalConfig
@@ -27,6 +28,10 @@ RATE = 150
 @pytest.mark.promise("P4")
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P6")
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P8")
+@pytest.mark.promise("P9")
+@pytest.mark.promise("P10")
 def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(
     local_config: LocalConfig, tmp_path: Path
 ) -> None:
@@ -36,17 +41,25 @@ def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(
     outcome = chaos.run(seconds=SECONDS)
 
     verdict = judge_history(outcome.history)
-    say("\n".join([*table(outcome, verdict), f"history: {chaos.journal.file}"]))
-    assert [] == verdict.findings[:20]
+    handled = judge_consumers(outcome.consumers)
+    findings = [*verdict.findings, *handled.findings]
+    say("\n".join([*table(outcome, verdict, handled), f"history: {chaos.journal.file}"]))
+    assert [] == findings[:20]
     assert [] == outcome.ended_wrongly
     assert [] == outcome.load_failures
     # A run in which little happened has shown little.
     assert outcome.visible_count > outcome.sent_count / 2
     assert verdict.counts["ordered"]
+    assert verdict.counts["check question"]
+    assert verdict.counts["commit by barrier"]
+    assert verdict.counts["rollback by barrier"]
+    assert handled.counts["result handled"]
+    assert handled.counts["replay attempt"]
+    assert outcome.consumers.effects
     assert outcome.history.samples
 
 
-def table(outcome: Outcome, verdict: Verdict) -> list[str]:
+def table(outcome: Outcome, verdict: Verdict, handled: Verdict) -> list[str]:
     """Faults by kind, what was done meanwhile, and what was found."""
     counts = Counter(fault.name for fault in outcome.faults)
     took_s = dict.fromkeys(counts, 0.0)
@@ -54,19 +67,40 @@ def table(outcome: Outcome, verdict: Verdict) -> list[str]:
         took_s[fault.name] += fault.took_s
     rows = [(name, count, f"{took_s[name]:.0f} s") for name, count in sorted(counts.items())]
     rows.append(("all faults", len(outcome.faults), f"{sum(took_s.values()):.0f} s"))
-    operations = {
-        "transactions": outcome.sent_count,
-        "committed": verdict.counts["commit"],
-        "rolled back": verdict.counts["rollback"],
-        "not decided": verdict.counts["undecided"],
-        "messages visible": outcome.visible_count,
-        "of them with an order": verdict.counts["ordered"],
-        "samples of stored positions": len(outcome.history.samples),
-        "rebuilds of coordinators": outcome.rebuild_count,
-    }
-    rows += [(name, count, "") for name, count in operations.items()]
-    findings = Counter(finding.kind.value for finding in verdict.findings)
+    rows += [(name, count, "") for name, count in operations(outcome, verdict, handled).items()]
+    every = [*verdict.findings, *handled.findings]
+    findings = Counter(finding.kind.value for finding in every)
     rows += [(f"finding: {kind}", count, "") for kind, count in sorted(findings.items())]
     broken = len(outcome.ended_wrongly) + len(outcome.load_failures)
-    rows.append(("findings", len(verdict.findings) + broken, ""))
+    rows.append(("findings", len(every) + broken, ""))
     return ["", *(f"{name:<32} {count:>8} {more:>8}" for name, count, more in rows)]
+
+
+def operations(outcome: Outcome, verdict: Verdict, handled: Verdict) -> dict[str, int]:
+    """What there was to judge."""
+    told, called = verdict.counts, handled.counts
+    return {
+        "transactions": outcome.sent_count,
+        "committed": told["commit"],
+        "rolled back": told["rollback"],
+        "not decided": told["undecided"],
+        "messages visible": outcome.visible_count,
+        "of them with an order": told["ordered"],
+        "samples of stored positions": len(outcome.history.samples),
+        "rebuilds of coordinators": outcome.rebuild_count,
+        "producers that died in doubt": len(outcome.history.must_end),
+        "checks asked": told["check question"],
+        "answered with commit": told["commit by barrier"],
+        "answered with rollback": told["rollback by barrier"],
+        "answered with unknown": told["unknown by barrier"],
+        "late words told to their group": told["check refused"],
+        "messages for consumers": len(outcome.consumers.logs.topics),
+        "handler calls": called["attempt"] + called["replay attempt"],
+        "of them later attempts": called["later attempt"],
+        "of them cut short": called["result none"],
+        "dead letters": len(outcome.consumers.logs.letters),
+        "handler calls of replays": called["replay attempt"],
+        "stores of progress": called["stored"],
+        "records in the lock log": called["locks"],
+        "writes refused by their token": called["write refused"],
+    }

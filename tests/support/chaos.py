@@ -5,125 +5,42 @@ What happens is written down while it happens, into a file of JSON lines; what i
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.arena import Arena, make_arena
+from tests.support.check_side import SETTINGS, CheckSide
+from tests.support.consumer_history import ConsumerHistory
+from tests.support.consumer_side import LEASE_EXPIRY_S, ConsumerSide
 from tests.support.faultproxy import FaultProxy
-from tests.support.history import History, Sample
+from tests.support.fleet import Fleet
+from tests.support.history import History
 from tests.support.load import Load
 from tests.support.logs import ends
-from tests.support.nemesis import COORDINATORS, PRODUCERS, Fault, Nemesis
-from tests.support.processes import CoordinatorProcess
-from tests.support.waiting import wait_until
+from tests.support.nemesis import CONSUMERS, COORDINATORS, PRODUCERS, Fault, Nemesis
+from tests.support.processes import CoordinatorProcess, TxlayerProcess
+from tests.support.replayer import Replayer
+from tests.support.sampler import Journal, Sampler
 from tests.support.witness import Witness
-from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.config import ClientConfig
-from txlayer.errors import TxLayerError
 
 BROKER_COUNT = 3
 SESSION_S = 1.5
 ADVANCE_S = 120.0
 """After healing something must go on within this time, again and again until all is at rest: longer than a Kafka
 transaction that hangs, the longest pause between two rebuilds and a rebalance together."""
-SAMPLE_EVERY_S = 1.0
+TARGET_PARTITIONS = (4, 2, 3)
+"""Of the real topics; the last one has consumers."""
+CONSUMER_COUNT, RESPONDER_COUNT = 3, 2
 BREATH_MAX_S = 2.0
 """Between two faults: sometimes enough to recover, sometimes not."""
-
-
-@dataclass
-class Journal:
-    """JSON lines, one per thing that happened, each written at once."""
-
-    file: Path
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def write(self, what: str, **details: object) -> None:
-        """Any thread."""
-        line = json.dumps({"at_ms": int(time.time() * 1000), "what": what, **details})
-        with self._lock, self.file.open("a", encoding="utf-8") as out:
-            out.write(line + "\n")
-
-
-class Sampler:
-    """Asks now and then what the coordinators' group has stored, and then where the real topics end."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.samples: list[Sample] = []
-        self._arena = arena
-        self._config = ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
-
-    def take(self) -> Sample:
-        """One sample.
-
-        Raises:
-            TxLayerError: the cluster does not say.
-        """
-        topics = self._arena.topics
-        wanted = [
-            (t, p) for t in (topics.half, topics.op) for p in range(self._arena.partition_count)
-        ]
-        with KafkaAdmin(self._config, timeout_ms=5_000) as admin:
-            answer: dict[TopicPartition, StoredOffset | None] = admin.stored_offsets(
-                topics.coordinator_group, wanted, is_stable=False
-            )
-            real = [
-                (topic, p)
-                for topic in self._arena.targets
-                for p in range(admin.partition_count(topic) or 0)
-            ]
-            stored = {place: offset for place, offset in answer.items() if offset is not None}
-            # Markers land one by one: what is stored may be seen before the last stable offset of a real topic moves.
-            return Sample(stored, admin.end_offsets(real, is_committed=False))
-
-    def take_last(self) -> None:
-        """The sample of the end, behind all others: nobody takes one after it."""
-        self._stop()
-        before = len(self.samples)
-
-        def is_taken() -> bool:
-            self._try()
-            return len(self.samples) > before
-
-        wait_until(is_taken, within=ADVANCE_S, what="the last sample")
-
-    def _stop(self) -> None:
-        self._is_stopping.set()
-        self._thread.join(60)
-
-    def _try(self) -> None:
-        with suppress(TxLayerError):  # a broker is away: the next sample will come
-            self.samples.append(self.take())
-
-    def _run(self) -> None:
-        while not self._is_stopping.wait(SAMPLE_EVERY_S):
-            self._try()
 
 
 @dataclass
@@ -131,13 +48,14 @@ class Outcome:
     """What a run brought."""
 
     history: History
+    consumers: ConsumerHistory
     faults: list[Fault]
     sent_count: int
     visible_count: int
     load_failures: list[str]
     rebuild_count: int
     ended_wrongly: list[str]
-    """Coordinators that nobody ended, or that did not end with 0 when they were told to stop."""
+    """Processes that nobody ended, or that did not end with 0 when they were told to stop."""
 
 
 class Chaos:
@@ -157,26 +75,27 @@ class Chaos:
     def run(self, *, seconds: float) -> Outcome:
         """Load and faults for so long, and until every kind of fault was there; then all is healed and comes to rest."""
         with ExitStack() as stack:
-            advertised = [free_ports(BROKER_COUNT) for _ in (COORDINATORS, PRODUCERS)]
-            cluster = stack.enter_context(
-                LocalBroker(brokers=BROKER_COUNT, config=self._config, proxied_listeners=advertised)
-            )
-            proxies = {
-                whose: [
-                    stack.enter_context(
-                        FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=ports[b])
-                    )
-                    for b in range(BROKER_COUNT)
-                ]
-                for listener, (whose, ports) in enumerate(
-                    zip((COORDINATORS, PRODUCERS), advertised, strict=True), start=1
-                )
+            cluster, proxies = self._cluster(stack)
+            arena = make_arena(
+                cluster.bootstrap_servers, target_partitions=TARGET_PARTITIONS, replication_factor=BROKER_COUNT
+            )  # fmt: skip
+            servers = {
+                whose: cluster.proxied_servers(listener=number)
+                for number, whose in enumerate(proxies, start=1)
             }
-            arena = make_arena(cluster.bootstrap_servers, replication_factor=BROKER_COUNT)
-            through = cluster.proxied_servers(listener=1)
+            checks = CheckSide(
+                arena, servers=servers[PRODUCERS], folder=self._folder, session_s=SESSION_S
+            )
+            consumers = ConsumerSide(
+                arena, servers=servers[CONSUMERS], topic=arena.targets[-1], partition_count=TARGET_PARTITIONS[-1],
+                folder=self._folder, session_s=SESSION_S, replication_factor=BROKER_COUNT,
+            )  # fmt: skip
 
             def start_coordinator() -> CoordinatorProcess:
-                return stack.enter_context(self._coordinator(through, arena))
+                return stack.enter_context(self._coordinator(servers[COORDINATORS], arena))
+
+            def started(start: Callable[[], TxlayerProcess]) -> Callable[[], TxlayerProcess]:
+                return lambda: stack.enter_context(start())
 
             nemesis = Nemesis(
                 cluster,
@@ -185,26 +104,67 @@ class Chaos:
                 coordinator_group=arena.topics.coordinator_group,
                 session_s=SESSION_S,
                 rng=random.Random(self._seed),
-            )
+                fleets=[
+                    Fleet(
+                        "consumer", started(consumers.start),
+                        count=CONSUMER_COUNT, frozen_s_max=2 * LEASE_EXPIRY_S,
+                    ),
+                    Fleet(
+                        "responder", started(checks.start),
+                        count=RESPONDER_COUNT, frozen_s_max=3 * SESSION_S,
+                    ),
+                ],
+            )  # fmt: skip
             nemesis.coordinators += [start_coordinator(), start_coordinator()]
             load = Load(
-                cluster.proxied_servers(listener=2), arena.topics,
+                servers[PRODUCERS], arena.topics,
                 partition_count=arena.partition_count, targets=arena.targets,
-                rate=self._rate, seed=self._seed,
+                rate=self._rate, seed=self._seed, truth=checks.truth,
             )  # fmt: skip
             load.start()
             with (
                 Witness(arena.servers, arena.targets) as witness,
                 Sampler(arena) as sampler,
-            ):
+                Replayer(
+                    arena.servers, group=consumers.group, topic=consumers.topic,
+                    partition_count=consumers.partition_count,
+                ),
+            ):  # fmt: skip
                 self._strike(nemesis, load, witness, seconds=seconds)
                 nemesis.heal()
                 self.journal.write("healed")
                 load.stop(within=ADVANCE_S)
+                checks.wait_until_settled(load, within=ADVANCE_S)
                 arena.wait_until_applied(within=ADVANCE_S)
-                sampler.take_last()
+                sampler.take_last(within=ADVANCE_S)
                 witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
-                return self._outcome(arena, nemesis, load, witness, sampler)
+                consumers.wait_until_at_rest(within=ADVANCE_S)
+            self.journal.write("at rest")
+            history = checks.told(self._history(arena, load, witness, sampler), load)
+            return Outcome(
+                history, consumers.history(), nemesis.faults, len(load.sent), witness.count, load.failures,
+                sum(len(process.events("coordinator.rebuild")) for process in nemesis.coordinators),
+                nemesis.ended_wrongly(),
+            )  # fmt: skip
+
+    def _cluster(self, stack: ExitStack) -> tuple[LocalBroker, dict[str, list[FaultProxy]]]:
+        """Three brokers; and proxies before each of them, by whose connections they carry."""
+        everybody = (COORDINATORS, PRODUCERS, CONSUMERS)
+        advertised = [free_ports(BROKER_COUNT) for _ in everybody]
+        cluster = stack.enter_context(
+            LocalBroker(brokers=BROKER_COUNT, config=self._config, proxied_listeners=advertised)
+        )
+        return cluster, {
+            whose: [
+                stack.enter_context(
+                    FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=ports[b])
+                )
+                for b in range(BROKER_COUNT)
+            ]
+            for listener, (whose, ports) in enumerate(
+                zip(everybody, advertised, strict=True), start=1
+            )
+        }
 
     def _strike(self, nemesis: Nemesis, load: Load, witness: Witness, *, seconds: float) -> None:
         rng = random.Random(~self._seed)
@@ -220,11 +180,10 @@ class Chaos:
             )
             threading.Event().wait(rng.uniform(0, BREATH_MAX_S))
 
-    def _outcome(
-        self, arena: Arena, nemesis: Nemesis, load: Load, witness: Witness, sampler: Sampler
-    ) -> Outcome:
+    def _history(self, arena: Arena, load: Load, witness: Witness, sampler: Sampler) -> History:
         logs = arena.logs()
-        topics = [arena.topics.half, arena.topics.op, arena.topics.doubt, *arena.targets]
+        names = arena.topics
+        topics = [names.half, names.op, names.doubt, names.check, *arena.targets]
         stable = ends(arena.servers, topics, isolation="read_committed")
         whole = ends(arena.servers, topics, isolation="read_uncommitted")
         acknowledged = [
@@ -232,7 +191,7 @@ class Chaos:
             for sent in load.sent
             for offset in sent.acknowledged
         ] + [(arena.topics.op, p, offset) for p, offset in load.acknowledged_ops]
-        history = History(
+        return History(
             logs=logs,
             half_topic=arena.topics.half,
             op_topic=arena.topics.op,
@@ -242,13 +201,6 @@ class Chaos:
             ends={place: (stable[place], end) for place, end in whole.items()},
             acknowledged=acknowledged,
         )
-        rebuilds = sum(
-            len(process.events("coordinator.rebuild")) for process in nemesis.coordinators
-        )
-        return Outcome(
-            history, nemesis.faults, len(load.sent), witness.count, load.failures, rebuilds,
-            nemesis.ended_wrongly(),
-        )  # fmt: skip
 
     def _coordinator(self, servers: str, arena: Arena) -> CoordinatorProcess:
         number = next(self._numbers)
@@ -258,5 +210,5 @@ class Chaos:
             arena.namespace,
             log_file=self._folder / f"coordinator-{number}.log",
             arguments=["--doubt-after", "2s"],
-            settings={"session_timeout": f"{SESSION_S}s"},
+            settings={"session_timeout": f"{SESSION_S}s", **SETTINGS},
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
@@ -41,6 +44,40 @@ class Letter:
         return int(self.said.origin.offset)
 
 
+@dataclass(slots=True)
+class Ends:
+    """From when on what is stored of a place says that an offset is finished."""
+
+    at_ms: list[float] = field(default_factory=list)
+    furthest: list[int] = field(default_factory=list)
+    """Of each sample: the largest stored offset until then."""
+    above: dict[int, float] = field(default_factory=dict)
+    """Of offsets that were finished above the stored one."""
+
+    def of(self, offset: int) -> float:
+        """Infinity: it never says so."""
+        place = bisect_left(self.furthest, offset + 1)
+        below = self.at_ms[place] if place < len(self.at_ms) else float("inf")
+        return min(below, self.above.get(offset, float("inf")))
+
+
+@dataclass(slots=True)
+class Chain:
+    """What is in order with each other in one queue."""
+
+    calls: list[HandlerCall] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    """Of its messages."""
+    all_finished: list[float] = field(default_factory=list)
+    """From when on a message and all before it are finished, as far as what is stored says."""
+
+    def unfinished(self, *, before: int, until_ms: float) -> list[int]:
+        """Offsets below `before`; without those at the front that are stored as finished by then."""
+        first = bisect_left(self.all_finished, until_ms)
+        return self.offsets[first : bisect_left(self.offsets, before)]
+
+
 def is_finished(sample: Sample, offset: int) -> bool:
     """True when a successor would not handle that offset."""
     return offset < sample.offset or any(a <= offset < b for a, b in sample.said.finished)
@@ -68,6 +105,8 @@ class Evidence:
             if not isinstance(said, Foreign):
                 self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said))
         self._ends: dict[tuple[Place, str], float] = {}
+        self._finished: dict[Place, Ends] = {}
+        self._chains = {queue: self._sort_chains(queue) for queue in self.queues}
 
     def _letters(self) -> dict[Place, list[Letter]]:
         found: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
@@ -131,6 +170,23 @@ class Evidence:
             return alone
         return key
 
+    def chains(self, queue: Place) -> dict[object, Chain]:
+        """All of a queue."""
+        return self._chains[queue]
+
+    def _sort_chains(self, queue: Place) -> dict[object, Chain]:
+        found: dict[object, Chain] = defaultdict(Chain)
+        for offset, record in self.records[queue].items():
+            found[self.chain_of_key(record.key, offset)].offsets.append(offset)
+        for chain in found.values():
+            ends = (self.finished_at(queue, offset) for offset in chain.offsets)
+            chain.all_finished = list(accumulate(ends, max))
+        for call in self.calls[queue]:
+            found[self.chain_of(call)].calls.append(call)
+        for letter in self.letters[queue]:
+            found[self.chain(queue, letter.origin)].letters.append(letter)
+        return found
+
     # --- what was known -----------------------------------------------------------------------------------------------
 
     def ends_at(self, queue: Place, writer: str) -> float:
@@ -147,10 +203,27 @@ class Evidence:
             self._ends[queue, writer] = found
         return found
 
-    def known(self, queue: Place, place: Place, call: HandlerCall) -> Iterator[Sample]:
-        """What was stored of `place` before a call, by the same owner or those before it."""
-        until = min(call.began_ms, self.ends_at(queue, call.writer))
-        for sample in self.samples.get(place, ()):
-            if sample.at_ms >= until:
-                return
-            yield sample
+    def known_until(self, queue: Place, call: HandlerCall) -> float:
+        """What was stored before this was stored before a call, by the same owner or those before it."""
+        return min(call.began_ms, self.ends_at(queue, call.writer))
+
+    def last_known(self, queue: Place, place: Place, call: HandlerCall) -> Sample | None:
+        """The newest of it, of `place`."""
+        samples, until_ms = self.samples.get(place, ()), self.known_until(queue, call)
+        count = bisect_left(samples, until_ms, key=lambda sample: sample.at_ms)
+        return samples[count - 1] if count else None
+
+    def finished_at(self, place: Place, offset: int) -> float:
+        """When an offset was first stored as finished; infinity: never."""
+        found = self._finished.get(place)
+        if found is None:
+            found, furthest = Ends(), -1
+            for at_ms, stored, said in self.samples.get(place, ()):
+                furthest = max(furthest, stored)
+                found.at_ms.append(at_ms)
+                found.furthest.append(furthest)
+                for first, end in said.finished:
+                    for above in range(first, end):
+                        found.above.setdefault(above, at_ms)
+            self._finished[place] = found
+        return found.of(offset)

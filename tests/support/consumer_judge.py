@@ -7,17 +7,18 @@ that lost its queue may not know it yet: a call counts against what whoever took
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from tests.support.checker import Finding, Kind, Verdict
-from tests.support.consumer_evidence import Evidence, Letter, Place, is_finished
+from tests.support.consumer_evidence import Chain, Evidence, Letter, Place, is_finished
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.lease_judge import lease_findings
 from txlayer.core.dead_letters import original_headers
 from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.items import Order
 
+_NEVER = float("inf")
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
@@ -118,13 +119,11 @@ def _parked(evidence: Evidence) -> Iterable[Finding]:
         return
     for queue, call in evidence.topic_calls():
         chain = evidence.chain(queue, call.offset)
-        known_until = min(call.began_ms, evidence.ends_at(queue, call.writer))
+        known_until = evidence.known_until(queue, call)
         before = [
             letter
-            for letter in evidence.letters[queue]
-            if letter.at_ms < known_until
-            and letter.origin < call.offset
-            and evidence.chain(queue, letter.origin) == chain
+            for letter in evidence.chains(queue)[chain].letters
+            if letter.at_ms < known_until and letter.origin < call.offset
         ]
         if before and not _is_released(evidence, queue, before[-1], call.began_ms):
             detail = f"{call.offset} is handled by {call.process}, and dead letter {before[-1].offset} parks its key"
@@ -152,9 +151,8 @@ def _progress(evidence: Evidence) -> Iterable[Finding]:
                 handled[call.offset] = min(call.ended_ms, handled.get(call.offset, call.ended_ms))
         lettered = {letter.origin: letter.at_ms for letter in evidence.letters[queue]}
         for offset in records:
-            first = next((s.at_ms for s in samples if is_finished(s, offset)), None)
-            ended = min(handled.get(offset, 1e18), lettered.get(offset, 1e18))
-            if first is not None and ended > first:
+            first = evidence.finished_at(queue, offset)
+            if first < min(handled.get(offset, _NEVER), lettered.get(offset, _NEVER)):
                 yield finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
             if not samples or not is_finished(samples[-1], offset):
                 yield finding(Kind.RESTLESS, queue, f"{offset} has no end that is stored")
@@ -186,21 +184,20 @@ def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
 def _repeats(evidence: Evidence) -> Iterable[Finding]:
     for queue, call in evidence.all_calls():
         place, offset = evidence.source(queue, call)
-        for sample in evidence.known(queue, place, call):
-            if is_finished(sample, offset):
-                detail = f"{place[0]} {offset} at {call.began_ms:.0f} by {call.process}, finished at {sample.at_ms:.0f}"
-                yield finding(Kind.AGAIN, queue, detail)
-                break
+        ended = evidence.finished_at(place, offset)
+        if ended < evidence.known_until(queue, call):
+            detail = f"{place[0]} {offset} at {call.began_ms:.0f} by {call.process}, finished at {ended:.0f}"
+            yield finding(Kind.AGAIN, queue, detail)
 
 
 def _attempts(evidence: Evidence) -> Iterable[Finding]:
     last: dict[tuple[Place, int, int], HandlerCall] = {}
     for queue, call in evidence.all_calls():
         place, offset = evidence.source(queue, call)
-        known = list(evidence.known(queue, place, call))
+        known = evidence.last_known(queue, place, call)
         before = last.get((place, call.tenure, offset))
         last[place, call.tenure, offset] = call
-        counted = known[-1].said.attempts.get(offset) if known else None
+        counted = known.said.attempts.get(offset) if known else None
         stored = counted.ended_count if counted else 0
         wanted = 1 + (before.attempt if before else stored)
         where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
@@ -247,19 +244,35 @@ def _is_true(evidence: Evidence, queue: Place, request_offset: int, answer: Lett
 
 
 def _order(evidence: Evidence) -> Iterable[Finding]:
-    for queue, call in evidence.all_calls():
-        chain = evidence.chain_of(call)
-        what = f"{call.offset} (request {call.request_offset}) by {call.process} at {call.began_ms:.1f}"
-        for other in evidence.calls[queue]:
-            if evidence.chain_of(other) == chain and _is_beside(evidence, other, call):
-                detail = f"{what} beside {other.offset} (request {other.request_offset})"
-                yield finding(Kind.OUT_OF_ORDER, queue, detail)
-        if call.letter_offset is None:
-            for offset in _not_ended_before(evidence, queue, call, chain):
-                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before {offset}")
-        else:
-            for offset in _not_answered_before(evidence, queue, call, chain):
-                yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before request {offset}")
+    for queue in evidence.queues:
+        handled = _handled(evidence, queue)
+        for chain in evidence.chains(queue).values():
+            running: list[HandlerCall] = []
+            for call in chain.calls:
+                what = f"{call.offset} (request {call.request_offset}) by {call.process} at {call.began_ms:.1f}"
+                for other in running:
+                    if _is_beside(evidence, other, call):
+                        detail = f"{what} beside {other.offset} (request {other.request_offset})"
+                        yield finding(Kind.OUT_OF_ORDER, queue, detail)
+                # Calls stand in the order of their begin: who is over now is beside nobody who comes later.
+                running = [c for c in running if c.ended_ms is None or c.ended_ms > call.began_ms]
+                running.append(call)
+                if call.letter_offset is None:
+                    for offset in _not_ended_before(evidence, queue, call, chain, handled):
+                        yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before {offset}")
+                else:
+                    for offset in _not_answered_before(evidence, queue, call):
+                        yield finding(Kind.OUT_OF_ORDER, queue, f"{what} before request {offset}")
+
+
+def _handled(evidence: Evidence, queue: Place) -> dict[tuple[int, int], float]:
+    """{(tenure, offset): when its handler first succeeded}."""
+    found: dict[tuple[int, int], float] = {}
+    for call in evidence.calls[queue]:
+        if call.is_handled and call.letter_offset is None and call.ended_ms is not None:
+            place = call.tenure, call.offset
+            found[place] = min(call.ended_ms, found.get(place, _NEVER))
+    return found
 
 
 def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> bool:
@@ -273,32 +286,28 @@ def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> boo
 
 
 def _not_ended_before(
-    evidence: Evidence, queue: Place, call: HandlerCall, chain: object
+    evidence: Evidence,
+    queue: Place,
+    call: HandlerCall,
+    chain: Chain,
+    handled: Mapping[tuple[int, int], float],
 ) -> Iterator[int]:
-    known = list(evidence.known(queue, queue, call))
-    handled = {
-        c.offset
-        for c in evidence.calls[queue]
-        if c.tenure == call.tenure
-        and c.is_handled
-        and c.letter_offset is None
-        and (c.batch == call.batch or (c.ended_ms or 1e18) <= call.began_ms)
-    }
-    handled |= {
-        c.offset for c in evidence.calls[queue] if c.batch == call.batch and c.offset < call.offset
-    }
-    lettered = {each.origin for each in evidence.letters[queue] if each.at_ms <= call.began_ms}
-    for offset in evidence.records[queue]:
-        if offset < call.offset and evidence.chain(queue, offset) == chain:
-            if offset in handled or offset in lettered:
-                continue
-            if not any(is_finished(sample, offset) for sample in known):
-                yield offset
+    until_ms = evidence.known_until(queue, call)
+    waiting = chain.unfinished(before=call.offset, until_ms=until_ms)
+    if not waiting:
+        return
+    together = {c.offset for c in chain.calls if c.batch == call.batch}
+    lettered = {letter.origin for letter in chain.letters if letter.at_ms <= call.began_ms}
+    for offset in waiting:
+        is_handled = handled.get((call.tenure, offset), _NEVER) <= call.began_ms
+        if is_handled or offset in together or offset in lettered:
+            continue
+        if evidence.finished_at(queue, offset) >= until_ms:
+            yield offset
 
 
-def _not_answered_before(
-    evidence: Evidence, queue: Place, call: HandlerCall, chain: object
-) -> Iterator[int]:
+def _not_answered_before(evidence: Evidence, queue: Place, call: HandlerCall) -> Iterator[int]:
+    chain = evidence.chain_of(call)
     answered = {
         (answer.said.request_id, answer.said.dead_letter_offset)
         for answer in evidence.answers[queue]

@@ -101,10 +101,11 @@ class Stage:
             "retry": QUICK,
             "store_interval": timedelta(milliseconds=20),
             "namespace": self.namespace,
+            "connect": self.lab.connect_consumer,
             **settings,
         }
         consumer = kind(
-            group=self.group, topics=[self.topic], connect=self.lab.connect_consumer,
+            group=self.group, topics=[self.topic],
             bootstrap_servers=self.lab.servers, **settings,
         )  # fmt: skip
         journal = self.journal

@@ -146,7 +146,7 @@ CONSUMER = (
     Row(
         "consumer", "kill -9 while it handles a message", "It comes again, with its attempts; the inbox makes it once.",
         (_PROCESS + "test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter",
-         _PROCESS + "test_what_was_stored_is_not_handled_again_after_kill_9", _CONSUMERS),
+         _PROCESS + "test_what_was_stored_is_not_handled_again_after_kill_9", _CONSUMERS, _CHAOS),
     ),
     Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
@@ -156,13 +156,21 @@ CONSUMER = (
     Row(
         "consumer", "frozen beyond its session or its lease, then goes on",
         "No handler begins under a lease that can be over; a stale write is refused by its token.",
-        ("e2e/test_stale_consumer.py::test_what_a_consumer_writes_that_slept_past_its_lease_is_refused", _CONSUMERS,
+        ("e2e/test_stale_consumer.py::test_what_a_consumer_writes_that_slept_past_its_lease_is_refused", _CONSUMERS, _CHAOS,
          "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without"),
     ),
     Row(
         "consumer", "dies, or is cut off, while it writes a dead letter",
         "The dead letter stands there once, with its offset; a successor ends what was left open.",
-        (_CONSUMERS, "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without"),
+        (_CONSUMERS, "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without",
+         _CHAOS),
+    ),
+    Row(
+        "consumer", "brokers are away when it starts, or when it must take its leases anew",
+        "It asks again until `start_timeout`, later for as long as it runs.",
+        ("contract/test_consumer_outages.py::test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for",
+         "contract/test_consumer_outages.py::test_a_lock_log_that_cannot_be_read_again_just_then_does_not_end_the_consumer",
+         _CHAOS),
     ),
     Row(
         "consumer", "a store of its offsets arrives late, behind a newer one of the same member",

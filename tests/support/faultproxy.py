@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
-    0, 22, 24, 25, 26, 28,
+PRODUCE, OFFSET_COMMIT, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
+    0, 8, 22, 24, 25, 26, 28,
 )  # fmt: skip
 
 CHUNK_BYTES = 1 << 18

@@ -19,6 +19,8 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from tests.support.next_release import next_form
+from tests.support.truth import GROUP as DOUBTFUL_GROUP
+from tests.support.truth import Truth
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
 from txlayer.core import codec, ids, partitions
@@ -30,6 +32,12 @@ IN_FLIGHT_MAX = 4_000
 LINES_PER_RECORD_MAX = 5
 DELAY_MAX_S = 3.0
 AT_THE_END = float("inf")
+GROUP = "load"
+DOUBTFUL_SHARE = 0.15
+SILENT_SHARE = 0.6
+"""Of the doubtful ones: their producer dies between its half messages and its op, whatever its database has committed."""
+LOCAL_S_MAX = 5.0
+AGAIN_S = 0.1
 
 
 @dataclass(slots=True)
@@ -43,6 +51,8 @@ class Sent:
     options: HalfOptions
     delay_s: float = 0.0  # between the acknowledgement of the half records and the resolution
     acknowledged: list[int] = field(default_factory=list)
+    group: str = GROUP
+    is_silent: bool = False
 
 
 def plain_producer(servers: str) -> Producer:
@@ -67,7 +77,11 @@ def new_key(rng: random.Random) -> str:
 
 
 class Load:
-    """Writes transactions at a rate from a thread of its own until `stop`."""
+    """Writes transactions at a rate from a thread of its own until `stop`.
+
+    With a `truth` a share is doubtful: of a group of its own, with a local transaction in that database, and most of
+    their producers die before they say how it ended.
+    """
 
     def __init__(
         self,
@@ -80,6 +94,7 @@ class Load:
         seed: int,
         key_count: int = 40,
         next_share: float = 0.0,
+        truth: Truth | None = None,
     ) -> None:
         self.sent: list[Sent] = []
         self.failures: list[str] = []
@@ -90,6 +105,7 @@ class Load:
         self._rate = rate
         self._rng = random.Random(seed)
         self._next_share = next_share
+        self._truth = truth
         self._keys = [f"customer-{n}".encode() for n in range(key_count)]
         self._producer = plain_producer(servers)
         self._lines: dict[int, list[str]] = {}
@@ -153,6 +169,12 @@ class Load:
             txn_id=key.partition("/")[0],
             partition_count=self._partition_count,
         )
+        if self._truth is not None and rng.random() < DOUBTFUL_SHARE:
+            wanted = Resolution.COMMIT if rng.random() < 0.7 else Resolution.ROLLBACK
+            local_s, is_silent = rng.uniform(0, LOCAL_S_MAX), rng.random() < SILENT_SHARE
+            return Sent(
+                key, partition, [wanted], messages, options, local_s, group=DOUBTFUL_GROUP, is_silent=is_silent
+            )  # fmt: skip
         resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
         return Sent(key, partition, resolutions, messages, options, delay_s)
 
@@ -180,7 +202,7 @@ class Load:
         born_ms = int(time.time() * 1000)
         for index, (topic, key, value) in enumerate(sent.messages):
             head = HalfHeader(
-                sent.key, "load", topic, index, len(sent.messages), born_ms, sent.options
+                sent.key, sent.group, topic, index, len(sent.messages), born_ms, sent.options
             )
             self._producer.produce(
                 self._topics.half, value, key, sent.partition,
@@ -196,7 +218,7 @@ class Load:
         sent.acknowledged.append(record.offset())
         if len(sent.acknowledged) < len(sent.messages):
             return
-        if sent.delay_s:
+        if sent.delay_s or sent.group != GROUP:
             due = time.monotonic() + sent.delay_s
             heapq.heappush(self._delayed, (due, next(self._numbers), sent))
         else:
@@ -204,13 +226,30 @@ class Load:
 
     def _resolve_delayed(self, *, before: float) -> None:
         while self._delayed and self._delayed[0][0] <= before:
-            self._resolve(heapq.heappop(self._delayed)[2])
+            sent = heapq.heappop(self._delayed)[2]
+            if sent.group == GROUP or self._has_ended_locally(sent):
+                self._resolve(sent)
+
+    def _has_ended_locally(self, sent: Sent) -> bool:
+        """Whether the local transaction is over and its producer lives on; one whose database is locked comes again."""
+        assert self._truth is not None
+        if sent.resolutions == [Resolution.COMMIT]:
+            is_committed = self._truth.commit(sent.key)
+            if is_committed is None:
+                due = time.monotonic() + AGAIN_S
+                heapq.heappush(self._delayed, (due, next(self._numbers), sent))
+                return False
+            if not is_committed:  # a check came first
+                sent.resolutions = [Resolution.ROLLBACK]
+        if sent.is_silent:
+            sent.resolutions = []
+        return not sent.is_silent
 
     def _resolve(self, sent: Sent) -> None:
         lines = self._lines.setdefault(sent.partition, [])
         for resolution in sent.resolutions:
             op = OpMessage(
-                resolution, sent.key, "load", sent.acknowledged[-1], int(time.time() * 1000)
+                resolution, sent.key, sent.group, sent.acknowledged[-1], int(time.time() * 1000)
             )
             lines.append(self._form(sent, codec.encode_op(op).encode()).decode())
 

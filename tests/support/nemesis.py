@@ -1,4 +1,4 @@
-"""Faults on a real cluster of three brokers and its coordinators: one at a time, drawn from a seed, each undone again.
+"""Faults on a real cluster of three brokers and its processes: one at a time, drawn from a seed, each undone again.
 
 It keeps the promise that Kafka's own replication rests on: at most one broker is away at any moment, and away is whoever
 has not caught up. So with `min.insync.replicas=2` every acknowledged record survives, and every partition has a leader
@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event
 from typing import NamedTuple
 
@@ -23,17 +24,19 @@ from confluent_kafka.admin import AdminClient
 from tests.support.faultproxy import (
     END_TXN,
     INIT_PRODUCER_ID,
+    OFFSET_COMMIT,
     PRODUCE,
     TXN_OFFSET_COMMIT,
     FaultProxy,
     Rules,
 )
+from tests.support.fleet import Fleet
 from tests.support.processes import CoordinatorProcess
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker
 
-COORDINATORS, PRODUCERS = "coordinators", "producers"
-"""Whose connections go through proxies."""
+COORDINATORS, PRODUCERS, CONSUMERS = "coordinators", "producers", "consumers"
+"""Whose connections go through proxies; those of responders are producers'."""
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 ADMIN_PATIENCE_S = 5.0
 CATCH_UP_S = 90.0
@@ -65,8 +68,9 @@ class Nemesis:
         coordinator_group: str,
         session_s: float,
         rng: random.Random,
+        fleets: Sequence[Fleet] = (),
     ) -> None:
-        """`proxies`: whose connections they carry → one per broker."""
+        """`proxies`: whose connections they carry → one per broker; `fleets`: who else is killed and frozen."""
         self.faults: list[Fault] = []
         self.coordinators: list[CoordinatorProcess] = []
         self._ended: set[int] = set()
@@ -76,6 +80,7 @@ class Nemesis:
         self._group = coordinator_group
         self._session_s = session_s
         self._rng = rng
+        self._fleets = fleets
         self._began = time.monotonic()
         self._kinds: tuple[tuple[str, Callable[[], str]], ...] = (
             ("broker killed", self._kill_broker),
@@ -91,6 +96,11 @@ class Nemesis:
             ("connections slow", self._slow),
             ("answers lost", self._lose_answers),
             ("requests late and twice", self._echo),
+            *(
+                (f"{fleet.kind} {what}", partial(act, rng))
+                for fleet in fleets
+                for what, act in (("killed", fleet.kill), ("frozen", fleet.freeze))
+            ),
         )
 
     @property
@@ -109,8 +119,8 @@ class Nemesis:
         return set(self.names) == set(self.counts)
 
     def ended_wrongly(self) -> list[str]:
-        """Coordinators that nobody ended, or that did not end with 0 when they were told to stop; and their last words."""
-        return [
+        """Processes that nobody ended, or that did not end with 0 when they were told to stop; and their last words."""
+        return [told for fleet in self._fleets for told in fleet.ended_wrongly()] + [
             f"pid {process.pid} ended with {process.exit_code}: {process.output()[-3000:]}"
             for process in self.coordinators
             if not process.is_running and process.pid not in self._ended
@@ -139,6 +149,8 @@ class Nemesis:
         for process in self.coordinators:
             if process.is_running:
                 process.thaw()
+        for fleet in self._fleets:
+            fleet.heal()
         if not any(process.is_running for process in self.coordinators):
             self.coordinators.append(self._start_coordinator())
         self._wait_until_in_sync()
@@ -279,6 +291,8 @@ class Nemesis:
         # Producers have no Kafka transactions: of their answers one kind alone is worth losing.
         if whose == PRODUCERS:
             apis = [PRODUCE]
+        elif whose == CONSUMERS:
+            apis = [self._rng.choice([PRODUCE, OFFSET_COMMIT])]
         else:
             apis = [self._rng.choice([PRODUCE, END_TXN, TXN_OFFSET_COMMIT]), INIT_PRODUCER_ID]
         rules = Rules(

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tests.support.fleet import Fleet
 from tests.support.nemesis import Nemesis
 
 
@@ -91,3 +92,43 @@ def test_a_stop_that_ends_with_another_code_is_told() -> None:
     made._stop_coordinator()
 
     assert "pid 1 ended with -6: its last words" in made.ended_wrongly()
+
+
+# --- who else is there ------------------------------------------------------------------------------------------------
+
+
+def fleet() -> Fleet:
+    """Two that run."""
+    numbers = iter(range(1, 100))
+    return Fleet(
+        "consumer", lambda: cast("Any", Process(next(numbers), 3, is_running=True)), count=2, frozen_s_max=0.3
+    )  # fmt: skip
+
+
+def test_whoever_is_killed_has_a_successor_and_is_not_told() -> None:
+    made = fleet()
+    for _ in range(5):
+        made.kill(random.Random(1))
+
+    assert 7 == len(made.processes)
+    assert 2 == sum(process.is_running for process in made.processes)
+    assert [] == made.ended_wrongly()
+
+
+def test_one_of_a_fleet_that_nobody_ended_is_told_with_its_exit_code_and_last_words() -> None:
+    made = fleet()
+    made.processes[0].terminate()
+
+    assert ["consumer pid 1 ended with 3: its last words"] == made.ended_wrongly()
+
+
+def test_everybody_of_a_fleet_is_killed_and_frozen_and_told_by_the_nemesis() -> None:
+    broken = fleet()
+    broken.processes[0].terminate()
+    made = Nemesis(
+        cast("Any", None), proxies={}, start_coordinator=lambda: cast("Any", None), coordinator_group="", session_s=1,
+        rng=random.Random(1), fleets=[broken],
+    )  # fmt: skip
+
+    assert {"consumer killed", "consumer frozen"} <= set(made.names)
+    assert broken.ended_wrongly() == made.ended_wrongly()

@@ -26,7 +26,13 @@ from txlayer.consumer.stats import ConsumerStats, Tally, TopicStats
 from txlayer.consumer.storing import Storer
 from txlayer.consumer.surroundings import REAL, Surroundings
 from txlayer.core.items import ItemSource
-from txlayer.errors import FencedError, InvariantError, TxLayerError, UsageError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    InvariantError,
+    TxLayerError,
+    UsageError,
+)
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -128,16 +134,25 @@ class Engine:
             self.close()
 
     def start(self) -> None:
-        """Check the topics and join the group.
+        """Check the topics and join the group; a cluster that may just be coming up is asked again until `start_timeout`.
 
         Raises:
             TopicMismatchError: a topic is missing, or those that belong together have different partitions.
             BrokerUnavailableError, NotAuthorisedError: the cluster did not say.
         """
         timeout_s = self._config.start_timeout.total_seconds()
-        self._connections.wait_until_reachable(topic=self._plan.topics[0], timeout_s=timeout_s)
-        check_topics(self._connections, self._plan)
-        self._holdings.start()
+        give_up_at = self._clock() + timeout_s
+        while True:
+            self._connections.wait_until_reachable(topic=self._plan.topics[0], timeout_s=timeout_s)
+            try:
+                check_topics(self._connections, self._plan)
+                self._holdings.start()
+                break
+            except BrokerUnavailableError as exc:
+                if self._clock() >= give_up_at:
+                    raise
+                reason = {"group": self._plan.group, "reason": str(exc)}
+                logger.warning("consumer.waiting", extra=reason)
         self._pool.start()
         self._reader.start(self._plan.sources, on_revoke=self._on_revoke)
 

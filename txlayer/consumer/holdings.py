@@ -85,9 +85,16 @@ class Holdings:
         """Get to know who holds what.
 
         Raises:
-            TxLayerError: the lock topic is missing, or cannot be read.
+            TxLayerError: the lock topic is missing, or cannot be read; it may be called again.
         """
-        self._leases.start()
+        if self._has_leases_failed:
+            self._renew_leases()
+            return
+        try:
+            self._leases.start()
+        except TxLayerError:
+            self._has_leases_failed = True
+            raise
 
     def close(self) -> None:
         """Give everything back."""
@@ -136,7 +143,7 @@ class Holdings:
     def revoke(self) -> None:
         """Nothing is assigned any more; whoever stores before does it now."""
         self.give_up()
-        if self._assigned:
+        if self._assigned and not self._has_leases_failed:
             self._leases.revoked(sorted(self._assigned))
         self._tokens.clear()
         self._assigned = frozenset()
@@ -170,8 +177,10 @@ class Holdings:
         """Give up what was lost, take over what is held; `is_still_ours` is called meanwhile and may raise.
 
         Raises:
-            TxLayerError: a take-over failed; give up everything and begin anew.
+            TxLayerError: the leases or a take-over failed; give up everything and begin anew.
         """
+        if self._has_leases_failed:
+            self._renew_leases()
         try:
             changes = self._leases.turn()
         except TxLayerError:
@@ -194,6 +203,20 @@ class Holdings:
             ]
             if due:
                 self._take_over(due, is_still_ours)
+
+    def _renew_leases(self) -> None:
+        """Nobody knows what the old ones hold: new ones, under a new name, ask for everything again.
+
+        Raises:
+            TxLayerError: the lock log cannot be read; nothing is held, and the next look tries again.
+        """
+        self._tokens.clear()
+        self._leases.close()
+        self._leases = self._make_leases()
+        self._leases.start()
+        if self.assignment is not None:
+            self._leases.assigned(sorted(self._assigned), generation=self.assignment.generation)
+        self._has_leases_failed = False
 
     def _may_take(self, queue: TopicPartition) -> bool:
         # A handler of the former lease may be at the same key; one that hangs is not waited for beyond its deadline.
@@ -271,15 +294,6 @@ class Holdings:
             self.writer = None
         self._storer.forget()
         self._drop(list(self.owned.values()))
-        if self._has_leases_failed:
-            # Nobody knows what it holds: a new one, under a new name, asks for everything again.
-            self._has_leases_failed = False
-            self._tokens.clear()
-            self._leases.close()
-            self._leases = self._make_leases()
-            self._leases.start()
-            if self.assignment is not None:
-                self._leases.assigned(sorted(self._assigned), generation=self.assignment.generation)
 
     def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
         found = list(queues)

@@ -1,0 +1,127 @@
+"""Check-back in a chaotic run: a shop's database, who answers for it, and what its judge is told. Never the producers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+from tests.support.arena import Arena
+from tests.support.doubt import read_doubt
+from tests.support.history import Absence, History
+from tests.support.load import GROUP as LOAD
+from tests.support.load import Load
+from tests.support.logs import read_log
+from tests.support.responders import ResponderProcess
+from tests.support.truth import GROUP, Truth
+from tests.support.waiting import wait_until
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.policies import check_policies
+from txlayer.core import codec
+from txlayer.core.messages import ROLLBACK, OpMessage, Resolution, Undecodable
+from txlayer.core.transitions import TxnState
+
+IMMUNITY_S, INTERVAL_S, INTERVAL_S_MAX = 2, 1, 3
+SETTINGS = {
+    "check_immunity": f"{IMMUNITY_S}s",
+    "check_interval": f"{INTERVAL_S}s",
+    "check_interval_max": f"{INTERVAL_S_MAX}s",
+}
+"""Of the coordinators."""
+POLICIES = check_policies(
+    CoordinatorConfig(
+        check_immunity=timedelta(seconds=IMMUNITY_S),
+        check_interval=timedelta(seconds=INTERVAL_S),
+        check_interval_max=timedelta(seconds=INTERVAL_S_MAX),
+    )
+)
+LOOK_S = 1.0
+
+
+class CheckSide:
+    """The group whose producers die, and its responders, which answer from its database by the barrier's rule."""
+
+    def __init__(self, arena: Arena, *, servers: str, folder: Path, session_s: float) -> None:
+        """`servers`: where responders connect; they run in `folder`."""
+        self.truth = Truth(folder / "shop.db")
+        self._arena = arena
+        self._servers = servers
+        self._folder = folder
+        self._session_s = session_s
+        self._numbers = count()
+
+    def start(self) -> ResponderProcess:
+        """One more responder."""
+        return ResponderProcess(
+            self._servers, self._arena.namespace, GROUP,
+            folder=self._folder, name=f"responder-{next(self._numbers)}",
+            arguments=["--barrier-url", self.truth.url],
+            settings={"check_session_timeout": f"{self._session_s}s"},
+        )  # fmt: skip
+
+    def wait_until_settled(self, load: Load, *, within: float) -> None:
+        """Everything that somebody answers for is decided or parked; some more `within` each time."""
+        wanted = must_end(load)
+        open_count = len(wanted)
+
+        def still_open() -> set[str]:
+            nonlocal open_count
+            found = wanted - self._decided() - self._parked()
+            open_count = len(found)
+            return found
+
+        wait_until(
+            lambda: not still_open(), within=within, what="what can be answered for is settled",
+            growing=lambda: len(wanted) - open_count,
+        )  # fmt: skip
+
+    def told(self, history: History, load: Load) -> History:
+        """The history, and what the judge of check-back needs."""
+        topic = self._arena.topics.check
+        history = replace(
+            history,
+            logs=history.logs._replace(check=read_log(self._arena.servers, [topic])[topic]),
+            check_topic=topic,
+        )
+        return with_truth(history, must_end(load), self.truth.said())
+
+    def _decided(self) -> set[str]:
+        topic = self._arena.topics.op
+        lines = (
+            codec.decode_op(line)
+            for record in read_log(self._arena.servers, [topic])[topic]
+            for line in _lines(record.value)
+        )
+        return {
+            op.key
+            for op in lines
+            if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN
+        }
+
+    def _parked(self) -> set[str]:
+        summaries = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries
+        return {key for key, said in summaries.items() if said.state == TxnState.PARKED.value}
+
+
+def with_truth(history: History, keys: Collection[str], said: Mapping[str, Resolution]) -> History:
+    """The history, and what the database says of these transactions, which somebody can answer for."""
+    return replace(
+        history,
+        policies=POLICIES,
+        # Without a row nobody committed, and whoever would must write one.
+        local={key: said.get(key, ROLLBACK) for key in keys},
+        must_end=keys,
+        absences=[Absence(LOAD, 0, 1 << 62)],
+    )
+
+
+def must_end(load: Load) -> set[str]:
+    """Keys of transactions that the responders can answer for."""
+    return {sent.key for sent in load.sent if sent.group == GROUP}
+
+
+def _lines(value: bytes | None) -> list[str]:
+    lines = codec.split_ops(value)
+    return [] if isinstance(lines, Undecodable) else lines

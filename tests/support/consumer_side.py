@@ -1,0 +1,168 @@
+"""The consumers of a chaotic run: their group, topics and processes, when they are at rest, and their history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from tests.support.arena import REAL_TOPIC_SETTINGS, Arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, Stored
+from tests.support.fenced_table import FencedTable
+from tests.support.logs import ends, read_log
+from tests.support.nemesis import OFFSETS_TOPIC
+from tests.support.offsets_log import stored_by
+from tests.support.processes import TxlayerProcess
+from tests.support.recorded_calls import Recorded, read_journals
+from tests.support.replayer import parked_in, places_of
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.ports import TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.handling import AfterExhausted, ReplayKind
+from txlayer.core.items import NullKeys, Order
+from txlayer.core.messages import Undecodable
+from txlayer.core.replays import decode_replay
+from txlayer.errors import TxLayerError
+
+LEASE_EXPIRY_S = 3.0
+ATTEMPT_COUNT_MAX = 3
+PROGRAM = """
+from tests.support.watched_consumer import watched
+
+consumer = watched("given.json")
+"""
+
+
+class ConsumerSide:
+    """One ordered group on one real topic. Processes that it starts end with whoever entered them."""
+
+    def __init__(
+        self, arena: Arena, *, servers: str, topic: str, partition_count: int, folder: Path, session_s: float, replication_factor: int
+    ) -> None:  # fmt: skip
+        """`servers`: where its processes connect; they run in `folder`."""
+        self.group = unique_name("loyalty")
+        self.topic = topic
+        self.partition_count = partition_count
+        self.letters = dead_letter_topic(self.group, topic)
+        self.requests = replay_topic(self.group, topic)
+        self._arena = arena
+        self._folder = folder
+        self._numbers = count()
+        self._places = places_of(self.group, topic, partition_count=partition_count)
+        for name in (self.letters, self.requests):
+            # As `txlayer topics apply` makes them, but for the clock: times are held against each other.
+            create_topic(
+                arena.servers, name, partitions=partition_count, replicas=replication_factor,
+                config={**REAL_TOPIC_SETTINGS, "min.insync.replicas": "2", "max.message.bytes": "2097176"},
+            )  # fmt: skip
+        given = {
+            "servers": servers, "namespace": arena.namespace, "group": self.group, "topics": [topic],
+            "session_s": session_s, "lease_expiry_s": LEASE_EXPIRY_S, "attempt_count_max": ATTEMPT_COUNT_MAX,
+            "after_exhausted": AfterExhausted.PARK.value, "kafka_transaction_s": 5.0, "store_timeout_s": 10.0,
+        }  # fmt: skip
+        (folder / "given.json").write_text(json.dumps(given), encoding="utf-8")
+        (folder / "loyalty.py").write_text(PROGRAM, encoding="utf-8")
+        self._table = FencedTable(folder / "fenced.db")
+        self._table.create()
+
+    def start(self) -> TxlayerProcess:
+        """One more process."""
+        log_file = self._folder / f"consumer-{next(self._numbers)}.log"
+        command = ["consumer", "run", "loyalty:consumer"]
+        return TxlayerProcess(command, log_file=log_file, folder=self._folder)
+
+    def wait_until_at_rest(self, *, within: float) -> None:
+        """Everything has an end that is stored, no key is parked; some more `within` each time."""
+        last: list[str] = []
+        done = 0
+
+        def is_at_rest() -> bool:
+            nonlocal done
+            try:
+                behind, done = self._behind()
+            except (TxLayerError, KafkaException) as exc:
+                behind = [str(exc)]
+            last[:] = behind
+            return not last
+
+        try:
+            wait_until(is_at_rest, within=within, what="consumers at rest", growing=lambda: done)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}: {last}") from exc
+
+    def _behind(self) -> tuple[list[str], int]:
+        """What is still to be done, as far as one can see without judging; and how much is."""
+        needed: dict[tuple[str, int], int] = {}
+        for records in read_log(self._arena.servers, [self.topic, self.requests]).values():
+            for record in records:
+                said = decode_replay(record.value) if record.topic == self.requests else None
+                # Answers are passed over at leisure.
+                if (
+                    said is None
+                    or isinstance(said, Undecodable)
+                    or said.kind is not ReplayKind.RESULT
+                ):
+                    needed[record.topic, record.partition] = record.offset + 1  # fmt: skip
+        with KafkaAdmin(ClientConfig(bootstrap_servers=self._arena.servers)) as admin:
+            stored = admin.stored_offsets(self.group, self._places)
+        at = {place: offset.offset for place, offset in stored.items() if offset is not None}
+        behind = [
+            f"{topic}-{p}: {at.get((topic, p), 0)} of {end}"
+            for (topic, p), end in needed.items()
+            if at.get((topic, p), 0) < end
+        ]
+        parked = sum(len(parked_in(offset)) for offset in stored.values())
+        return behind + [f"{parked} keys are parked"] * bool(parked), sum(at.values())
+
+    def history(self) -> ConsumerHistory:
+        """Everything that is known of it, for its judge."""
+        servers = self._arena.servers
+        locks = self._arena.topics.locks
+        read = read_log(servers, [self.topic, self.letters, self.requests, locks, OFFSETS_TOPIC])
+        told = [self.letters, self.requests, locks]
+        stable = ends(servers, told, isolation="read_committed")
+        whole = ends(servers, told, isolation="read_uncommitted")
+        logs = ConsumerLogs(read[self.topic], read[self.letters], read[self.requests], read[locks])
+        return recorded_history(
+            logs, read_journals(self._folder), stored_by(self.group, read[OFFSETS_TOPIC]),
+            group=self.group, topic=self.topic, partition_count=self.partition_count,
+            effects=self._table.effects(),
+            ends={place: (stable[place], end) for place, end in whole.items()},
+        )  # fmt: skip
+
+
+def recorded_history(
+    logs: ConsumerLogs,
+    recorded: Recorded,
+    stored: Sequence[Stored],
+    *,
+    group: str,
+    topic: str,
+    partition_count: int,
+    effects: Sequence[Effect] = (),
+    ends: Mapping[TopicPartition, tuple[int, int]],
+) -> ConsumerHistory:
+    """What was read and written down, as the judge takes it."""
+    return ConsumerHistory(
+        logs,
+        group=group,
+        topics=(topic,),
+        partition_count=partition_count,
+        order=Order.KEY,
+        null_keys=NullKeys.ORDERED,
+        is_parking=True,
+        attempt_count_max=ATTEMPT_COUNT_MAX,
+        lease_expiry_ms=int(LEASE_EXPIRY_S * 1000),
+        calls=recorded.calls,
+        stored=stored,
+        effects=effects,
+        learned=recorded.learned,
+        holders=recorded.holders,
+        ends=ends,
+    )

@@ -1,0 +1,204 @@
+"""The consumer that runs under chaos: the real one, which also writes a history of its handlers' calls as they happen.
+
+Its program is one line, `consumer = watched("given.json")`, so that `txlayer consumer run` can run it. Times are this
+machine's, in milliseconds, as the brokers' are; each process has a file of its own, of JSON lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+import zlib
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.support.fenced_table import FencedTable
+from txlayer import Context, OrderedConsumer, Reject, Retry, RetryPolicy
+from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.lock_log import LockEntry
+from txlayer.config import milliseconds
+from txlayer.consumer.calls import Caller, Chunk, Outcome, items_of
+from txlayer.consumer.intake import LetterRecord
+from txlayer.consumer.leases import LeaseChanges, Leases
+from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.consumer.pools import Pool, ThreadPool
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.surroundings import draw_name
+from txlayer.core.handling import AfterExhausted, HandlerResult
+
+PER_MILLE = 1_000
+
+
+def fate_of(value: bytes) -> tuple[str, int, float]:
+    """(how the handler of a message fails, in how many attempts, how long it takes): from its bytes alone."""
+    number = zlib.crc32(value)
+    share = number % PER_MILLE
+    seconds = (0.0, 0.0, 0.0, 0.005, 0.02, 0.3)[number // PER_MILLE % 6]
+    if share < 6:
+        return "raise", 1 << 30, seconds
+    if share < 9:
+        return "reject", 1 << 30, seconds
+    if share < 30:
+        return "raise", 1 + number % 2, seconds
+    if share < 36:
+        return "later", 1, seconds
+    return "", 0, seconds if share < 900 else seconds * 4
+
+
+class Journal:
+    """JSON lines, each written whole and at once: what a killed process has begun stands there."""
+
+    def __init__(self, file: Path) -> None:
+        self._fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, **line: Any) -> None:
+        """Any thread."""
+        os.write(self._fd, (json.dumps(line) + "\n").encode())
+
+
+def now_ms() -> float:
+    """This machine's clock, finer than the brokers have it."""
+    return time.time() * 1000
+
+
+class _Here(threading.local):
+    """What the worker's thread is at."""
+
+    began_ms = 0.0
+    chunk: Chunk | None = None
+
+
+class WatchedRegistry(LockRegistry):
+    """Tells what it has read of the lock log, once the engine knows what follows from it."""
+
+    def tell_to(self, journal: Journal) -> None:
+        """Before it starts."""
+        self._journal = journal
+        self._read: list[LockEntry] = []
+
+    def turn(self) -> LeaseChanges:
+        """As ever; the changes of the last one have reached every handler."""
+        if self._read:
+            places = [(entry.partition, entry.offset) for entry in self._read]
+            self._journal.write(what="learned", at_ms=now_ms(), places=places)
+            self._read = []
+        return super().turn()
+
+    def _fold(self, entry: LockEntry) -> None:
+        self._read.append(entry)
+        super()._fold(entry)
+
+
+class WatchedConsumer(OrderedConsumer):
+    """An `OrderedConsumer` whose calls are written down."""
+
+    def __init__(self, given: dict[str, Any], *, folder: Path) -> None:
+        super().__init__(
+            bootstrap_servers=given["servers"], namespace=given["namespace"], group=given["group"],
+            topics=given["topics"], start_at="earliest",
+            retry=RetryPolicy(
+                attempt_count_max=given["attempt_count_max"], backoff_first_ms=200, backoff_max_ms=500,
+                after_exhausted=AfterExhausted(given["after_exhausted"]),
+            ),
+            session_timeout=timedelta(seconds=given["session_s"]),
+            lease_renewal=timedelta(seconds=given["lease_expiry_s"] / 3),
+            lease_expiry=timedelta(seconds=given["lease_expiry_s"]),
+            kafka_transaction_timeout=timedelta(seconds=given["kafka_transaction_s"]),
+            store_timeout=timedelta(seconds=given["store_timeout_s"]),
+            revoke_timeout=timedelta(seconds=2), close_timeout=timedelta(seconds=10), worker_count=8,
+        )  # fmt: skip
+        self._name = str(os.getpid())
+        self._journal = Journal(folder / f"calls-{self._name}.jsonl")
+        self._table = FencedTable(folder / "fenced.db")
+        self._here = _Here()
+        self._numbers = count()
+        self._tenures: dict[int, tuple[Any, int]] = {}  # kept, so that no id is another's
+        self.handler(self._handle)
+
+    # --- where it looks on --------------------------------------------------------------------------------------------
+
+    def _make_leases(self, connections: ConsumerConnections) -> Leases:
+        config = self._config
+        holder = f"{self._name}/{draw_name()[:12]}"
+        self._journal.write(what="holder", holder=holder)
+        registry = WatchedRegistry(
+            connections, group=self._group, holder=holder, topics=config.topics,
+            lease_renewal_ms=milliseconds(config.lease_renewal),
+            lease_expiry_ms=milliseconds(config.lease_expiry),
+        )  # fmt: skip
+        registry.tell_to(self._journal)
+        return registry
+
+    def _make_pool(self, caller: Caller) -> Pool:
+        # A handler begins when the clock is read that its lease is held against: the process may be frozen after that.
+        caller._clock = self._clock
+
+        def run(chunk: Chunk) -> Outcome:
+            self._here.chunk = chunk
+            return caller.run(chunk)
+
+        return ThreadPool(run, worker_count=self._config.worker_count)
+
+    def _clock(self) -> float:
+        self._here.began_ms = now_ms()
+        return time.monotonic()
+
+    # --- the handler --------------------------------------------------------------------------------------------------
+
+    def _handle(self, message: ReceivedMessage, context: Context) -> HandlerResult:
+        number = next(self._numbers)
+        is_replay = self._tell_begin(number, message, context)
+        word = "raise"
+        try:
+            word = self._word(message, context, is_replay=is_replay)
+        finally:
+            self._journal.write(what="ended", n=number, at_ms=now_ms(), result=word or "handled")
+        if word == "raise":
+            raise RuntimeError("as its bytes say")
+        if word == "later":
+            return Retry(delay_ms=300)
+        return Reject("as its bytes say") if word == "reject" else None
+
+    def _word(self, message: ReceivedMessage, context: Context, *, is_replay: bool) -> str:
+        """How it fails; "": it does not, and its effect is in the table."""
+        word, attempt_count, seconds = fate_of(message.raw_value or b"")
+        if seconds:
+            context.lease_lost.wait(seconds)
+        if not is_replay and context.attempt <= attempt_count:
+            return word
+        if context.token is not None:
+            row = (message.topic, message.partition, message.key)
+            self._table.write(
+                row, context.token, process=self._name, offset=message.offset, is_replay=is_replay
+            )
+        return ""
+
+    def _tell_begin(self, number: int, message: ReceivedMessage, context: Context) -> bool:
+        chunk, record = self._here.chunk, message._record
+        assert chunk is not None
+        owner = chunk.owner
+        tenure = self._tenures.setdefault(id(owner), (owner, len(self._tenures)))[1]
+        line: dict[str, Any] = {
+            "what": "began", "n": number, "at_ms": self._here.began_ms, "writer": owner.queues.writer,
+            "tenure": tenure, "place": [message.topic, message.partition, message.offset],
+            "key": None if message.key is None else base64.b64encode(message.key).decode(),
+            "attempt": context.attempt, "token": context.token,
+        }  # fmt: skip
+        is_replay = isinstance(record, LetterRecord)
+        if is_replay:
+            items = (item for job in chunk.jobs for item in items_of(job))
+            line["request"] = next(item.offset for item in items if item.record is record)
+            line["letter"] = record._record.offset()
+        self._journal.write(**line)
+        return is_replay
+
+
+def watched(file: str) -> WatchedConsumer:
+    """The consumer that a file describes; what it does is told beside it."""
+    given = json.loads(Path(file).read_text(encoding="utf-8"))
+    return WatchedConsumer(given, folder=Path(file).absolute().parent)
