@@ -178,7 +178,7 @@ def _asked_until_answered(stage: Stage, asker: Asker) -> None:
 
 
 def coordinate(stage: Stage, user: User) -> None:
-    """Forward, move to doubt, ask, decide by policy, park what is too large."""
+    """Forward, move to doubt, ask, decide by policy, park what is too large; and go on with it after a restart."""
     config = CoordinatorConfig(
         session_timeout=timedelta(seconds=3), doubt_after=QUICK, check_immunity=QUICK,
         check_interval=QUICK, start_timeout=stage.patience,
@@ -206,6 +206,11 @@ def coordinate(stage: Stage, user: User) -> None:
         )
         assert rebuilt == coordinator.coordinator.measures.rebuild_count
         assert [] == arena.visible(open_one.txn_id)
+    # Now something stands on doubt: whoever takes the partition over has to read it.
+    with running(config, within=2 * stage.patience_s):
+        after = raw.prepare((arena.targets[0], b"k", b"v"))
+        raw.commit(after)
+        arena.wait_until_visible(after.txn_id, within=stage.patience_s)
 
 
 @contextmanager
