@@ -1,7 +1,7 @@
 """What happened → one row per transaction. DataFrame → DataFrame; native functions only.
 
-Two forms of a row. The *core* is numbers that can be merged with what comes later: it is what a run carries on of
-transactions that are not settled. The *ledger row* (`to_ledger`) is what people read.
+The *core* of a transaction is numbers that can be merged with what comes later: it is what a run carries on of
+transactions that are not settled. What is stored of it, and what people read, is in rows.py.
 
 Nearly every transaction is folded from numbers alone, by one hash aggregation. A few need every record at once: ids with
 several attempts, with more messages than a bit set holds, with second copies, with op lines that name another offset.
@@ -16,20 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from txlayer.core.messages import OrderMode, Resolution
-from txlayer_spark.events import (
-    LINE_BITS,
-    PLACE_BITS,
-    REASON_BITS,
-    REASONS,
-    SOURCE_BITS,
-    SOURCES,
-    STATE_BITS,
-    STATES,
-    Kind,
-    Names,
-    Said,
-)
+from txlayer_spark.events import REASON_BITS, STATE_BITS, STATES, Kind, Said
 
 INDEX_BITS = 63
 """Messages of a transaction that one number tells apart."""
@@ -110,6 +97,11 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
 def _index_bit() -> Column:
     shift = F.least("idx", F.lit(INDEX_BITS)).cast("int")
     return F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
+
+
+def core_columns() -> tuple[str, ...]:
+    """What a core consists of, beside `txn_id`."""
+    return tuple(_core())
 
 
 def fold(happened: DataFrame, *, by: tuple[str, ...] = ("txn_id",)) -> DataFrame:
@@ -201,7 +193,7 @@ def fold_exactly(happened: DataFrame) -> DataFrame:
     ).drop("nonce")
 
 
-# --- what people read ---------------------------------------------------------------------------------------------------
+# --- what a core says ---------------------------------------------------------------------------------------------------
 
 
 def is_committed() -> Column:
@@ -237,75 +229,3 @@ def immunity_ms() -> Column:
 def is_prepare_order() -> Column:
     """Whether a later one of its key waits for it before it is decided."""
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(1) == 1
-
-
-def to_ledger(judged: DataFrame, names: Names) -> DataFrame:  # one select is the row's contract
-    """Cores with `verdict` → rows for people: names instead of numbers, times, lengths between them."""
-    position = decision()
-    source = F.get(
-        F.array(F.lit(""), *map(F.lit, SOURCES)),
-        position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"),
-    )
-    reason = F.get(
-        F.array(*map(F.lit, REASONS)),
-        F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"),
-    )
-    decided_ms = F.least("o_commit_ms", "o_rollback_ms")
-    topics = F.coalesce("h_topics", "v_topics", F.lit(0))
-    place = F.col("v_place")
-    key = [
-        F.lpad(F.lower(F.hex(part)), 8, "0")
-        for part in (F.shiftrightunsigned("h_key", 32), F.col("h_key").bitwiseAND(0xFFFFFFFF))
-    ]
-    resolution = F.when(is_committed(), Resolution.COMMIT.name).when(
-        is_rolled_back(), Resolution.ROLLBACK.name
-    )
-    order = F.when(is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
-    return judged.select(
-        "txn_id",
-        F.lpad(F.lower(F.hex("nonce_max")), 8, "0").alias("nonce"),
-        "verdict",
-        names.text(F.coalesce("h_group", "d_group"), names.groups).alias("producer_group"),
-        names.texts(topics).alias("topics"),
-        F.coalesce("h_count", "d_count", "v_count").cast("int").alias("message_count"),
-        F.coalesce("h_partition", "d_partition", "v_partition").cast("int").alias("half_partition"),
-        F.col("h_first").alias("first_offset"),
-        F.col("h_last").alias("last_offset"),
-        F.when(F.isnotnull("h_key"), F.concat(*key)).alias("key_hash"),
-        F.when(F.isnotnull("h_key"), order).alias("order"),
-        _time("born_ms").alias("born_at"),
-        _time("h_last_ms").alias("stored_at"),
-        resolution.alias("resolution"),
-        _time(decided_ms).alias("decided_at"),
-        source.alias("decided_by"),
-        F.shiftright(position, LINE_BITS + SOURCE_BITS).alias("decided_offset"),
-        F.shiftright(position, SOURCE_BITS)
-        .bitwiseAND((1 << LINE_BITS) - 1)
-        .cast("int")
-        .alias("decided_line"),
-        _time("v_first_ms").alias("forwarded_at"),
-        F.coalesce("v_n", F.lit(0)).cast("int").alias("visible_count"),
-        F.coalesce("v_distinct", F.lit(0)).cast("int").alias("visible_messages"),
-        names.texts(F.coalesce("v_topics", F.lit(0))).alias("visible_topics"),
-        F.shiftright(place, PLACE_BITS).cast("int").alias("visible_partition"),
-        place.bitwiseAND((1 << PLACE_BITS) - 1).alias("visible_offset"),
-        F.coalesce("c_asked", F.lit(0)).cast("int").alias("checked_count"),
-        _time("c_first_ms").alias("first_checked_at"),
-        _time("c_last_ms").alias("last_checked_at"),
-        F.coalesce("o_unknown", F.lit(0)).cast("int").alias("unknown_count"),
-        F.coalesce("c_refused", F.lit(0)).cast("int").alias("refused_count"),
-        doubt_state().alias("doubt_state"),
-        F.when(reason != "", reason).alias("doubt_reason"),
-        _time("d_parked_ms").alias("parked_at"),
-        F.coalesce((source == "operator") | F.isnotnull("o_abandon_ms"), F.lit(False)).alias(
-            "is_settled_by_hand"
-        ),
-        (decided_ms - F.col("h_last_ms")).alias("decide_ms"),
-        (F.col("v_last_ms") - decided_ms).alias("forward_ms"),
-        (F.col("v_last_ms") - F.col("h_first_ms")).alias("total_ms"),
-        (F.col("c_first_ms") - F.col("h_last_ms")).alias("first_check_ms"),
-    )
-
-
-def _time(ms: Column | str) -> Column:
-    return F.timestamp_millis(ms)

@@ -14,7 +14,8 @@ from txlayer_spark.events import PLACE_BITS, Kind
 from txlayer_spark.ledger import decision, is_prepare_order
 
 _LANE = ("key", "topic_bit", "real_partition")
-STATE_COLUMNS = (*_LANE, "decided", "stored", "seen_ms")
+_PROGRESS = ("decided", "stored", "seen_ms")
+STATE_COLUMNS = (*_LANE, *_PROGRESS)
 """How far each key came on each partition: what a later run compares with."""
 
 
@@ -24,25 +25,25 @@ def nothing(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
-def keyed(cores: DataFrame) -> DataFrame:
-    """The cores whose order is judged."""
-    return cores.where(
+def keyed(rows: DataFrame) -> DataFrame:
+    """The transactions (`rows.unfolded`) whose order is judged."""
+    return rows.where(
         F.isnotnull("h_key") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull("d_parked_ms")
         & F.isnull("o_abandon_ms")
     )  # fmt: skip
 
 
-def visible(happened: DataFrame, cores: DataFrame) -> DataFrame:
-    """What became visible of those cores → a row per message with its lane, its place there, and its transaction's order."""
-    ordered = cores.select("txn_id", *_order())
+def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:
+    """What became visible of those transactions → a row per message with its lane, its place there, and its transaction's order."""
+    ordered = rows.select("txn_id", *_order())
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     return forwarded.select("txn_id", *_message("b", "c", "pos", "at_ms")).join(ordered, "txn_id")
 
 
-def visible_alone(cores: DataFrame) -> DataFrame:
-    """The same of cores with one visible message, which say all of it: no record has to be read again."""
+def visible_alone(rows: DataFrame) -> DataFrame:
+    """The same of transactions with one visible message, which say all of it: no record has to be read again."""
     message = _message("v_topics", "v_place", "v_first", "v_first_ms")
-    return cores.select("txn_id", *message, *_order())
+    return rows.select("txn_id", *message, *_order())
 
 
 def _order() -> tuple[Column, ...]:
@@ -63,36 +64,47 @@ def _message(bit: str, place: str, stored: str, at_ms: str) -> tuple[Column, ...
     )
 
 
-def out_of_order(messages: DataFrame, state: DataFrame) -> DataFrame:
-    """Messages (`visible`) and how far earlier runs came → txn_id of those that came too late, each once."""
-    before = (
-        Window.partitionBy(*_LANE).orderBy("real_offset").rowsBetween(Window.unboundedPreceding, -1)
+def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> DataFrame:
+    """Messages (`visible`) and how far earlier runs came → the messages that came too late (`is_late`), and how far each key
+    has come on each partition now (`is_state`), but for those that did not move after `kept_from_ms`.
+    """
+    stored = F.when(F.col("is_prepare"), F.col("stored_now")).alias("stored")
+    place = F.col("real_offset")
+    now = messages.select(
+        "txn_id",
+        *_LANE,
+        place,
+        "decided_now",
+        "stored_now",
+        F.col("decided_now").alias("decided"),
+        stored,
+        F.col("at_ms").alias("seen_ms"),
     )
+    absent = F.lit(None)
+    # Before the first message of all: one window, and one sort, for what is compared and what is kept.
     earlier = state.select(
-        *_LANE, F.col("decided").alias("_decided"), F.col("stored").alias("_stored")
+        absent.cast("string").alias("txn_id"),
+        *_LANE,
+        F.lit(-1).cast("bigint").alias("real_offset"),
+        absent.cast("bigint").alias("decided_now"),
+        absent.cast("bigint").alias("stored_now"),
+        "decided",
+        "stored",
+        "seen_ms",
     )
-    compared = messages.join(earlier, list(_LANE), "left").withColumns(
-        {
-            "_decided": F.greatest(F.max("decided_now").over(before), F.col("_decided")),
-            "_stored": F.greatest(
-                F.max(F.when(F.col("is_prepare"), F.col("stored_now"))).over(before),
-                F.col("_stored"),
-            ),
-        }
+    lane = Window.partitionBy(*_LANE).orderBy("real_offset")
+    before = lane.rowsBetween(Window.unboundedPreceding, -1)
+    reached = {f"_{name}": F.max(name).over(before) for name in _PROGRESS}
+    rows = now.unionByName(earlier).withColumns(
+        {**reached, "_next": F.lead("real_offset").over(lane)}
     )
     late = (F.col("decided_now") < F.col("_decided")) | (F.col("stored_now") < F.col("_stored"))
-    return compared.where(late).select("txn_id").distinct()
-
-
-def progress(messages: DataFrame, state: DataFrame) -> DataFrame:
-    """How far each key came on each partition now, `STATE_COLUMNS`."""
-    reached = messages.groupBy(*_LANE).agg(
-        F.max("decided_now").alias("decided"),
-        F.max(F.when(F.col("is_prepare"), F.col("stored_now"))).alias("stored"),
-        F.max("at_ms").alias("seen_ms"),
+    rows = rows.select(
+        "txn_id",
+        *_LANE,
+        *(F.greatest(name, f"_{name}").alias(name) for name in _PROGRESS),
+        F.coalesce(late, F.lit(False)).alias("is_late"),
+        F.isnull("_next").alias("is_state"),
     )
-    return (
-        reached.unionByName(state.select(*STATE_COLUMNS))
-        .groupBy(*_LANE)
-        .agg(*(F.max(name).alias(name) for name in ("decided", "stored", "seen_ms")))
-    )
+    is_state = F.col("is_state") & (F.col("seen_ms") >= kept_from_ms)
+    return rows.withColumn("is_state", is_state).where(F.col("is_late") | F.col("is_state"))

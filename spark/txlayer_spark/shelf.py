@@ -1,12 +1,14 @@
-"""Where the ledger keeps what: runs, their rows, what they carry on. Never: a column.
+"""Where the ledger keeps what: runs, their rows, what they carry on. Never: what a row says (rows.py).
 
 ::
 
-    <root>/v1/runs/000000000003.json                          the run is complete; the newest one counts
-    <root>/v1/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v1/carried/run=3/, order/run=3/                    cores that are not settled; how far each ordering key came
-    <root>/v1/core/run=4/, …                                  what a run puts down on its way (`WORK`)
-    <root>/v1/revised/run=3/                                  ids whose settled rows of earlier runs no longer count
+    <root>/v2/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v2/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v2/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v2/order/run=3/                                how far each ordering key came
+    <root>/v2/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v2/revised/run=3/                              ids whose settled rows of earlier runs no longer count
+    <root>/v2/late/run=3/                                 ids whose rows of this run became visible out of order
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -17,15 +19,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from txlayer.errors import UsageError
+from txlayer_spark.events import Names
 from txlayer_spark.folders import Folder
-from txlayer_spark.schemas import SCHEMA_VERSION
+from txlayer_spark.rows import State, cores, to_ledger
+from txlayer_spark.verdicts import with_late
 
-WORK = ("core", "few", "exact", "messages", "late")
+LEDGER_VERSION = 2
+"""Part of every path of the ledger; one of an earlier version is not read: all of it stands in bronze."""
+WORK = ("few", "exact")
 """What a run puts down on its way; ended with it."""
 _PASSING = {
     "compression": "snappy",
@@ -45,12 +51,18 @@ class Run:
     """{reader: the last batch of bronze that is in the ledger}."""
     first_offsets: Mapping[str, int] = field(default_factory=dict)
     """{half partition: first offset that was there}."""
+    groups: tuple[str, ...] = ()
+    """Producer groups by the number that rows have for them."""
+    topics: tuple[str, ...] = ()
+    """Real topics, likewise."""
     has_carried: bool = False
     has_order: bool = False
     revised: tuple[int, ...] = ()
     """Runs that revised rows of earlier ones."""
-    columns: Mapping[str, Any] | None = None
-    """Those of its rows; None in a ledger of a release that did not note them."""
+    late: tuple[int, ...] = ()
+    """Runs with rows that became visible out of order."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its stored rows."""
 
 
 class Shelf:
@@ -59,7 +71,8 @@ class Shelf:
     def __init__(self, spark: SparkSession, root: str) -> None:
         """Nothing is read or written yet."""
         self._spark = spark
-        self.folder = Folder(spark, f"{root.rstrip('/')}/v{SCHEMA_VERSION}")
+        self._root = Folder(spark, root)
+        self.folder = Folder(spark, self._root.at(f"v{LEDGER_VERSION}"))
 
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
@@ -67,13 +80,16 @@ class Shelf:
         if not names:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
-        return Run(**{**found, "revised": tuple(found["revised"])})
+        several = ("groups", "topics", "revised", "late")
+        return Run(**{**found, **{name: tuple(found[name]) for name in several}})
 
     def store(self, run: Run) -> None:
         """Make a run count, and end what only the one before the last carried."""
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
-        for kind in ("carried", "order"):
-            self.folder.remove(kind, f"run={run.number - 2}")
+        before = f"run={run.number - 2}"
+        self.folder.remove("order", before)
+        for state in (State.OPEN, State.ASKED):
+            self.folder.remove("rows", before, f"is_settled={state:d}")
         for kind in WORK:
             self.folder.remove(kind)
 
@@ -86,31 +102,47 @@ class Shelf:
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         return self._spark.read.parquet(self.path(kind, run))
 
-    def has_open(self, run: int) -> bool:
-        """Whether a run wrote rows that are not settled."""
-        return self.folder.has("rows", f"run={run}", "is_settled=0")
+    def has(self, run: int, state: State) -> bool:
+        """Whether a run wrote rows with that `is_settled`."""
+        return self.folder.has("rows", f"run={run}", f"is_settled={state:d}")
 
     def put_rows(
-        self, rows: DataFrame, run: int, *, options: Mapping[str, str]
+        self, rows: DataFrame, run: int, *, options: Mapping[str, str], adds: bool = False
     ) -> Mapping[str, Any]:
-        """Write the rows of the ledger, with `is_settled`, as these options of Parquet say; their columns.
+        """Write stored rows as these options of Parquet say, in place of those that are there or beside them; their columns.
 
         They count when the run is stored.
         """
-        writer = rows.write.mode("overwrite").options(**options).partitionBy("is_settled")
-        writer.parquet(self.path("rows", run))
+        writer = rows.write.mode("append" if adds else "overwrite").options(**options)
+        writer.partitionBy("is_settled").parquet(self.path("rows", run))
         columns: dict[str, Any] = rows.schema.jsonValue()
         return columns
 
+    def stored(self, run: int, columns: Mapping[str, Any], *states: State) -> DataFrame:
+        """The stored rows of one run, of those `is_settled`."""
+        # Columns are named: of a run without a transaction there is no file that could tell them.
+        read = self._spark.read.schema(StructType.fromJson(dict(columns)))
+        return read.parquet(self.path("rows", run)).where(
+            F.col("is_settled").isin(*map(int, states))
+        )
+
     def carried(self, run: Run) -> DataFrame | None:
         """The cores that a run carried on; None without any."""
-        return (
-            self._spark.read.parquet(self.path("carried", run.number)) if run.has_carried else None
-        )
+        if not run.has_carried:
+            return None
+        rows = self.stored(run.number, run.columns, State.OPEN)
+        if not self.has(run.number, State.ASKED):
+            return cores(rows)
+        # What was folded from every record is so again: carried on is the core that it had before.
+        exact = rows.where(F.isnull("core")).select("txn_id").distinct()
+        asked = cores(self.stored(run.number, run.columns, State.ASKED))
+        return cores(rows).unionByName(asked.join(exact, "txn_id", "left_semi"))
 
     def order(self, run: Run) -> DataFrame | None:
         """How far each ordering key had come; None before the first one."""
-        return self._spark.read.parquet(self.path("order", run.number)) if run.has_order else None
+        if not run.has_order:
+            return None
+        return self._spark.read.parquet(self.path("order", run.number)).where("is_state")
 
     def rows(self, run: Run) -> DataFrame:
         """The ledger as of a run: one row per transaction.
@@ -119,26 +151,41 @@ class Shelf:
             UsageError: there is no ledger yet.
         """
         if not run.number:
-            raise UsageError(f"no ledger in {self.folder.path}: run txlayer-spark ledger first")
-        rows = self._reader(run).parquet(self.folder.at("rows"))
-        rows = rows.where(
-            (F.col("run") == run.number)
-            | ((F.col("is_settled") == 1) & (F.col("run") < run.number))
+            raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
+        # Of a ledger without a transaction there is no file that could tell its columns.
+        columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
+        stored = self._spark.read.schema(columns).parquet(self.folder.at("rows"))
+        is_of_it, is_settled = F.col("run") == run.number, F.col("is_settled") == int(State.SETTLED)
+        stored = stored.where(
+            (is_of_it & (F.col("is_settled") == int(State.OPEN)))
+            | (is_settled & (F.col("run") <= run.number))
         )
-        if not run.revised:
+        if run.revised:
+            newest = (
+                self._ids("revised", run.revised)
+                .groupBy("txn_id")
+                .agg(F.max("run").alias("_revised"))
+            )
+            stored = stored.join(F.broadcast(newest), "txn_id", "left")
+            stored = stored.where(F.isnull("_revised") | (F.col("run") >= F.col("_revised")))
+        names = Names(self._spark, groups=run.groups, topics=run.topics)
+        rows = to_ledger(stored, names)
+        if not run.late:
             return rows
-        revised = self._spark.read.option("basePath", self.folder.at("revised")).parquet(
-            *(self.path("revised", number) for number in run.revised)
-        )
-        newest = revised.groupBy("txn_id").agg(F.max("run").alias("_revised"))
-        joined = rows.join(F.broadcast(newest), "txn_id", "left")
-        return joined.where(F.isnull("_revised") | (F.col("run") >= F.col("_revised"))).drop(
-            "_revised"
+        late = self._ids("late", run.late).distinct().withColumn("_late", F.lit(True))
+        return with_late(rows.join(F.broadcast(late), ["txn_id", "run"], "left"), "_late").drop(
+            "_late"
         )
 
-    def _reader(self, run: Run) -> DataFrameReader:
-        if run.columns is None:
-            return self._spark.read
-        # Of a ledger without a transaction there is no file that could tell its columns.
-        columns = StructType.fromJson(dict(run.columns))
-        return self._spark.read.schema(columns.add("run", IntegerType()))
+    def _ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
+        paths = (self.path(kind, number) for number in runs)
+        return self._spark.read.option("basePath", self.folder.at(kind)).parquet(*paths)
+
+    def _what_to_do(self) -> str:
+        earlier = [f"v{n}" for n in range(1, LEDGER_VERSION) if self._root.has(f"v{n}", "runs")]
+        if not earlier:
+            return "run txlayer-spark ledger first"
+        return (
+            f"run txlayer-spark ledger, which builds it anew from bronze; {self._root.at(*earlier)} is of an "
+            "earlier release, is not read any more, and may be removed"
+        )

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txlayer_spark.ledger import doubt_state, immunity_ms, is_committed, is_rolled_back
@@ -69,6 +69,7 @@ VERDICTS = (
 )  # fmt: skip
 """In the order of precedence: a transaction gets the first one whose condition holds."""
 
+_LATE = "out_of_order"
 SEVERITIES = {verdict.name: verdict.severity for verdict in VERDICTS}
 
 
@@ -119,7 +120,8 @@ def _conditions(judging: Judging) -> dict[str, Column]:
         "duplicate": visible & twice,
         "torn": torn,
         "corrupt": visible & whole & stored_whole & (F.col("v_hash") != F.col("h_hash")),
-        "out_of_order": visible & whole & F.col("is_late"),
+        # Order is compared behind the judgement: `with_late`.
+        _LATE: F.lit(False),
         "parked": hidden & state.isin("parked", "parked-committed"),
         "lost": lost,
         "conflicting": contrary & (rolled_back | whole),
@@ -146,6 +148,18 @@ def verdict_column(judging: Judging) -> Column:
 
 def _sure(condition: Column) -> Column:
     return F.coalesce(condition, F.lit(False))
+
+
+def with_late(rows: DataFrame, is_late: str) -> DataFrame:
+    """Rows of the ledger with the verdict that those have which came too late (the column `is_late`; null: it did not).
+
+    What comes before it in the table stays; what comes behind it and is visible as a whole is settled as it is.
+    """
+    names = [verdict.name for verdict in VERDICTS]
+    behind = names[names.index(_LATE) + 1 :]
+    whole = (F.col("visible_count") > 0) & (F.col("visible_messages") == F.col("message_count"))
+    found = F.col(is_late) & whole & F.col("verdict").isin(*behind)
+    return rows.withColumn("verdict", F.when(_sure(found), _LATE).otherwise(F.col("verdict")))
 
 
 def is_transaction() -> Column:

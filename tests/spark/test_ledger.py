@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -101,34 +100,24 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     after = audit.run()
 
     # As a kill just before its end leaves it: everything written, the run not noted.
-    runs = sorted((tmp_path / "ledger" / "v1" / "runs").glob("*2.json"))
+    runs = sorted((tmp_path / "ledger" / "v2" / "runs").glob("*2.json"))
     shutil.move(runs[0], tmp_path / "noted.json")
     assert before == audit.rows()
     assert after == audit.run(reads=False)
     assert txn.txn_id in after
 
 
-def test_a_ledger_that_does_not_note_its_columns_is_read_like_any_other(
+def test_a_ledger_of_an_earlier_release_is_left_alone_and_said_to_be_built_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    runs = tmp_path / "v1" / "runs"
+    runs.mkdir(parents=True)
+    (runs / "000000000001.json").write_text("{}")
     shelf = Shelf(spark, str(tmp_path))
-    rows = spark.sql(
-        "SELECT concat('t', id) AS txn_id, CAST(id AS INT) AS is_settled FROM range(2)"
-    )
-    shelf.store(Run(1, columns=shelf.put_rows(rows, 1, options={})))
 
-    def found() -> set[Row]:
-        return set(shelf.rows(shelf.last()).select("txn_id", "is_settled", "run").collect())
-
-    expected = {("t0", 0, 1), ("t1", 1, 1)}
-    assert expected == found()
-    (note,) = (tmp_path / "v1" / "runs").glob("0*.json")
-    content = json.loads(note.read_text())
-    del content["columns"]
-    note.with_name(f".{note.name}.crc").unlink()
-    note.write_text(json.dumps(content))
-
-    assert expected == found()
+    assert Run() == shelf.last()
+    with pytest.raises(UsageError, match=r"builds it anew from bronze; .*/v1 is of an earlier"):
+        shelf.rows(shelf.last())
 
 
 def test_a_ledger_without_bronze_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,9 +19,9 @@ from txlayer_spark.ledger import (
     is_stranger,
     merge,
     needs_every_record,
-    to_ledger,
     with_distinct,
 )
+from txlayer_spark.rows import State, to_stored, unfolded
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.shelf import Run, Shelf
 from txlayer_spark.verdicts import SETTLED, Judging, is_transaction, verdict_column
@@ -29,11 +30,15 @@ ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
 
 _WRITING = {
-    f"parquet.enable.dictionary#{column}": "false"
-    for column in (
-        "txn_id", "nonce", "first_offset", "last_offset", "stored_at", "decided_at", "decided_offset", "forwarded_at",
-        "visible_offset",
-    )
+    # Rows stand in no order: no part of a file can be passed over by its smallest and largest values.
+    "parquet.column.statistics.enabled": "false",
+    **{
+        f"parquet.enable.dictionary#{column}": "false"
+        for column in (
+            "txn_id", "nonce_max", "born_ms", "h_last", "h_last_ms", "h_key", "o_commit", "o_commit_ms", "v_place",
+            "v_last_ms",
+        )
+    },
 }  # fmt: skip
 """What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
 
@@ -78,29 +83,32 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     sources, folders = _sources(spark, catalog, state, last)
     number = last.number + 1
     first_offsets = _first_offsets(catalog, folders, state, last)
-    core = fold(sources.new)
-    carried = shelf.carried(last)
-    if carried is not None:
-        core = merge(core.unionByName(carried))
-    core = shelf.put(core, "core", number)
-    whole, revised = _complete(core, sources, shelf, number)
     judging = Judging(
         cut_ms=state.cut_ms, grace_ms=settings.grace_ms, overdue_ms=settings.overdue_ms,
         first_offsets=first_offsets, unread_topics=_unread(state),
     )  # fmt: skip
-    late = _order(spark, sources, whole, shelf, last, judging)
-    rows = to_ledger(_judge(whole, late, judging), sources.names)
-    rows = rows.withColumn("is_settled", F.col("verdict").isin(*SETTLED).cast("int"))
-    columns = shelf.put_rows(rows, number, options=_WRITING)
-    has_open = shelf.has_open(number)
-    if has_open:
-        _carry(spark, core, shelf, number)
-    if revised is not None:
-        shelf.put(revised, "revised", number)
+    carried = shelf.carried(last)
+    core = fold(sources.new)
+    if carried is not None:
+        core = merge(core.unionByName(carried))
+    columns = shelf.put_rows(_judged(core, sources, judging), number, options=_WRITING)
+    asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
+    revised = None if asked is None else _fold_exactly(asked, sources, judging, shelf, number)
+    again = [cores.select("txn_id") for cores in (carried, asked) if cores is not None]
+    has_order = _order(
+        spark,
+        sources,
+        shelf.stored(number, columns, State.OPEN, State.SETTLED),
+        again,
+        shelf,
+        last,
+        judging,
+    )
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
-        has_carried=has_open, has_order=last.has_order or late is not None,
-        revised=(*last.revised, *((number,) if revised is not None else ())), columns=columns,
+        groups=state.groups, topics=state.topics, has_carried=shelf.has(number, State.OPEN), has_order=has_order,
+        revised=(*last.revised, *([number] if revised else [])),
+        late=(*last.late, *([number] if has_order and _note_late(spark, shelf, number) else [])), columns=columns,
     )  # fmt: skip
     shelf.store(run)
     return run
@@ -138,16 +146,16 @@ def _first_offsets(
     catalog: Catalog, folders: Sequence[BatchFolder], state: ReadState, last: Run
 ) -> dict[int, int]:
     """The first half offset that was there to be read, per partition."""
-    half = catalog.records(folders, kinds=[TopicKind.HALF])
-    rows = half.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+    known = {int(partition): first for partition, first in last.first_offsets.items()}
     system = state.readers[0]
     ends = next((e for t, e in system.end_offsets.items() if t.endswith(".half")), {})
     # A partition that ended above 0 and of which nothing was read had lost everything before.
-    return {
-        **{int(partition): end for partition, end in ends.items()},
-        **{row.partition: row["first"] for row in rows},
-        **{int(partition): first for partition, first in last.first_offsets.items()},
-    }
+    empty = {int(partition): end for partition, end in ends.items()}
+    if empty and empty.keys() <= known.keys():
+        return known
+    half = catalog.records(folders, kinds=[TopicKind.HALF])
+    rows = half.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+    return {**empty, **{row.partition: row["first"] for row in rows}, **known}
 
 
 def _unread(state: ReadState) -> int:
@@ -166,83 +174,84 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
     return batches
 
 
-def _complete(
-    core: DataFrame, sources: _Sources, shelf: Shelf, number: int
-) -> tuple[DataFrame, DataFrame | None]:
-    """The cores with those that need it folded from every record; ids whose settled rows no longer count, if any."""
-    asked = needs_every_record()
-    if not sources.is_first:
-        asked = asked | is_stranger()
-    found = core.agg(
-        F.count_if(asked).alias("asked"), F.min(F.when(asked, F.col("born_ms"))).alias("born_ms")
-    ).head()
-    if found is None or not found.asked:
-        return with_distinct(core), None
-    ids = core.where(asked).select("txn_id", is_stranger().alias("_stranger"))
+def _is_asked(sources: _Sources) -> Column:
+    """Whether a core cannot tell what became of its transaction."""
+    return needs_every_record() if sources.is_first else needs_every_record() | is_stranger()
+
+
+def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
+    """The rows of all transactions but of those that need every record: of these, the core alone."""
+    counted = with_distinct(core).withColumn("_asked", _is_asked(sources))
+    verdict = F.when(~F.col("_asked"), verdict_column(judging))
+    rows = counted.where(F.col("_asked") | is_transaction()).withColumn("verdict", verdict)
+    state = F.when(F.col("_asked"), int(State.ASKED)).otherwise(_state())
+    return to_stored(rows.withColumn("is_settled", state), keeps_core=True)
+
+
+def _state() -> Column:
+    return F.when(F.col("verdict").isin(*SETTLED), int(State.SETTLED)).otherwise(int(State.OPEN))
+
+
+def _fold_exactly(
+    asked: DataFrame, sources: _Sources, judging: Judging, shelf: Shelf, number: int
+) -> bool:
+    """Add the rows of the transactions that need every record; whether settled rows of earlier runs no longer count."""
     # The producer's clock: a day's margin.
-    happened = sources.since(max(0, (found.born_ms or 0) - 86_400_000))
-    few = shelf.put(happened.join(ids.select("txn_id"), "txn_id", "left_semi"), "few", number)
-    exact = shelf.put(fold_exactly(few), "exact", number)
-    revised = None
-    if not sources.is_first:
-        known = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
-        revised = known.join(ids.where("_stranger"), "txn_id", "left_semi")
-        revised = revised.select("txn_id").distinct()
-    return with_distinct(core.where(~asked)).unionByName(exact), revised
+    first = asked.agg(F.min("core.born_ms").alias("born_ms")).head()
+    since_ms = max(0, ((first.born_ms if first is not None else None) or 0) - 86_400_000)
+    few = sources.since(since_ms).join(asked.select("txn_id"), "txn_id", "left_semi")
+    exact = shelf.put(fold_exactly(shelf.put(few, "few", number)), "exact", number)
+    rows = exact.where(is_transaction()).withColumn("verdict", verdict_column(judging))
+    rows = to_stored(rows.withColumn("is_settled", _state()), keeps_core=False)
+    shelf.put_rows(rows, number, options=_WRITING, adds=True)
+    if sources.is_first:
+        return False
+    strangers = asked.where(F.isnull("core.h_n")).select("txn_id")
+    revised = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
+    revised = revised.join(strangers, "txn_id", "left_semi").select("txn_id").distinct()
+    shelf.put(revised, "revised", number)
+    return True
 
 
 def _order(  # the parts of a run
     spark: SparkSession,
     sources: _Sources,
-    whole: DataFrame,
+    rows: DataFrame,
+    again: Sequence[DataFrame],
     shelf: Shelf,
     last: Run,
     judging: Judging,
-) -> DataFrame | None:
-    """Ids that became visible too late; writes how far each key came. None when no key was ever used."""
-    keyed = order.keyed(whole)
+) -> bool:
+    """Write what became visible too late, and how far each key came; whether any key was ever used.
+
+    `again`: ids whose rows may say what an earlier run compared.
+    """
+    keyed = order.keyed(unfolded(rows))
     before = shelf.order(last)
-    counted = keyed.agg(F.count("*").alias("all"), F.count_if(_has_several()).alias("several"))
-    found = counted.head()
-    if before is None and (found is None or not found["all"]):
-        return None
-    if before is None:
-        before = order.nothing(spark)
-    number = last.number + 1
-    has_several = found is not None and bool(found.several)
-    messages = shelf.put(_messages(sources, keyed, has_several=has_several), "messages", number)
-    late = shelf.put(order.out_of_order(messages, before), "late", number)
-    reached = order.progress(messages, before)
-    recent = reached.where(F.col("seen_ms") >= judging.cut_ms - ORDER_KEPT_MS)
-    shelf.put(recent, "order", number)
-    return late
+    keyed = keyed.withColumn("_several", F.col("v_n") > 1)
+    if not sources.is_first and again:
+        ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
+        keyed = keyed.join(ids, "txn_id", "left")
+        keyed = keyed.withColumn("_several", F.col("_several") | F.isnotnull("_again"))
+    found = keyed.agg(F.count("*").alias("all"), F.count_if("_several").alias("several")).head()
+    has_keyed, has_several = (bool(found[name]) if found else False for name in ("all", "several"))
+    if before is None and not has_keyed:
+        return False
+    messages = order.visible_alone(keyed.where(~F.col("_several")))
+    if has_several:
+        # A row tells the place of one message: of several, the records do.
+        several = order.visible(sources.forwarded(), keyed.where("_several"))
+        messages = messages.unionByName(several)
+    state = before if before is not None else order.nothing(spark)
+    compared = order.compared(messages, state, kept_from_ms=judging.cut_ms - ORDER_KEPT_MS)
+    shelf.put(compared, "order", last.number + 1)
+    return True
 
 
-def _has_several() -> Column:
-    return F.col("v_n") > 1
-
-
-def _messages(sources: _Sources, keyed: DataFrame, *, has_several: bool) -> DataFrame:
-    # A later run's cores may say what an earlier one compared already; what it reads anew they do not.
-    if not sources.is_first:
-        return order.visible(sources.forwarded(), keyed)
-    alone = order.visible_alone(keyed.where(~_has_several()))
-    if not has_several:
-        return alone
-    return alone.unionByName(order.visible(sources.forwarded(), keyed.where(_has_several())))
-
-
-def _judge(whole: DataFrame, late: DataFrame | None, judging: Judging) -> DataFrame:
-    if late is None:
-        marked = whole.withColumn("is_late", F.lit(False))
-    else:
-        marked = whole.join(late.withColumn("_late", F.lit(True)), "txn_id", "left")
-        marked = marked.withColumn("is_late", F.coalesce("_late", F.lit(False)))
-    return marked.where(is_transaction()).withColumn("verdict", verdict_column(judging))
-
-
-def _carry(spark: SparkSession, core: DataFrame, shelf: Shelf, number: int) -> None:
-    """Keep the cores that the next run judges again."""
-    unsettled = spark.read.parquet(shelf.path("rows", number)).where(F.col("is_settled") == 0)
-    left = core.join(unsettled.select("txn_id").distinct(), "txn_id", "left_semi")
-    shelf.put(left, "carried", number)
+def _note_late(spark: SparkSession, shelf: Shelf, number: int) -> bool:
+    """Write the ids that became visible too late, where there are any."""
+    late = spark.read.parquet(shelf.path("order", number)).where("is_late").select("txn_id")
+    if late.isEmpty():
+        return False
+    shelf.put(late.distinct(), "late", number)
+    return True
