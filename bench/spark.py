@@ -223,8 +223,9 @@ def make_bronze(  # one frame per topic, side by side
             "kind", "day"
         ).parquet(place)
     catalog.claim(NAMESPACE)
+    ends = {f"{NAMESPACE}.half": {str(home): first + count for home in range(PARTITIONS)}}
     readers = (
-        Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2),
+        Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2, ends),
         Reader(1, (TOPIC,), BORN_MS * 2),
     )
     catalog.store(ReadState(catalog.state().number, readers, (TOPIC,), ("shop",)))
@@ -345,7 +346,11 @@ def draw(points: list[Point], page: Path) -> None:
 
 def _event_log(folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
-    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.absolute().as_uri()}
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": folder.absolute().as_uri(),
+    }
 
 
 def main() -> int:

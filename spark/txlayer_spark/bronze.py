@@ -52,17 +52,16 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
     )
 
 
-def names(half: DataFrame) -> DataFrame:
-    """Rows of bronze of the half topic → producer_group, real_topic, each pair once."""
-    line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    fitting = half.select(line.alias("_line")).where(F.col("_line").rlike(lines.HALF))
-    # Only the few that differ are taken apart.
-    both = F.substring_index(F.substring_index("_line", "|", 4), "|", -2).alias("_both")
-    found = fitting.select(both).distinct()
-    return found.select(
-        lines.before(F.col("_both"), "|").alias("producer_group"),
-        lines.after(F.col("_both"), "|").alias("real_topic"),
-    )
+def named(rows: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> Column:
+    """Of a row of bronze that is a half record: `group|topic` as it names them; null when both are known, and for others."""
+    line = lines.text(lines.header(rows["headers"], codec.HALF_HEADER))
+    both = F.substring_index(F.substring_index(line, "|", 4), "|", -2)
+    is_known = F.lit(False)
+    if groups and topics:
+        is_known = lines.before(both, "|").isin(*groups) & lines.after(both, "|").isin(*topics)
+    is_half = rows["kind"] == TopicKind.HALF.value
+    # Only what is new is held against the pattern, which costs more than all else here.
+    return F.when(is_half & ~is_known & line.rlike(lines.HALF), both)
 
 
 def subscription(real_topics: Sequence[str]) -> str:

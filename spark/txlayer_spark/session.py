@@ -21,6 +21,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # Python's stack looked through, and Java asked thrice, for each of the thousand columns that a plan names.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # A stopped broker must not keep `stop()` waiting for ever (KAFKA-1894).
     "spark.sql.streaming.stopTimeout": "30s",
     # Rows are decoded by many small expressions; what Spark infers from them costs minutes and finds nothing.

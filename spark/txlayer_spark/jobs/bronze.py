@@ -6,18 +6,23 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
-from txlayer_spark.bronze import names, subscription, system_topics, to_bronze
+from txlayer_spark.bronze import named, subscription, system_topics, to_bronze
 from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, ReadState
-from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import source_options
 
+_CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value")
 _WRITING = {
-    f"parquet.enable.dictionary#{column}": "false"
-    for column in ("offset", "timestamp", "key", "value", "headers.list.element.value")
+    # What hardly ever comes twice: a dictionary of it is filled, and then thrown away.
+    **{
+        f"parquet.enable.dictionary#{column}": "false"
+        for column in ("offset", "timestamp", "key", "value", "headers.list.element.value")
+    },
+    # Nobody looks for records by the smallest and largest of these.
+    **{f"parquet.column.statistics.enabled#{column}": "false" for column in _CONTENT},
 }
-"""What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +95,17 @@ def _read(  # the parts of a job
         nonlocal state
         folder = BatchFolder(reader.number, batch, batch)
         rows = to_bronze(records, namespace=settings.namespace, batch=batch)
+        names = Observation()
+        if reader.number == SYSTEM_READER:
+            # Made before it is looked at, where it is compiled.
+            found = rows.withColumn("_named", named(rows, groups=state.groups, topics=state.topics))
+            found = found.observe(names, F.array_join(F.collect_set("_named"), "\n").alias("named"))
+            rows = found.drop("_named")
         writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
         writer.parquet(catalog.path_of(folder))
         if reader.number == SYSTEM_READER:
             # Before Spark notes the batch: after a kill it would not be looked at again.
-            state = _with_names(catalog, state, folder)
+            state = _with_names(catalog, state, names.get["named"])
 
     query = (
         stream.load()
@@ -127,11 +138,12 @@ def _source(settings: BronzeSettings, reader: Reader) -> dict[str, str]:
     }
 
 
-def _with_names(catalog: Catalog, state: ReadState, written: BatchFolder) -> ReadState:
-    """The state with the groups and topics that the half records of a batch name; stored when there are new ones."""
-    rows = names(catalog.records([written], kinds=[TopicKind.HALF])).collect()
-    groups = sorted({row.producer_group for row in rows} - set(state.groups))
-    topics = sorted({row.real_topic for row in rows} - set(state.topics))
+def _with_names(catalog: Catalog, state: ReadState, named: str) -> ReadState:
+    """The state with what half records name (lines of `group|topic`); stored when something of it is new."""
+    # The only character that ends a line here: others may stand in the name of a group.
+    pairs = [pair.split("|") for pair in named.split("\n") if pair]
+    groups = sorted({group for group, _ in pairs} - set(state.groups))
+    topics = sorted({topic for _, topic in pairs} - set(state.topics))
     if not groups and not topics:
         return state
     return catalog.store(

@@ -114,6 +114,18 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     return run
 
 
+def read_ledger(spark: SparkSession, root: str) -> DataFrame:
+    """The ledger in a folder as of its last run: one row per transaction with its verdict, names and times.
+
+    What is stored is shorter than what this gives: read a ledger by this, not its files.
+
+    Raises:
+        UsageError: there is no ledger yet.
+    """
+    shelf = Shelf(spark, root)
+    return shelf.rows(shelf.last()).drop("run", "is_settled")
+
+
 def _sources(
     spark: SparkSession, catalog: Catalog, state: ReadState, last: Run
 ) -> tuple[_Sources, list[BatchFolder]]:
@@ -181,11 +193,17 @@ def _is_asked(sources: _Sources) -> Column:
 
 def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
-    counted = with_distinct(core).withColumn("_asked", _is_asked(sources))
+    counted = with_distinct(_compiled_alone(core)).withColumn("_asked", _is_asked(sources))
     verdict = F.when(~F.col("_asked"), verdict_column(judging))
     rows = counted.where(F.col("_asked") | is_transaction()).withColumn("verdict", verdict)
     state = F.when(F.col("_asked"), int(State.ASKED)).otherwise(_state())
     return to_stored(rows.withColumn("is_settled", state), keeps_core=True)
+
+
+def _compiled_alone(frame: DataFrame) -> DataFrame:
+    """The same rows: what makes them is one method of Java's, and what follows is another, since a large one is not compiled."""
+    # More partitions than there are: none is joined to another, and no row moves.
+    return frame.coalesce(1_000_000)
 
 
 def _state() -> Column:
