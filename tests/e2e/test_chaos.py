@@ -44,6 +44,7 @@ def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(
     handled = judge_consumers(outcome.consumers)
     findings = [*verdict.findings, *handled.findings]
     say("\n".join([*table(outcome, verdict, handled), f"history: {chaos.journal.file}"]))
+    say("\n".join(map(str, findings[:20])))
     assert [] == findings[:20]
     assert [] == outcome.ended_wrongly
     assert [] == outcome.load_failures

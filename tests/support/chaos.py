@@ -133,12 +133,16 @@ class Chaos:
                 self._strike(nemesis, load, witness, seconds=seconds)
                 nemesis.heal()
                 self.journal.write("healed")
-                load.stop(within=ADVANCE_S)
-                checks.wait_until_settled(load, within=ADVANCE_S)
-                arena.wait_until_applied(within=ADVANCE_S)
-                sampler.take_last(within=ADVANCE_S)
-                witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
-                consumers.wait_until_at_rest(within=ADVANCE_S)
+                try:
+                    load.stop(within=ADVANCE_S)
+                    checks.wait_until_settled(load, within=ADVANCE_S)
+                    arena.wait_until_applied(within=ADVANCE_S)
+                    sampler.take_last(within=ADVANCE_S)
+                    witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
+                    consumers.wait_until_at_rest(within=ADVANCE_S)
+                except AssertionError:
+                    nemesis.ask_where_they_stand()
+                    raise
             self.journal.write("at rest")
             history = checks.told(self._history(arena, load, witness, sampler), load)
             return Outcome(

@@ -64,18 +64,22 @@ class CheckSide:
     def wait_until_settled(self, load: Load, *, within: float) -> None:
         """Everything that somebody answers for is decided or parked; some more `within` each time."""
         wanted = must_end(load)
-        open_count = len(wanted)
+        left: set[str] = set()
 
-        def still_open() -> set[str]:
-            nonlocal open_count
-            found = wanted - self._decided() - self._parked()
-            open_count = len(found)
-            return found
+        def is_settled() -> bool:
+            nonlocal left
+            left = wanted - self._decided() - self._parked()
+            return not left
 
-        wait_until(
-            lambda: not still_open(), within=within, what="what can be answered for is settled",
-            growing=lambda: len(wanted) - open_count,
-        )  # fmt: skip
+        try:
+            wait_until(
+                is_settled, within=within, what="what can be answered for is settled",
+                growing=lambda: len(wanted) - len(left),
+            )  # fmt: skip
+        except AssertionError as exc:
+            doubt = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries
+            told = [str(doubt.get(key, f"{key} is not on doubt")) for key in sorted(left)[:5]]
+            raise AssertionError(f"{exc}: {len(left)} are open, such as {told}") from exc
 
     def told(self, history: History, load: Load) -> History:
         """The history, and what the judge of check-back needs."""

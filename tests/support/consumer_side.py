@@ -128,6 +128,10 @@ class ConsumerSide:
         told = [self.letters, self.requests, locks]
         stable = ends(servers, told, isolation="read_committed")
         whole = ends(servers, told, isolation="read_uncommitted")
+        with (self._folder / "read.jsonl").open("w", encoding="utf-8") as out:
+            # For a person who looks for the reason of a finding, when the cluster is gone.
+            for record in (r for topic in read for r in read[topic]):
+                out.write(json.dumps([str(field) for field in record]) + "\n")
         logs = ConsumerLogs(read[self.topic], read[self.letters], read[self.requests], read[locks])
         return recorded_history(
             logs, read_journals(self._folder), stored_by(self.group, read[OFFSETS_TOPIC]),

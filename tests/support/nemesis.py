@@ -155,6 +155,13 @@ class Nemesis:
             self.coordinators.append(self._start_coordinator())
         self._wait_until_in_sync()
 
+    def ask_where_they_stand(self) -> None:
+        """End everybody who runs; where their threads stood is in their logs then."""
+        fleets = (process for fleet in self._fleets for process in fleet.processes)
+        for process in (*self.coordinators, *fleets):
+            if process.is_running:
+                process.stacks()
+
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def _kill_broker(self, number: int | None = None) -> str:

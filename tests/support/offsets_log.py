@@ -42,15 +42,18 @@ def _place(key: bytes, group: str) -> TopicPartition | None:
 def _stored(value: bytes) -> StoredOffset:
     version, offset = struct.unpack_from(">hq", value)
     at = 14 if version >= _NEWEST_LEADER else 10
-    if version < _COMPACT:
-        metadata, _ = _text(value, at)
-        return StoredOffset(offset, metadata)
+    metadata = _text(value, at)[0] if version < _COMPACT else _compact_text(value, at)
+    # The C client sends the zero at the end of its text, too; who asks through it never sees that.
+    return StoredOffset(offset, metadata.removesuffix("\0"))
+
+
+def _compact_text(data: bytes, at: int) -> str:
     length, shift = 0, 0
     while True:
-        length |= (value[at] & 0x7F) << shift
+        length |= (data[at] & 0x7F) << shift
         shift, at = shift + 7, at + 1
-        if value[at - 1] < 0x80:
-            return StoredOffset(offset, value[at : at + length - 1].decode())
+        if data[at - 1] < 0x80:
+            return data[at : at + length - 1].decode()
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

@@ -83,7 +83,7 @@ def committed(
     key_version: int = 1,
 ) -> Seen:
     """A record of Kafka's log of stored offsets, as its brokers write it."""
-    name, topic, text = group.encode(), TOPIC.encode(), metadata.encode()
+    name, topic, text = group.encode(), TOPIC.encode(), metadata.encode() + b"\0"
     key = struct.pack(">hh", key_version, len(name)) + name + struct.pack(">h", len(topic)) + topic
     value = struct.pack(">hq", version, offset) + (struct.pack(">i", -1) if version >= 3 else b"")
     if version >= 4:

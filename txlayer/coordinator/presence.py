@@ -17,6 +17,8 @@ LOOK_S = 2.0
 """How often the groups with something to ask are looked at."""
 BELIEVE_S = 10.0
 """How old an answer may be."""
+GIVE_UP_S = 30.0
+"""A look that takes longer hangs (clients have been seen to: docs/explanation/kafka.md); the next one begins beside it."""
 
 
 class GroupPresence:
@@ -36,27 +38,36 @@ class GroupPresence:
         self._present: frozenset[str] = frozenset()
         self._known_at = 0.0
         self._asked_at = float("-inf")
+        self._look_number = 0
         self._is_looking = False
 
     def of(self, schedules: Iterable[CheckSchedule]) -> frozenset[str]:
         """Groups with something due that had members when it was last looked; looks again, aside, when that is old."""
         groups = {group for schedule in schedules for group in schedule.groups_due()}
         now = self._clock()
-        if groups and not self._is_looking and now - self._asked_at >= LOOK_S:
+        if groups and now - self._asked_at >= (GIVE_UP_S if self._is_looking else LOOK_S):
+            if self._is_looking:
+                logger.warning("groups.unknown", extra={"reason": f"no answer in {GIVE_UP_S:g} s"})
             self._asked_at = now
             self._is_looking = True
+            self._look_number = number = self._look_number + 1
             names = {self._topics.check_group(group): group for group in groups}
-            self._aside.start(lambda: self._look(names, now), name="txlayer-presence")
+            self._aside.start(lambda: self._look(names, now, number), name="txlayer-presence")
         # Without an answer nobody is there: what is due stays due.
         return self._present if now - self._known_at < BELIEVE_S else frozenset()
 
-    def _look(self, names: dict[str, str], asked_at: float) -> None:
+    def _look(self, names: dict[str, str], asked_at: float, number: int) -> None:
         try:
             found = self._connections.groups_with_members(names)
         except TxLayerError as exc:
             logger.warning("groups.unknown", extra={"reason": str(exc)})
+        except Exception:
+            # Border of a thread whose end nobody looks at: it is told here or never.
+            logger.exception("groups.unknown")
         else:
-            self._present = frozenset(names[name] for name in found)
-            self._known_at = asked_at
+            if number == self._look_number:
+                self._present = frozenset(names[name] for name in found)
+                self._known_at = asked_at
         finally:
-            self._is_looking = False
+            if number == self._look_number:
+                self._is_looking = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -15,8 +16,13 @@ from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TxLayerError
 
+logger = logging.getLogger("txlayer.admin")
+
 ANSWER_TIMEOUT_MS = 10_000
 """How long one question waits for its answer, connecting included: a person waits for it."""
+
+DOUBTED_AFTER_S = 30.0
+"""A client that misses something is not believed for longer than this: it may know the cluster as it was once."""
 
 LOOK_S = 0.05
 """How often a wait looks at what it waits for."""
@@ -32,6 +38,7 @@ class AdminConnection:
         self._config = config
         self._timeout_ms = timeout_ms
         self._client: AdminClient | None = None
+        self._made_at = 0.0
         self._refusal: KafkaError | None = None
         self._trouble = ""
 
@@ -45,7 +52,15 @@ class AdminConnection:
             # What goes wrong is told once, by the error, and not by the client's own log.
             settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
             self._client = AdminClient(settings)
+            self._made_at = time.monotonic()
         return self._client
+
+    def doubt(self, errors: Sequence[Exception]) -> None:
+        """Something was missing in an answer: the next question gets a new client, at once if a broker did not say."""
+        if errors:
+            logger.warning("answer.incomplete", extra={"reason": str(errors[0])})
+        if errors or time.monotonic() - self._made_at > DOUBTED_AFTER_S:
+            self.close()
 
     def wait(
         self,

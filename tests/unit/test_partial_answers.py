@@ -1,0 +1,60 @@
+"""Which groups have members, by a client that may know the cluster as it was once: what is missing is not believed for long."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txlayer.adapters.kafka import admin_connection
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.config import ClientConfig
+
+
+class Client:
+    """An admin client that answers at once."""
+
+    def __init__(self, *groups: str, errors: tuple[Exception, ...] = ()) -> None:
+        self._answer = SimpleNamespace(
+            valid=[SimpleNamespace(group_id=group) for group in groups], errors=list(errors)
+        )
+
+    def list_consumer_groups(self, **_limits: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._answer)
+        return future
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+
+def asked(client: Client, *groups: str) -> tuple[frozenset[str], bool]:
+    """What it answers, and whether it is kept."""
+    admin = KafkaAdmin(ClientConfig())
+    admin._connection._client = cast("Any", client)
+    admin._connection._made_at = time.monotonic()
+    found = admin.groups_with_members(groups)
+    return found, admin._connection._client is client
+
+
+def test_a_client_that_sees_every_group_is_kept() -> None:
+    assert (frozenset({"shop"}), True) == asked(Client("shop", "other"), "shop")
+
+
+def test_a_client_whose_answer_lacks_a_broker_is_thrown_away() -> None:
+    client = Client("shop", errors=(RuntimeError("a broker did not say"),))
+
+    assert (frozenset({"shop"}), False) == asked(client, "shop", "bank")
+
+
+def test_a_client_that_does_not_see_a_group_is_thrown_away_when_it_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (frozenset(), True) == asked(Client(), "shop")
+
+    monkeypatch.setattr(admin_connection, "DOUBTED_AFTER_S", -1.0)
+
+    assert (frozenset(), False) == asked(Client(), "shop")

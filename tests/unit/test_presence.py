@@ -1,0 +1,100 @@
+"""Who is there to be asked: looked for aside, and again when a look fails, breaks or never ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from txlayer.config import SystemTopics
+from txlayer.coordinator.presence import BELIEVE_S, GIVE_UP_S, LOOK_S, GroupPresence
+from txlayer.coordinator.surroundings import REAL
+from txlayer.errors import BrokerUnavailableError
+
+TOPICS = SystemTopics("ns")
+
+
+class World:
+    """A clock, a group that is there, and looks that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looks: list[Callable[[], Any]] = []
+        self.error: Exception | None = None
+        self.presence = GroupPresence(
+            cast("Any", self), TOPICS,
+            surroundings=replace(REAL, clock=lambda: self.now, aside=cast("Any", self)),
+        )  # fmt: skip
+
+    def start(self, call: Callable[[], Any], *, name: str) -> None:
+        assert name
+        self.looks.append(call)
+
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        if self.error is not None:
+            raise self.error
+        return frozenset(groups)
+
+    def groups_due(self) -> list[str]:
+        return ["shop"]
+
+    def present(self) -> set[str]:
+        return set(self.presence.of([cast("Any", self)]))
+
+
+def test_a_look_is_begun_once_and_believed_for_a_while() -> None:
+    world = World()
+
+    assert set() == world.present()
+    assert set() == world.present()
+    world.looks.pop()()
+    assert {"shop"} == world.present()
+    assert [] == world.looks
+    world.now += BELIEVE_S
+    assert set() == world.present()
+    assert 1 == len(world.looks)
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerUnavailableError("away", waited_ms=1), RuntimeError("no error of ours")]
+)
+def test_a_look_that_fails_is_told_and_followed_by_another(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.error = error
+    world.present()
+
+    with caplog.at_level(logging.WARNING, "txlayer.coordinator"):
+        world.looks.pop()()
+
+    assert ["groups.unknown"] == [record.message for record in caplog.records]
+    world.error = None
+    world.now += LOOK_S
+    world.present()
+    world.looks.pop()()
+    assert {"shop"} == world.present()
+
+
+def test_a_look_that_never_ends_is_given_up_and_counts_for_nothing_when_it_ends_at_last() -> None:
+    world = World()
+    world.present()
+    world.now += GIVE_UP_S - 1
+    world.present()
+    assert 1 == len(world.looks)
+
+    world.now += 1
+    world.present()
+    old, new = world.looks
+    new()
+    assert {"shop"} == world.present()
+    world.now += LOOK_S
+    world.present()
+    world.error = RuntimeError("late")
+    old()
+
+    assert {"shop"} == world.present()
+    assert 3 == len(world.looks)
