@@ -125,7 +125,10 @@ class ConsumerSide:
         servers = self._arena.servers
         locks = self._arena.topics.locks
         read = read_log(servers, [self.topic, self.letters, self.requests, locks, OFFSETS_TOPIC])
-        told = [self.letters, self.requests, locks]
+        told = [
+            self.letters,
+            self.requests,
+        ]  # leases are renewed all the time, in no Kafka transaction
         stable = ends(servers, told, isolation="read_committed")
         whole = ends(servers, told, isolation="read_uncommitted")
         with (self._folder / "read.jsonl").open("w", encoding="utf-8") as out:
