@@ -91,31 +91,8 @@ class Chaos:
                 folder=self._folder, session_s=SESSION_S, replication_factor=BROKER_COUNT,
             )  # fmt: skip
 
-            def start_coordinator() -> CoordinatorProcess:
-                return stack.enter_context(self._coordinator(servers[COORDINATORS], arena))
-
-            def started(start: Callable[[], TxlayerProcess]) -> Callable[[], TxlayerProcess]:
-                return lambda: stack.enter_context(start())
-
-            nemesis = Nemesis(
-                cluster,
-                proxies=proxies,
-                start_coordinator=start_coordinator,
-                coordinator_group=arena.topics.coordinator_group,
-                session_s=SESSION_S,
-                rng=random.Random(self._seed),
-                fleets=[
-                    Fleet(
-                        "consumer", started(consumers.start),
-                        count=CONSUMER_COUNT, frozen_s_max=2 * LEASE_EXPIRY_S,
-                    ),
-                    Fleet(
-                        "responder", started(checks.start),
-                        count=RESPONDER_COUNT, frozen_s_max=3 * SESSION_S,
-                    ),
-                ],
-            )  # fmt: skip
-            nemesis.coordinators += [start_coordinator(), start_coordinator()]
+            nemesis = self._nemesis(stack, cluster, proxies, arena, servers, checks, consumers)
+            nemesis.coordinators += [nemesis.start_coordinator(), nemesis.start_coordinator()]
             load = Load(
                 servers[PRODUCERS], arena.topics,
                 partition_count=arena.partition_count, targets=arena.targets,
@@ -150,6 +127,42 @@ class Chaos:
                 sum(len(process.events("coordinator.rebuild")) for process in nemesis.coordinators),
                 nemesis.ended_wrongly(),
             )  # fmt: skip
+
+    def _nemesis(
+        self,
+        stack: ExitStack,
+        cluster: LocalBroker,
+        proxies: dict[str, list[FaultProxy]],
+        arena: Arena,
+        servers: dict[str, str],
+        checks: CheckSide,
+        consumers: ConsumerSide,
+    ) -> Nemesis:
+        """Who breaks what; its coordinators are to be started."""
+
+        def started(start: Callable[[], TxlayerProcess]) -> Callable[[], TxlayerProcess]:
+            return lambda: stack.enter_context(start())
+
+        return Nemesis(
+            cluster,
+            proxies=proxies,
+            start_coordinator=lambda: stack.enter_context(
+                self._coordinator(servers[COORDINATORS], arena)
+            ),
+            coordinator_group=arena.topics.coordinator_group,
+            session_s=SESSION_S,
+            rng=random.Random(self._seed),
+            fleets=[
+                Fleet(
+                    "consumer", started(consumers.start),
+                    count=CONSUMER_COUNT, frozen_s_max=2 * LEASE_EXPIRY_S,
+                ),
+                Fleet(
+                    "responder", started(checks.start),
+                    count=RESPONDER_COUNT, frozen_s_max=3 * SESSION_S,
+                ),
+            ],
+        )  # fmt: skip
 
     def _cluster(self, stack: ExitStack) -> tuple[LocalBroker, dict[str, list[FaultProxy]]]:
         """Three brokers; and proxies before each of them, by whose connections they carry."""

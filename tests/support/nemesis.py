@@ -76,7 +76,7 @@ class Nemesis:
         self._ended: set[int] = set()
         self._cluster = cluster
         self._proxies = proxies
-        self._start_coordinator = start_coordinator
+        self.start_coordinator = start_coordinator
         self._group = coordinator_group
         self._session_s = session_s
         self._rng = rng
@@ -152,7 +152,7 @@ class Nemesis:
         for fleet in self._fleets:
             fleet.heal()
         if not any(process.is_running for process in self.coordinators):
-            self.coordinators.append(self._start_coordinator())
+            self.coordinators.append(self.start_coordinator())
         self._wait_until_in_sync()
 
     def ask_where_they_stand(self) -> None:
@@ -237,7 +237,7 @@ class Nemesis:
     def _kill_coordinator(self) -> str:
         process = self._any_coordinator()
         self._kill(process)
-        self.coordinators.append(self._start_coordinator())
+        self.coordinators.append(self.start_coordinator())
         return f"pid {process.pid}"
 
     def _freeze_coordinator(self) -> str:
@@ -254,14 +254,14 @@ class Nemesis:
         process = self._any_coordinator()
         process.wait_until_listening()
         process.terminate()
-        self.coordinators.append(self._start_coordinator())
+        self.coordinators.append(self.start_coordinator())
         code = process.wait(within=STOP_S)
         if code == 0:
             self._ended.add(process.pid)
         return f"pid {process.pid}, exit code {code}"
 
     def _join_coordinator(self) -> str:
-        guest = self._start_coordinator()
+        guest = self.start_coordinator()
         self.coordinators.append(guest)
         guest.wait_until_listening()
         self._pause(0.5, 3)
