@@ -80,8 +80,7 @@ class Chaos:
                 cluster.bootstrap_servers, target_partitions=TARGET_PARTITIONS, replication_factor=BROKER_COUNT
             )  # fmt: skip
             servers = {
-                whose: cluster.proxied_servers(listener=number)
-                for number, whose in enumerate(proxies, start=1)
+                w: cluster.proxied_servers(listener=n) for n, w in enumerate(proxies, start=1)
             }
             checks = CheckSide(
                 arena, servers=servers[PRODUCERS], folder=self._folder, session_s=SESSION_S
@@ -90,7 +89,6 @@ class Chaos:
                 arena, servers=servers[CONSUMERS], topic=arena.targets[-1], partition_count=TARGET_PARTITIONS[-1],
                 folder=self._folder, session_s=SESSION_S, replication_factor=BROKER_COUNT,
             )  # fmt: skip
-
             nemesis = self._nemesis(stack, cluster, proxies, arena, servers, checks, consumers)
             nemesis.coordinators += [nemesis.start_coordinator(), nemesis.start_coordinator()]
             load = Load(
@@ -108,8 +106,7 @@ class Chaos:
                 ),
             ):  # fmt: skip
                 self._strike(nemesis, load, witness, seconds=seconds)
-                nemesis.heal()
-                self.journal.write("healed")
+                self._heal(nemesis)
                 try:
                     load.stop(within=ADVANCE_S)
                     checks.wait_until_settled(load, within=ADVANCE_S)
@@ -127,6 +124,10 @@ class Chaos:
                 sum(len(process.events("coordinator.rebuild")) for process in nemesis.coordinators),
                 nemesis.ended_wrongly(),
             )  # fmt: skip
+
+    def _heal(self, nemesis: Nemesis) -> None:
+        nemesis.heal()
+        self.journal.write("healed")
 
     def _nemesis(
         self,
