@@ -1,0 +1,105 @@
+"""What is written down and sampled while a chaotic run happens. Never a judgement."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.arena import Arena
+from tests.support.history import Sample
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import ClientConfig
+from txlayer.errors import TxLayerError
+
+SAMPLE_EVERY_S = 1.0
+
+
+@dataclass
+class Journal:
+    """JSON lines, one per thing that happened, each written at once."""
+
+    file: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def write(self, what: str, **details: object) -> None:
+        """Any thread."""
+        line = json.dumps({"at_ms": int(time.time() * 1000), "what": what, **details})
+        with self._lock, self.file.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
+
+
+class Sampler:
+    """Asks now and then what the coordinators' group has stored, and then where the real topics and check end."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.samples: list[Sample] = []
+        self._arena = arena
+        self._config = ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def take(self) -> Sample:
+        """One sample.
+
+        Raises:
+            TxLayerError: the cluster does not say.
+        """
+        topics = self._arena.topics
+        wanted = [
+            (t, p) for t in (topics.half, topics.op) for p in range(self._arena.partition_count)
+        ]
+        with KafkaAdmin(self._config, timeout_ms=5_000) as admin:
+            answer: dict[TopicPartition, StoredOffset | None] = admin.stored_offsets(
+                topics.coordinator_group, wanted, is_stable=False
+            )
+            real = [
+                (topic, p)
+                for topic in (*self._arena.targets, topics.check)
+                for p in range(admin.partition_count(topic) or 0)
+            ]
+            stored = {place: offset for place, offset in answer.items() if offset is not None}
+            # Markers land one by one: what is stored may be seen before the last stable offset of another topic moves.
+            return Sample(stored, admin.end_offsets(real, is_committed=False))
+
+    def take_last(self, *, within: float) -> None:
+        """The sample of the end, behind all others: nobody takes one after it."""
+        self._stop()
+        before = len(self.samples)
+
+        def is_taken() -> bool:
+            self._try()
+            return len(self.samples) > before
+
+        wait_until(is_taken, within=within, what="the last sample")
+
+    def _stop(self) -> None:
+        self._is_stopping.set()
+        self._thread.join(60)
+
+    def _try(self) -> None:
+        with suppress(TxLayerError):  # a broker is away: the next sample will come
+            self.samples.append(self.take())
+
+    def _run(self) -> None:
+        while not self._is_stopping.wait(SAMPLE_EVERY_S):
+            self._try()
