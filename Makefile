@@ -3,7 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
-SUBJECTS := throughput latency recovery failover barrier checkback consumers metrics spark
+SUBJECTS := throughput latency recovery failover barrier checkback consumers metrics idle verify spark
 STAMP := .venv/.set-up
 TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
@@ -18,7 +18,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos fuzz mutation newcomer pythons bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz mutation newcomer pythons bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -48,6 +48,10 @@ simulate: setup
 # E2E_SEED=n replays the plan of a run.
 chaos: setup jars
 	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py
+
+# Each component ten times in a row under load, and the brokers; `make test` runs it bounded.
+restarts: setup jars
+	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py
 
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
+from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, say
 from tests.support.waiting import wait_until
@@ -22,12 +23,6 @@ AWAY_S = float(os.environ.get("E2E_BROKER_AWAY_S", "15"))
 KILL_COUNT = 2
 RUN_COUNT_MAX = 4
 """One run in ten or so meets the broker's own fault."""
-LEFT_OUT = "Couldn't find leader endpoint"
-"""What the broker says when it takes a partition without a leader for a deleted one (docs/explanation/kafka.md)."""
-
-
-class MarkerLeftOutError(Exception):
-    """Kafka itself forgot to end a Kafka transaction: from here on its partitions stand still, and nothing is shown."""
 
 
 @pytest.mark.promise("P1")
@@ -115,11 +110,3 @@ def rest(arena: Arena, coordinator: CoordinatorProcess, broker: LocalBroker) -> 
         raise_if_marker_left_out(broker)
         raise
     assert coordinator.is_running
-
-
-def raise_if_marker_left_out(broker: LocalBroker) -> None:
-    """By the broker's own words: that nothing moves is no proof."""
-    log = (broker.folder / "node-1" / "broker.log").read_text(encoding="utf-8", errors="replace")
-    said = [line for line in log.splitlines() if LEFT_OUT in line]
-    if said:
-        raise MarkerLeftOutError(said[-1][:300])

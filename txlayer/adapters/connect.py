@@ -23,11 +23,16 @@ def connect_producer(config: ProducerConfig) -> ProducerConnections:
     return KafkaProducerConnections(config)
 
 
-def connect_coordinator(config: CoordinatorConfig) -> CoordinatorConnections:
-    """What a coordinator needs of a real Kafka; nothing is connected before it is asked for."""
+def connect_coordinator(
+    config: CoordinatorConfig, *, is_one_shot: bool = False
+) -> CoordinatorConnections:
+    """What a coordinator needs of a real Kafka; nothing is connected before it is asked for.
+
+    A coordinator asks again, so a question waits for 3 s; with `is_one_shot` it waits as long as any command does.
+    """
     from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
 
-    return KafkaCoordinatorConnections(config)
+    return KafkaCoordinatorConnections(config, is_one_shot=is_one_shot)
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:

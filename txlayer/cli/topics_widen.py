@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -38,10 +37,6 @@ DrainTimeout = Annotated[
 Wanted = Annotated[
     int, typer.Option("--partitions", min=1, help="How many half, op and doubt shall have.")
 ]
-T = TypeVar("T")
-
-ANSWER_PATIENCE_S = 15.0
-"""How long a broker that is busy, or a group's coordinator that has just moved, is asked again."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -74,7 +69,13 @@ def drain(
     before: Drain | None = None
     while True:
         is_over = time.monotonic() >= give_up_at
-        found = _answered(partial(_look, config), until=give_up_at)
+        try:
+            found = _look(config)
+        except BrokerUnavailableError:
+            # A broker may be away for a while of the time that there is.
+            if is_over:
+                raise
+            continue
         if found.is_drained or is_over:
             break
         before = found
@@ -119,7 +120,7 @@ def widen(
                 state=members.state,
             )
         known = _known_count(admin, topics, counts)
-        left = _answered(partial(_left, config, counts, known))
+        left = _left(config, counts, known)
         if left is not None:
             _show(config.namespace, left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
@@ -146,25 +147,12 @@ def _config(
     )  # fmt: skip
 
 
-def _answered(ask: Callable[[], T], *, until: float = 0.0) -> T:
-    """What a coordinator's connections say: they wait for 3 s, and a coordinator asks again; so does this, also while there
-    is time until `until`, on the monotonic clock.
-    """
-    give_up_at = max(time.monotonic() + ANSWER_PATIENCE_S, until)
-    while True:
-        try:
-            return ask()
-        except BrokerUnavailableError:
-            if time.monotonic() >= give_up_at:
-                raise
-
-
 def _look(config: CoordinatorConfig) -> Drain:
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
     with KafkaAdmin(config) as admin:
         count = _counts(admin, config.topics)[config.topics.half]
-    connections = connect_coordinator(config)
+    connections = connect_coordinator(config, is_one_shot=True)
     try:
         return look(config, connections, partition_count=count)
     finally:
@@ -177,7 +165,7 @@ def _left(config: CoordinatorConfig, counts: Mapping[str, int], known: int) -> D
         found = _look(config)
         return None if found.is_drained else found
     # An earlier widening was interrupted behind its own look: since then nobody could begin anything.
-    connections = connect_coordinator(config)
+    connections = connect_coordinator(config, is_one_shot=True)
     try:
         half, op, ends = unread(config, connections, partition_count=known)
     finally:

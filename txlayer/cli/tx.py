@@ -357,7 +357,7 @@ def _are_applied(
 
 @contextmanager
 def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
-    connections = connect_coordinator(config)
+    connections = connect_coordinator(config, is_one_shot=True)
     try:
         yield Overview(config, connections)
     finally:

@@ -103,7 +103,7 @@ def export(  # every option is a parameter
         insecure=insecure,
     )
     now_ms = int(time.time() * 1000)
-    with closing(connect_coordinator(config)) as connections:
+    with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         found = [
             each
             for each in Overview(config, connections).standing()

@@ -278,7 +278,7 @@ def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_js
 
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHand]:
-    connections = connect_coordinator(config)
+    connections = connect_coordinator(config, is_one_shot=True)
     try:
         producers = connect_producer(writer)
         try:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS
 from txlayer.adapters.kafka.client import PlainReader
 from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.kafka.writer import KafkaTransactionalWriter
@@ -55,10 +56,12 @@ def wait_for_answer(ask: Callable[[], object], *, timeout_s: float, bootstrap_se
 class KafkaCoordinatorConnections:
     """Makes clients with the coordinator's settings; one admin client answers all questions. One thread uses it."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: CoordinatorConfig, *, is_one_shot: bool = False) -> None:
+        """With `is_one_shot` a question waits as long as a command's: nobody serves a group, and nobody asks again."""
         self._config = config
-        self._admin = KafkaAdmin(config, timeout_ms=ANSWER_MS)
-        self._watch = KafkaAdmin(config, timeout_ms=ANSWER_MS)  # asked from another thread
+        timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
+        self._admin = KafkaAdmin(config, timeout_ms=timeout_ms)
+        self._watch = KafkaAdmin(config, timeout_ms=timeout_ms)  # asked from another thread
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers; says every few seconds that it is still waiting.

@@ -1,0 +1,30 @@
+"""How long a question waits: a coordinator's until it asks again, a command's until a person would give up."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.kafka import coordinator_clients
+from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.config import CoordinatorConfig
+from txlayer.errors import BrokerUnavailableError
+
+
+@pytest.mark.parametrize("is_one_shot", [False, True])
+def test_a_command_waits_as_long_as_a_command_and_a_coordinator_as_it_does(
+    monkeypatch: pytest.MonkeyPatch, *, is_one_shot: bool
+) -> None:
+    (port,) = free_ports(1)
+    config = CoordinatorConfig(bootstrap_servers=f"127.0.0.1:{port}")
+    monkeypatch.setattr(coordinator_clients, "ANSWER_MS", 300)
+    monkeypatch.setattr(coordinator_clients, "ANSWER_TIMEOUT_MS", 1_500)
+    connections = connect_coordinator(config, is_one_shot=is_one_shot)
+    try:
+        with pytest.raises(BrokerUnavailableError) as caught:
+            connections.start_offsets([(config.topics.half, 0)])
+    finally:
+        connections.close()
+
+    # Less than the longer limit by no more than a clock's step; the shorter one is a second away.
+    assert is_one_shot == ((caught.value.waited_ms or 0) >= 1_400)
