@@ -1,6 +1,6 @@
 """Traces of a window on disk, in a file that is gone at the end: kept as they come, given back by transaction id.
 
-SQLite sorts them in its own temporary files, so memory does not grow with the window. Never a rule of what they mean.
+SQLite sorts them in its own temporary files, so what is kept takes no memory that grows. Never a rule of what they mean.
 """
 
 from __future__ import annotations
