@@ -31,6 +31,8 @@ from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
 
 logger = logging.getLogger("txlayer.consumer")
 
+STORE_LOOK_S = 0.002
+"""How long one look for the acknowledgement of a store waits."""
 ENDS_S = 1.0
 """How often it is looked where the topics end."""
 
@@ -143,6 +145,7 @@ class Holdings:
     def revoke(self) -> None:
         """Nothing is assigned any more; whoever stores before does it now."""
         self.give_up()
+        self._storer.end()
         if self._assigned and not self._has_leases_failed:
             self._leases.revoked(sorted(self._assigned))
         self._tokens.clear()
@@ -227,6 +230,13 @@ class Holdings:
         self, queues: Collection[TopicPartition], is_still_ours: Callable[[], None]
     ) -> None:
         began, group = self._clock(), self._plan.group
+
+        def serve() -> None:
+            is_still_ours()
+            self._surroundings.sleep(STORE_LOOK_S)
+
+        # Of a queue that was ours just now a store may be under way: it must land before anybody asks what is stored.
+        self._storer.wait(serve)
         replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
         if self.writer is None:
             name = f"{group}.{self._surroundings.draw_name()}"

@@ -66,7 +66,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
-        wrapped(un.UnfencedConnections), 273, _TWICE | {_K.ATTEMPTS, _K.LOST},
+        wrapped(un.UnfencedConnections), 21_094, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
         "a dead-letter producer that may be haunted is replaced", "P9", "consumer/kafka_transaction.py",
@@ -87,6 +87,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ConsumerGuard(
         "a queue is not taken over while its handlers still run", "P9", "consumer/holdings.py",
         ConsumerVariant(engine=un.ImpatientEngine), 26, _ORDER,
+    ),
+    ConsumerGuard(
+        "a queue is not taken over while a store of it is under way", "P9", "consumer/holdings.py",
+        ConsumerVariant(engine=un.ForgetfulEngine), 406_654, frozenset({_K.BACKWARDS}),
     ),
     ConsumerGuard(
         "who cannot store what ended last ends in peace", "P9", "consumer/engine.py",

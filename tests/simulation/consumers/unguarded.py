@@ -170,6 +170,18 @@ def _always(*args: Any, **named: Any) -> bool:
     return True
 
 
+class ForgetfulEngine(Engine):
+    """Asks what is stored while a store of its own is under way."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._storer.wait = _at_once  # type: ignore[method-assign]  # this one alone
+
+
+def _at_once(serve: Callable[[], None]) -> None:
+    del serve
+
+
 class RestlessEngine(Engine):
     """Asks again at once although no more may be in flight."""
 
