@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
@@ -18,6 +18,8 @@ from txlayer.adapters.ports import (
     TransactionalWriter,
 )
 from txlayer.errors import BrokerUnavailableError
+
+T = TypeVar("T")
 
 BATCH_BYTES = 500_000
 TIMEOUT_S = 20.0
@@ -81,18 +83,26 @@ def stored(connections: CoordinatorConnections, group: str, place: TopicPartitio
     return None if found is None else found.offset
 
 
+def answered(ask: Callable[[], T], *, what: str = "an answer") -> T:
+    """What the cluster says: a coordinator waits for 3 s and asks again, and so does this."""
+
+    def once() -> list[T]:
+        try:
+            return [ask()]
+        except BrokerUnavailableError:
+            return []
+
+    return wait_until(once, within=PATIENCE_S, what=what)[0]
+
+
 def stable(
     connections: CoordinatorConnections, group: str, place: TopicPartition
 ) -> StoredOffset | None:
     """What the group stored, as soon as nothing is pending there: markers are written behind the answer."""
-
-    def ask() -> list[StoredOffset | None]:
-        try:
-            return [connections.stored_offsets(group, [place], is_stable=True)[place]]
-        except BrokerUnavailableError:
-            return []
-
-    return wait_until(ask, within=PATIENCE_S, what="nothing pending")[0]
+    return answered(
+        lambda: connections.stored_offsets(group, [place], is_stable=True)[place],
+        what="nothing pending",
+    )
 
 
 def assigned(*readers: GroupReader) -> list[Assignment]:

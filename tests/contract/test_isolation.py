@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.clients import (
     TIMEOUT_S,
+    answered,
     open_writer,
     put,
     rest,
@@ -20,7 +21,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import CoordinatorConnections, TransactionalWriter
-from txlayer.errors import BrokerUnavailableError, ProducerFencedError
+from txlayer.errors import ProducerFencedError
 
 
 @pytest.fixture
@@ -41,21 +42,6 @@ def topic(lab: Lab) -> str:
 def abort(connections: CoordinatorConnections, writer: TransactionalWriter) -> TransactionalWriter:
     """End what is open by taking the id over, as a recovery does; the new holder."""
     return open_writer(connections, writer.transactional_id)
-
-
-def end_of(connections: CoordinatorConnections, topic: str, *, is_committed: bool) -> int:
-    """Where partition 0 ends. A coordinator waits for 3 s and asks again, and so does this: brokers of a busy machine take longer."""
-    found: dict[tuple[str, int], int] = {}
-
-    def is_answered() -> bool:
-        try:
-            found.update(connections.end_offsets([(topic, 0)], is_committed=is_committed))
-        except BrokerUnavailableError:
-            return False
-        return True
-
-    wait_until(is_answered, within=30, what="an answer")
-    return found[topic, 0]
 
 
 def test_aborted_records_are_hidden_and_committed_ones_shown(
@@ -97,8 +83,9 @@ def test_an_open_transaction_holds_readers_back_at_its_first_offset(
     lab.write(topic, b"plain")
 
     assert [(0, b"ok")] == seen(lab, topic)
-    assert 2 == end_of(connections, topic, is_committed=True)
-    assert 4 == end_of(connections, topic, is_committed=False)
+    place = (topic, 0)
+    assert {place: 2} == answered(lambda: connections.end_offsets([place]))
+    assert {place: 4} == answered(lambda: connections.end_offsets([place], is_committed=False))
 
     writer.commit(timeout_s=TIMEOUT_S)
     wait_for(lab, topic, [b"ok", b"open", b"plain"])

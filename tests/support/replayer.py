@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import count
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 
 from tests.support.load import plain_producer
 from tests.support.logs import Seen, read_log
+from tests.support.onlooker import Onlooker
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
@@ -28,10 +26,11 @@ WRITE_S = 60.0
 _ENDED = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
-class Replayer:
+class Replayer(Onlooker):
     """Looks now and then from a thread of its own until the block ends."""
 
     def __init__(self, servers: str, *, group: str, topic: str, partition_count: int) -> None:
+        super().__init__()
         self.request_count = 0
         self._servers = servers
         self._group = group
@@ -39,24 +38,10 @@ class Replayer:
         self._places = [(topic, p) for p in range(partition_count)]
         self._producer = plain_producer(servers)
         self._numbers = count()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="replayer", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_stopping.set()
-        self._thread.join(WRITE_S)
-
-    def _run(self) -> None:
-        while not self._is_stopping.wait(EVERY_S):
+    def look_on(self) -> None:
+        """Look every few seconds."""
+        while not self.is_stopping.wait(EVERY_S):
             # A broker is away: there is another look.
             with suppress(TxLayerError, KafkaException, AssertionError):
                 self._look()

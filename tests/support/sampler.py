@@ -8,11 +8,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.arena import Arena
 from tests.support.history import Sample
+from tests.support.onlooker import Onlooker
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -36,27 +35,14 @@ class Journal:
             out.write(line + "\n")
 
 
-class Sampler:
+class Sampler(Onlooker):
     """Asks now and then what the coordinators' group has stored, and then where the real topics and check end."""
 
     def __init__(self, arena: Arena) -> None:
+        super().__init__()
         self.samples: list[Sample] = []
         self._arena = arena
         self._config = ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
 
     def take(self) -> Sample:
         """One sample.
@@ -83,7 +69,7 @@ class Sampler:
 
     def take_last(self, *, within: float) -> None:
         """The sample of the end, behind all others: nobody takes one after it."""
-        self._stop()
+        self.stop()
         before = len(self.samples)
 
         def is_taken() -> bool:
@@ -92,14 +78,11 @@ class Sampler:
 
         wait_until(is_taken, within=within, what="the last sample")
 
-    def _stop(self) -> None:
-        self._is_stopping.set()
-        self._thread.join(60)
-
     def _try(self) -> None:
         with suppress(TxLayerError):  # a broker is away: the next sample will come
             self.samples.append(self.take())
 
-    def _run(self) -> None:
-        while not self._is_stopping.wait(SAMPLE_EVERY_S):
+    def look_on(self) -> None:
+        """A sample every second."""
+        while not self.is_stopping.wait(SAMPLE_EVERY_S):
             self._try()

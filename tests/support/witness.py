@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaError, TopicPartition
 
 from tests.support.logs import Seen, header, partition_counts, plain_reader, read_log, seen
+from tests.support.onlooker import Onlooker
 from tests.support.waiting import wait_until
 from txlayer.core.codec import ORIGIN_HEADER
 
@@ -27,10 +25,11 @@ _PASSING = frozenset(
 )
 
 
-class Witness:
+class Witness(Onlooker):
     """Reads real topics from a thread of its own until the block ends."""
 
     def __init__(self, servers: str, topics: Sequence[str]) -> None:
+        super().__init__()
         self.records: list[Seen] = []
         self._origins: Counter[bytes] = Counter()
         self._failures: list[str] = []
@@ -38,21 +37,10 @@ class Witness:
         self._reader = plain_reader(servers, isolation="read_committed")
         counts = partition_counts(servers, topics)
         self._reader.assign([TopicPartition(t, p, 0) for t, n in counts.items() for p in range(n)])
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_stopping.set()
-        self._thread.join(30)
+    def stop(self) -> None:
+        """Nothing more is read."""
+        super().stop()
         self._reader.close()
 
     @property
@@ -83,8 +71,9 @@ class Witness:
             failure.encode() for failure in self._failures
         ]
 
-    def _run(self) -> None:
-        while not self._is_stopping.is_set():
+    def look_on(self) -> None:
+        """Read what becomes visible."""
+        while not self.is_stopping.is_set():
             for record in self._reader.consume(1_000, 0.1):
                 error = record.error()
                 if error is None:

@@ -75,10 +75,10 @@ def drain(
             # A broker may be away for a while of the time that there is.
             if is_over:
                 raise
-            continue
-        if found.is_drained or is_over:
-            break
-        before = found
+        else:
+            if found.is_drained or is_over:
+                break
+            before = found
         time.sleep(LOOK_S)
     is_growing = before is not None and found.half_ends != before.half_ends
     _show(config.namespace, found, is_growing=is_growing, as_json=as_json)

@@ -66,7 +66,7 @@ class Holdings:
         self._surroundings = surroundings
         self._clock = surroundings.clock
         self._tokens: dict[TopicPartition, int] = {}
-        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
         self._former_writers: set[str] = set()
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
@@ -147,9 +147,9 @@ class Holdings:
         self.give_up()
         self._storer.end()
         if self._assigned and not self._has_leases_failed:
-            self._leases.revoked(sorted(self._assigned))
+            self._leases.revoked(self._assigned)
         self._tokens.clear()
-        self._assigned = frozenset()
+        self._assigned = {}
         self.assignment = None
 
     def _assign(self, assignment: Assignment) -> None:
@@ -166,8 +166,9 @@ class Holdings:
                 )  # fmt: skip
         self.assignment = assignment
         self.rebalance_count += 1
-        self._assigned = frozenset((t, p) for t in self._plan.topics for p in found[t])
-        self._leases.assigned(sorted(self._assigned), generation=assignment.generation)
+        places = sorted((t, p) for t in self._plan.topics for p in found[t])
+        self._assigned = dict.fromkeys(places)
+        self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
             "queues.assigned",
             extra={"group": self._plan.group, "queue_count": len(self._assigned),
@@ -218,7 +219,7 @@ class Holdings:
         self._leases = self._make_leases()
         self._leases.start()
         if self.assignment is not None:
-            self._leases.assigned(sorted(self._assigned), generation=self.assignment.generation)
+            self._leases.assigned(self._assigned, generation=self.assignment.generation)
         self._has_leases_failed = False
 
     def _may_take(self, queue: TopicPartition) -> bool:
