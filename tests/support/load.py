@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from tests.support.next_release import next_form
+from tests.support.placeless import Placeless
 from tests.support.truth import GROUP as DOUBTFUL_GROUP
 from tests.support.truth import Truth
 from tests.support.waiting import wait_until
@@ -38,6 +39,7 @@ SILENT_SHARE = 0.6
 """Of the doubtful ones: their producer dies between its half messages and its op, whatever its database has committed."""
 LOCAL_S_MAX = 5.0
 AGAIN_S = 0.1
+FIND_S = 120.0
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class Sent:
     acknowledged: list[int] = field(default_factory=list)
     group: str = GROUP
     is_silent: bool = False
+    is_placeless: bool = False  # stored, and of one of its half records nobody told where
 
 
 def plain_producer(servers: str) -> Producer:
@@ -108,6 +111,8 @@ class Load:
         self._truth = truth
         self._keys = [f"customer-{n}".encode() for n in range(key_count)]
         self._producer = plain_producer(servers)
+        self._halves = Placeless(servers, topics.half)
+        self._ops = Placeless(servers, topics.op)
         self._lines: dict[int, list[str]] = {}
         self._delayed: list[tuple[float, int, Sent]] = []
         self._numbers = count()
@@ -139,12 +144,20 @@ class Load:
                 due -= 1
                 self._prepare(self._next())
             self._producer.poll(0)
+            self._halves.look()
             self._resolve_delayed(before=time.monotonic())
             self._write_ops()
         self._producer.flush()
+        wait_until(self._has_found_all, within=FIND_S, what="the places of all half records")
         self._resolve_delayed(before=AT_THE_END)
         self._write_ops()
         self._producer.flush()
+        wait_until(self._has_found_all, within=FIND_S, what="the places of all op records")
+
+    def _has_found_all(self) -> bool:
+        self._halves.look()
+        self._ops.look()
+        return not self._halves and not self._ops
 
     def _next(self) -> Sent:
         rng = self._rng
@@ -215,9 +228,21 @@ class Load:
         if error is not None:
             self.failures.append(f"half of {sent.key}: {error}")
             return
-        sent.acknowledged.append(record.offset())
+        offset = record.offset()
+        sent.is_placeless |= offset is None
+        sent.acknowledged.append(offset)
         if len(sent.acknowledged) < len(sent.messages):
             return
+        if sent.is_placeless:
+            self._halves.seek(sent.key.encode(), partial(self._found, sent))
+        else:
+            self._stored(sent)
+
+    def _found(self, sent: Sent, places: list[tuple[int, int]]) -> None:
+        sent.acknowledged = [offset for _, offset in places]
+        self._stored(sent)
+
+    def _stored(self, sent: Sent) -> None:
         if sent.delay_s or sent.group != GROUP:
             due = time.monotonic() + sent.delay_s
             heapq.heappush(self._delayed, (due, next(self._numbers), sent))
@@ -272,5 +297,7 @@ class Load:
         self._report_count += 1
         if error is not None:
             self.failures.append(f"op: {error}")
+        elif record.offset() is None:
+            self._ops.seek(record.value(), self.acknowledged_ops.extend)
         else:
             self.acknowledged_ops.append((record.partition(), record.offset()))

@@ -12,7 +12,7 @@ from typing import Self
 
 import confluent_kafka
 
-OFFSET_COMMIT, OFFSET_FETCH = 8, 9
+PRODUCE, OFFSET_COMMIT, OFFSET_FETCH = 0, 8, 9
 _PRODUCER = 0
 _TEXT_BYTES = 512
 

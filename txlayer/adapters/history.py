@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.ports import HistoryStart, LogReader, Record, TopicPartition
+from txlayer.adapters.history_port import HistoryStart
+from txlayer.adapters.ports import LogReader, Record, TopicPartition
 from txlayer.adapters.translation import translate_error
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, TransactionHistory
-from txlayer.core.messages import Undecodable, nonce_of, txn_id_of
+from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
 _READ_COUNT_MAX = 5_000
@@ -99,6 +100,33 @@ class LogHistoryReader:
             for record in self._records(reader, {half: offset}, {half: offset + 1}):
                 return _place(record, f"{topic}-{partition}@{offset}")
         return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
+
+    def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
+        """As in `HistoryReader`."""
+        half = (self._config.topics.half, partition)
+        with closing(self._make_admin()) as admin:
+            self._partition_count(admin)
+            first, ends = admin.start_offsets([half]), admin.end_offsets([half])
+            since = admin.offsets_at([half], at_ms=at_ms)
+        found = self._places_of(keys, since, ends)
+        if len(found) < len(keys) and since != first:  # somebody's clock is ahead
+            found = self._places_of(keys, first, ends)
+        return found
+
+    def _places_of(
+        self,
+        keys: Collection[str],
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+    ) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with closing(self._make_reader()) as reader:
+            for record in self._records(reader, positions, ends):
+                raw = codec.half_header_of(record.headers())
+                header = None if raw is None else codec.decode_half_header(raw)
+                if isinstance(header, HalfHeader) and header.key in keys:
+                    found[header.key] = record.offset()
+        return found
 
     def _partition_count(self, admin: Administration) -> int:
         count = admin.partition_count(self._config.topics.half)

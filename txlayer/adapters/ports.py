@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.core.history import TransactionHistory
+from txlayer.adapters.history_port import HistoryReader
 from txlayer.core.messages import Headers
 from txlayer.errors import TxLayerError
 
@@ -71,7 +71,11 @@ class Record(Protocol):
 
 
 DeliveryReport = Callable[[Any, Any], None]
-"""Called from `poll` or `flush` with (error or None, record). It never raises."""
+"""Called from `poll` or `flush` with (error or None, record). It never raises.
+
+Without an error the record is stored, and its `offset()` is the place, or None: librdkafka takes a batch for stored when a
+later one of the partition is acknowledged, and nobody tells it where.
+"""
 
 
 class StoredOffset(NamedTuple):
@@ -138,30 +142,6 @@ class HalfWriter(Protocol):
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
-        ...
-
-
-class HistoryStart(NamedTuple):
-    """From where half and op are read for one transaction's history."""
-
-    at_ms: int  # records appended at this time or later
-    position: tuple[int, int] | None = None  # instead: half partition and offset, op from its time
-
-
-class HistoryReader(Protocol):
-    """Reads what the topics say about one transaction id."""
-
-    def read(
-        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
-    ) -> list[TransactionHistory]:
-        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
-
-        `partitions` narrows the search where the ordering key is known; None: all.
-
-        Raises:
-            TopicMismatchError: the namespace's topics do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-        """
         ...
 
 

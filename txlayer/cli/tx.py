@@ -16,9 +16,9 @@ import typer
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.coordinator_status import read_status
 from txlayer.adapters.history import HalfPlace
+from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
-from txlayer.adapters.ports import HistoryStart
 from txlayer.cli import aside_rows, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (

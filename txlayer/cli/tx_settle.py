@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from txlayer.adapters.connect import connect_coordinator, connect_producer
+from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.kafka.history import KafkaHistoryReader
-from txlayer.adapters.ports import HistoryStart
 from txlayer.cli import settle_rows, tx_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.operators import default_operator

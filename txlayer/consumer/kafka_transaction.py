@@ -156,7 +156,10 @@ class KafkaTransactions:
                 f"{waiting} records of a Kafka transaction were not acknowledged",
                 waited_ms=int(self._timeout_s * 1000),
             )
-        return [report.offset for report in reports]
+        offsets = [report.offset for report in reports if report.offset is not None]
+        if len(offsets) < len(reports):
+            raise RetriableError("nobody told where records of a Kafka transaction were stored")
+        return offsets
 
     def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
         while True:
@@ -201,7 +204,7 @@ class _Report:
 
     def __init__(self, topic: str) -> None:
         self.error: Any = None
-        self.offset = -1
+        self.offset: int | None = None
         self.topic = topic
 
     def __call__(self, error: Any, record: Any) -> None:

@@ -101,6 +101,7 @@ class _Writing:
         self._on_progress = on_progress
         self._errors: list[tuple[Any, str]] = []
         self._in_flight_count = 0
+        self._placeless_count = 0
         self.written: list[Written] = []
 
     def add(self, topic: str, request: Request) -> None:
@@ -108,8 +109,10 @@ class _Writing:
             self._in_flight_count -= 1
             if error is not None:
                 self._errors.append((error, topic))
+            elif (offset := record.offset()) is None:
+                self._placeless_count += 1
             else:
-                self.written.append(Written(request, record.offset()))
+                self.written.append(Written(request, offset))
 
         value = encode_replay(request.record)
         while True:
@@ -151,3 +154,8 @@ class _Writing:
         if self._errors:
             error, topic = self._errors[0]
             raise self._writer.error_of(error, topic=topic, txn_id="")
+        if self._placeless_count:
+            raise OutcomeUnknownError(
+                f"{self._placeless_count} requests are stored, and nobody told where",
+                step="request",
+            )

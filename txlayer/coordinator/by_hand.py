@@ -271,6 +271,7 @@ class _Writing:
         self._on_progress = on_progress
         self._errors: list[Any] = []
         self._unsent_count = 0
+        self._placeless_count = 0
         self.written: list[Written] = []
 
     def add(self, lines: Sequence[Line]) -> None:
@@ -283,6 +284,9 @@ class _Writing:
                 self._errors.append(error)
                 return
             offset = record.offset()
+            if offset is None:
+                self._placeless_count += len(lines)
+                return
             self.written += [Written(line.found, (offset, n)) for n, line in enumerate(lines)]
 
         self._unsent_count += 1
@@ -307,6 +311,10 @@ class _Writing:
                 raise OutcomeUnknownError(f"{self._unsent_count} op records were not acknowledged", step="op")  # fmt: skip
             error = self._writer.error_of(self._errors[0], topic=self._topic, txn_id="")
             raise error
+        if self._placeless_count:
+            raise OutcomeUnknownError(
+                f"{self._placeless_count} lines are stored, and nobody told where: look with `txlayer tx show`", step="op"
+            )  # fmt: skip
 
     def _serve(self, timeout_s: float = _ROUND_S) -> None:
         if self._writer.poll(timeout_s):

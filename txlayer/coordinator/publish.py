@@ -119,6 +119,9 @@ class Publisher:
                 bootstrap_servers=self._config.bootstrap_servers,
                 waited_ms=milliseconds(self._config.kafka_transaction_timeout),
             )
+        if any(None in places.values() for places in kept.values()):
+            # It is stored, and its Kafka transaction would commit: but whoever must know its place cannot go on.
+            raise RetriableError("nobody told where on doubt a transaction was stored")
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
@@ -360,7 +363,7 @@ class _NoteOffset:
 
     def __call__(self, error: Any, record: Any) -> None:
         if error is None:
-            self._kept[self._key] = record.offset()
+            self._kept[self._key] = record.offset()  # None: stored, and nobody knows where
 
 
 class _FirstError:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from txlayer.adapters.connect import ConnectProducer
-from txlayer.adapters.ports import HistoryStart, ProducerConnections, TopicLimits
+from txlayer.adapters.history_port import HistoryStart
+from txlayer.adapters.ports import ProducerConnections, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
@@ -23,6 +24,7 @@ from txlayer.producer.heard_limits import OpenLimit
 from txlayer.producer.identity import ANYWHERE, Identity, Place, now_ms
 from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
 from txlayer.producer.pipeline import OPEN, Pipeline
+from txlayer.producer.places import Finder
 from txlayer.producer.responder import Answering, Responder, open_responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
@@ -244,6 +246,11 @@ def assemble(
         op_line_count_max=_op_line_count_max(half, op),
         in_flight_max=config.in_flight_max,
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
+    )
+    pipeline.finder = Finder(
+        lambda: connections.history().half_places,
+        post=pipeline.post,
+        patience_s=config.resolution_timeout.total_seconds(),
     )
     encoder = Encoder(
         config,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import ROLLBACK, UNKNOWN, Resolution
-from txlayer.errors import RetriableError, RollbackRequiredError, TxLayerError
+from txlayer.errors import OutcomeUnknownError, RetriableError, RollbackRequiredError, TxLayerError
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.waiting import Waker
 
@@ -31,6 +31,11 @@ class Stage(Enum):
 
 STORING, PREPARED, FAILED, ACKNOWLEDGED = Stage
 
+UNSTORED = -1
+"""Instead of an offset: not acknowledged."""
+PLACELESS = -2
+"""Instead of an offset: acknowledged, and nobody told where (ports.py, `DeliveryReport`)."""
+
 
 class Flight:
     """One transaction in flight, and what a local transaction is told about it."""
@@ -47,8 +52,8 @@ class Flight:
         self.born_ms = born_ms
         self.unreported_count = message_count
         self.stage = STORING
-        self.last_offset = -1
-        self.op_offset = -1
+        self.last_offset = UNSTORED
+        self.op_offset = UNSTORED
         self.resolution: Resolution | None = None
         self.error: BaseException | None = None
         self.unsent: tuple[list[HalfRecord], int] | None = None
@@ -77,8 +82,8 @@ class Flight:
 
     @property
     def last_half_offset(self) -> int:
-        """Offset of its last half record, -1 before it is acknowledged."""
-        return self.last_offset
+        """Offset of its last half record, -1 while nobody knows it."""
+        return max(self.last_offset, UNSTORED)
 
     @property
     def is_over(self) -> bool:
@@ -102,7 +107,8 @@ class Flight:
         """The result of an acknowledged flight."""
         assert self.resolution is not None
         return TransactionSendResult(
-            self.txn_id, self.nonce, self.resolution, self.queue.partition, self.last_offset, self.op_offset
+            self.txn_id, self.nonce, self.resolution, self.queue.partition, self.last_offset,
+            max(self.op_offset, UNSTORED),
         )  # fmt: skip
 
     # --- on the producer's thread -------------------------------------------------------------------------------------
@@ -113,19 +119,37 @@ class Flight:
         if not pipeline.is_serving:
             pipeline.begin_round()
         if error is None:
-            self.last_offset = record.offset()
+            offset = record.offset()
+            self.last_offset = PLACELESS if offset is None else offset
         elif self.error is None:
             self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)
         self.unreported_count -= 1
         if not self.unreported_count:
-            self.prepared()
+            self._all_reported()
 
     def half_not_sent(self, message_count: int, error: BaseException) -> None:
         """So many half messages were never queued."""
         self.error = self.error or error
         self.unreported_count -= message_count
         if not self.unreported_count:
+            self._all_reported()
+
+    def _all_reported(self) -> None:
+        if self.last_offset == PLACELESS:
+            self.queue.pipeline.placeless.append(self)
+        else:
             self.prepared()
+
+    def placed(self, offset: int) -> None:
+        """Whoever looked found its last half record there; `UNSTORED`: nobody found out."""
+        if offset < 0 and self.error is None:
+            self.error = OutcomeUnknownError(
+                "its messages are stored, and nobody could tell where. Nothing was decided",
+                txn_id=self.txn_id,
+                step="half",
+            )
+        self.last_offset = offset
+        self.prepared()
 
     def prepared(self) -> None:
         """Every half message is reported."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlayer.core import codec
 from txlayer.errors import OutcomeUnknownError
-from txlayer.producer.flight import ACKNOWLEDGED, FAILED, Flight
+from txlayer.producer.flight import ACKNOWLEDGED, FAILED, PLACELESS, UNSTORED, Flight
 
 if TYPE_CHECKING:
     from txlayer.producer.pipeline import Pipeline
@@ -111,7 +111,8 @@ class OpRecord:
         if not pipeline.is_serving:
             pipeline.begin_round()
         if error is None:
-            self._acknowledged(record.offset())
+            offset = record.offset()
+            self._acknowledged(PLACELESS if offset is None else offset)
         else:
             self._not_acknowledged(error)
 
@@ -121,7 +122,7 @@ class OpRecord:
         ended_count = 0
         with pipeline.condition:
             for flight in self.flights:
-                if flight.op_offset >= 0:
+                if flight.op_offset != UNSTORED:
                     continue  # an interrupt in `OpQueue.write` may write a line twice
                 ended_count += 1
                 flight.op_offset = offset

@@ -31,6 +31,7 @@ from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.waiting import Bell, Waker
 
 if TYPE_CHECKING:
+    from txlayer.producer.places import Finder
     from txlayer.producer.submitted import SubmittedTransaction
 
 logger = logging.getLogger("txlayer.producer")
@@ -88,6 +89,9 @@ class Pipeline:
         ]
         self.to_run: list[SubmittedTransaction] = []
         self.to_wake: list[Waker] = []
+        self.placeless: list[Flight] = []
+        """Stored, and nobody told where: `find` looks for them."""
+        self.finder: Finder | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
         self.gate = threading.Lock()
@@ -275,6 +279,8 @@ class Pipeline:
 
     def _give_up_rest(self) -> None:
         """Tell those whose resolutions are not sent any more."""
+        if self.finder is not None:
+            self.finder.end()
         ended = LifecycleError("the producer ended before they could be sent", state="closed")
         while self.unsent:
             self.unsent.popleft().give_up(ended)
@@ -316,6 +322,9 @@ class Pipeline:
     def _after_round(self) -> None:
         """What follows from the reports of one round."""
         self._open_gate()
+        if self.placeless and self.finder is not None:
+            sought, self.placeless = self.placeless, []
+            self.finder.find(sought)
         if self.to_run:
             self._run_local_transactions()
         self._run_posted()

@@ -21,4 +21,4 @@ class TransactionSendResult(NamedTuple):
     last_half_offset: int
     """Of the transaction's last half record; `txlayer tx show` finds it by partition and offset."""
     op_offset: int
-    """Of the op record that holds the resolution."""
+    """Of the op record that holds the resolution; -1 where the broker's answer was lost and a later one vouched for it."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.barrier import Barrier
 from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.flight import FAILED, PREPARED, STORING, Flight
+from txlayer.producer.flight import FAILED, PREPARED, STORING, UNSTORED, Flight
 from txlayer.producer.local import LocalPart, joinable, part_of
 from txlayer.producer.ops import OpQueue
 from txlayer.producer.results import TransactionSendResult
@@ -70,8 +70,8 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         self.born_ms = born_ms
         self.unreported_count = message_count
         self.stage = STORING
-        self.last_offset = -1
-        self.op_offset = -1
+        self.last_offset = UNSTORED
+        self.op_offset = UNSTORED
         self.resolution = None
         self.error = None
         self.unsent = None
@@ -106,13 +106,14 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
 
     def half_reported(self, error: Any, record: Any) -> None:
         """As in `Flight`; the plain case, one message stored and committed at once, in one go."""
-        if error is not None or self.unreported_count != 1 or self._work is not None:
+        offset = None if error is not None else record.offset()
+        if offset is None or self.unreported_count != 1 or self._work is not None:
             Flight.half_reported(self, error, record)
             return
         queue = self.queue
         if not queue.pipeline.is_serving:
             queue.pipeline.begin_round()
-        self.last_offset = record.offset()
+        self.last_offset = offset
         self.unreported_count = 0
         self.prepared()
 

@@ -25,7 +25,7 @@ from txlayer.core.trace_context import (
 from txlayer.producer.check_handler import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
-from txlayer.producer.flight import Flight
+from txlayer.producer.flight import UNSTORED, Flight
 from txlayer.producer.identity import Place, now_ms
 from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
@@ -149,7 +149,7 @@ class TracedOpRecord(OpRecord):
 
     def _acknowledged(self, offset: int) -> None:
         for flight in self.flights:
-            if isinstance(flight, _Traced) and flight.op_offset < 0:
+            if isinstance(flight, _Traced) and flight.op_offset == UNSTORED:
                 flight.trace.resolved(flight, started_ns=self._started_ns, op_offset=offset)
         super()._acknowledged(offset)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Literal, TypeVar
 
+from txlayer.adapters.history_port import HistoryReader
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.broker import Broker
 from txlayer.adapters.memory.cluster import Cluster
@@ -20,7 +21,7 @@ from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.refusal import ClientError, RefusedError
 from txlayer.adapters.memory.world import ThreadWorld, World
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import HistoryReader, StoredOffset, TopicPartition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.adapters.translation import translate_error
 from txlayer.config import (

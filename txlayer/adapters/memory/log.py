@@ -114,6 +114,18 @@ class MemoryRecord:
         return f"<{self._topic}-{self._partition}@{self.place} {self._key!r}: {self._value!r}>"
 
 
+class PlacelessRecord(MemoryRecord):
+    """In a report: it is stored, and nobody told its client where."""
+
+    __slots__ = ()
+
+    def __init__(self, record: MemoryRecord) -> None:
+        super().__init__(record.topic(), record.partition(), record.key(), record.value(), record.headers())  # fmt: skip
+
+    def offset(self) -> None:  # type: ignore[override]  # only readers of reports meet one
+        """None."""
+
+
 class ProducerMark(NamedTuple):
     """Who writes a batch, and the number of its first record among all that it wrote to this partition."""
 

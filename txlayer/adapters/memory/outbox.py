@@ -12,7 +12,12 @@ from typing import Any
 
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.link import INSIDE, RETRY_BACKOFF_S, Link
-from txlayer.adapters.memory.log import BATCH_OVERHEAD_BYTES, CREATE_TIME, MemoryRecord
+from txlayer.adapters.memory.log import (
+    BATCH_OVERHEAD_BYTES,
+    CREATE_TIME,
+    MemoryRecord,
+    PlacelessRecord,
+)
 from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import DeliveryReport, TopicPartition
 from txlayer.core.messages import Headers
@@ -236,9 +241,16 @@ class Outbox:
             if exc.code is not Code.DUPLICATE_SEQUENCE_NUMBER:
                 self._report_failed(batch, exc.code)
                 return True
-            base = records[0].place
+            self._report_placeless(batch)
+            return True
         self._report_written(batch, base)
         return True
+
+    def _report_placeless(self, batch: Batch) -> None:
+        # As the client does with what it takes for stored without having been told where.
+        for record, on_delivery in batch.queued:
+            self._reports.append((on_delivery, None, PlacelessRecord(record)))
+        self._batched_count -= len(batch.queued)
 
     def _report_written(self, batch: Batch, base: int) -> None:
         for offset, (record, on_delivery) in enumerate(batch.queued, start=base):
