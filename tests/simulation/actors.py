@@ -33,6 +33,7 @@ from txlayer.producer import steps
 from txlayer.producer.engine import Engine, assemble
 from txlayer.producer.flight import Flight
 from txlayer.producer.ops import OpQueue
+from txlayer.producer.places import Finder
 from txlayer.producer.waiting import Blocking
 
 if TYPE_CHECKING:
@@ -146,6 +147,10 @@ class ProducerProcess:
             config, connections, half, op, serializer=None,
             group=GROUP if self._group is None else self._group.name,
         )  # fmt: skip
+        engine.pipeline.finder = Finder(
+            lambda: connections.history().half_places, post=engine.pipeline.post, patience_s=-1.0,
+            start=lambda look: look(), clock=lambda: world.now,
+        )  # fmt: skip
         # What a message for them needs is known from before: they came late, or shrank.
         engine.encoder.learn("late", TopicLimits(1, None, is_reachable=True))
         target_partitions = society.plan.settings.target_partitions
@@ -213,7 +218,8 @@ class ProducerProcess:
             result = yield from steps.result(engine, flight)
         except TxLayerError:
             return
-        society.acknowledged.append((society.config.topics.op, partition, result.op_offset))
+        if result.op_offset >= 0:  # else nobody told where it is
+            society.acknowledged.append((society.config.topics.op, partition, result.op_offset))
         self._world.note(self._process.name, said.name, f"{key} at op {result.op_offset}")
         if planned.end is End.SAID:
             self._world.die(away_s=0.5)

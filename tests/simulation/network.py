@@ -174,6 +174,9 @@ class Network:
                 self._arrive_late(call, fault)
             if fault.harm in (Harm.LOSE_ANSWER, Harm.ECHO):
                 outcome = Raised(NoAnswerError("answer lost"))
+                if call.request == "Produce" and fault.number % 2:
+                    # It was sent again, and what came instead of its answer named no place.
+                    outcome = Raised(RefusedError(Code.DUPLICATE_SEQUENCE_NUMBER))
                 after_s = self._notice()
         world.answer(call.actor, outcome, after_s=after_s)
 

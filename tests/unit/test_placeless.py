@@ -219,6 +219,8 @@ def test_an_op_record_without_a_place_is_acknowledged_all_the_same(kafka: Memory
         assert -1 == tx.result(30).op_offset
         assert 0 <= producer.publish(ORDER).op_offset
 
+    assert 2 == len(ops(kafka)) == len(halves(kafka))
+
 
 # --- coordinators -----------------------------------------------------------------------------------------------------
 

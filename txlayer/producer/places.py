@@ -32,6 +32,11 @@ class HalfPlaces(Protocol):
         ...
 
 
+def in_a_thread(look: Callable[[], None]) -> None:
+    """Run it in a thread of its own."""
+    threading.Thread(target=look, name="txlayer-places", daemon=True).start()
+
+
 class Finder:
     """Looks in threads of its own; what it finds is told on the producer's thread, through `post`."""
 
@@ -41,10 +46,14 @@ class Finder:
         *,
         post: Callable[[Callable[[], None]], None],
         patience_s: float,
+        start: Callable[[Callable[[], None]], None] = in_a_thread,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make_look = make_look
         self._post = post
         self._patience_s = patience_s
+        self._start = start
+        self._clock = clock
         self._is_over = threading.Event()
         self._sought: set[Flight] = set()
 
@@ -59,9 +68,7 @@ class Finder:
         for flight in flights:
             of_partition.setdefault(flight.half_partition, []).append(flight)
         for partition, sought in of_partition.items():
-            threading.Thread(
-                target=self._look_up, args=(partition, sought), name="txlayer-places", daemon=True
-            ).start()
+            self._start(partial(self._look_up, partition, sought))
 
     def end(self) -> None:
         """The producer ends: whoever is still sought is told that nobody found out."""
@@ -82,14 +89,14 @@ class Finder:
         keys = {flight.key for flight in sought}
         at_ms = min(flight.born_ms for flight in sought) - MARGIN_MS
         found: Mapping[str, int] = {}
-        give_up_at = time.monotonic() + self._patience_s
+        give_up_at = self._clock() + self._patience_s
         while not self._is_over.is_set():
             try:
                 found = self._make_look()(partition, keys, at_ms=at_ms)
                 break
             except TxLayerError as exc:
                 reason = str(exc)
-            if time.monotonic() > give_up_at:
+            if self._clock() > give_up_at:
                 logger.error(
                     "half.not_found",
                     extra={"partition": partition, "txn_count": len(keys), "reason": reason},

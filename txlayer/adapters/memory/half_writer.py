@@ -8,7 +8,7 @@ from typing import Any
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.link import FATAL, Link
 from txlayer.adapters.memory.log import MemoryRecord, ProducerMark
-from txlayer.adapters.memory.outbox import Batch, Outbox
+from txlayer.adapters.memory.outbox import Batch, Outbox, send_batch
 from txlayer.adapters.memory.refusal import ClientError, ClientFailureError
 from txlayer.adapters.ports import TopicPartition
 from txlayer.adapters.translation import translate_fatal, translate_unwritten
@@ -68,7 +68,7 @@ class MemoryHalfWriter:
             outbox.purge()
         return outbox.serve()
 
-    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int:
+    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
         link, place = self._link, batch.place
         if self._producer_id < 0:
             self._producer_id, _ = link.ask(
@@ -76,7 +76,7 @@ class MemoryHalfWriter:
             )
         epoch, sequence = self._positions.get(place, (0, 0))
         mark = ProducerMark(self._producer_id, epoch, sequence, is_transactional=False)
-        base = link.ask("Produce", lambda: link.broker.produce(place, records, mark))
+        base = send_batch(link, lambda: link.broker.produce(place, records, mark))
         self._positions[place] = (epoch, sequence + len(records))
         return base
 

@@ -49,8 +49,22 @@ class SendAgainError(Exception):
         self.after_s = after_s
 
 
-Send = Callable[[Batch, list[MemoryRecord]], int]
-"""Makes the request; the offset of the first record. Raises what an exchange raises, and SendAgainError."""
+Send = Callable[[Batch, list[MemoryRecord]], int | None]
+"""Makes the request; what `send_batch` returns. Raises what an exchange raises, and SendAgainError."""
+
+
+def send_batch(link: Link, produce: Callable[[], int]) -> int | None:
+    """The offset of a batch's first record; None: the broker has the batch already, and does not say where.
+
+    Raises:
+        NoAnswerError, RefusedError: the exchange failed.
+    """
+    try:
+        return link.ask("Produce", produce)
+    except RefusedError as exc:
+        if exc.code is not Code.DUPLICATE_SEQUENCE_NUMBER:
+            raise
+        return None
 
 
 class Outbox:
@@ -238,12 +252,12 @@ class Outbox:
             if exc.code in INSIDE["Produce"]:
                 batch.retry_at = now + self._link.jittered(RETRY_BACKOFF_S)
                 return False
-            if exc.code is not Code.DUPLICATE_SEQUENCE_NUMBER:
-                self._report_failed(batch, exc.code)
-                return True
-            self._report_placeless(batch)
+            self._report_failed(batch, exc.code)
             return True
-        self._report_written(batch, base)
+        if base is None:
+            self._report_placeless(batch)
+        else:
+            self._report_written(batch, base)
         return True
 
     def _report_placeless(self, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from txlayer.adapters.error_codes import FENCED_CODES, Code
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord, ProducerMark
-from txlayer.adapters.memory.outbox import Batch, Outbox, SendAgainError
+from txlayer.adapters.memory.outbox import Batch, Outbox, SendAgainError, send_batch
 from txlayer.adapters.memory.refusal import ClientError, ClientFailureError, RefusedError
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.translation import (
@@ -241,15 +241,14 @@ class MemoryTransactionalWriter:
             )
         self._state = WriterState.READY
 
-    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int:
+    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
         link, place = self._link, batch.place
         if place not in self._added:
             self._add(place)
         sequence = self._sequences.get(place, 0)
         mark = ProducerMark(self._producer_id, self._epoch, sequence, is_transactional=True)
-        base = link.ask(
-            "Produce",
-            lambda: link.broker.produce(place, records, mark, self.transactional_id),
+        base = send_batch(
+            link, lambda: link.broker.produce(place, records, mark, self.transactional_id)
         )
         self._sequences[place] = sequence + len(records)
         return base
