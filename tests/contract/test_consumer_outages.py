@@ -12,7 +12,7 @@ from tests.support.consumers import Stage
 from tests.support.lab import Lab
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.ordered import OrderedConsumer
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 
 START = timedelta(seconds=30)
 
@@ -22,6 +22,7 @@ class Wavering:
 
     def __init__(self, connections: Any) -> None:
         self.refusals: dict[str, int] = {}
+        self.error: RetriableError = BrokerUnavailableError("as planned", waited_ms=1)
         self.refused_count = 0
         self.is_read_failing = False
         self._connections = connections
@@ -33,7 +34,7 @@ class Wavering:
         if self.refusals.get(topic):
             self.refusals[topic] -= 1
             self.refused_count += 1
-            raise BrokerUnavailableError("as planned", waited_ms=1)
+            raise self.error
         return self._connections.topic_limits(topic)
 
     def make_reader(self, isolation: Any) -> Any:
@@ -75,10 +76,12 @@ def consumer(stage: Stage, wavering: Wavering, **settings: Any) -> OrderedConsum
     return made
 
 
+@pytest.mark.parametrize("error", [None, RetriableError("the broker said no offset")])
 @pytest.mark.parametrize("which", ["topic", "locks"])
 def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
-    stage: Stage, wavering: Wavering, which: str
+    stage: Stage, wavering: Wavering, which: str, error: RetriableError | None
 ) -> None:
+    wavering.error = error or wavering.error
     topic = stage.topic if which == "topic" else f"{stage.namespace}.locks"
     wavering.refusals[topic] = 2
     stage.write(b"0")

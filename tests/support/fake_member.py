@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from txlayer.adapters.ports import Assignment, Record, TopicPartition
 from txlayer.core import codec
 from txlayer.core.messages import CheckKind, CheckRecord
+from txlayer.errors import BrokerUnavailableError
 
 TOPIC = "txlayer.check"
 GROUP = "g"
@@ -96,6 +97,7 @@ class FakeMember:
     def __init__(self, group: str = GROUP, *, share: Sequence[int] = (0, 1)) -> None:
         self.group = group
         self.ends: dict[int, int] = {}
+        self.deaf_count = 0
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.is_started = False
@@ -172,7 +174,10 @@ class FakeMember:
         return said
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:  # noqa: ARG002 - the port's
-        """As told; 0 else."""
+        """As told; 0 else. The first `deaf_count` questions are not answered."""
+        if self.deaf_count:
+            self.deaf_count -= 1
+            raise BrokerUnavailableError("as planned", waited_ms=1)
         return 0, self.ends.get(partition[1], 0)
 
     def known_end(self, partition: TopicPartition) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from tests.support.fake_member import TOPIC, FakeMember, question
@@ -62,6 +64,22 @@ def test_the_ends_are_known_before_the_group_sees_a_member() -> None:
     scene.read()
 
     assert 6 == scene.member.positions[TOPIC, 1]
+
+
+@pytest.mark.parametrize(("start_patience_s", "is_started"), [(0.0, False), (60.0, True)])
+def test_a_broker_that_is_away_at_the_start_is_asked_again_for_so_long(
+    start_patience_s: float, is_started: bool
+) -> None:
+    member = FakeMember(share=(1,))
+    member.deaf_count = 2
+    reader = CheckReader(
+        member, topic=TOPIC, count_partitions=lambda: 3, positions={}, start_patience_s=start_patience_s
+    )  # fmt: skip
+
+    with nullcontext() if is_started else pytest.raises(BrokerUnavailableError):
+        reader.start()
+
+    assert is_started is member.is_started
 
 
 def test_a_rebalance_goes_on_where_reading_stopped() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from txlayer.adapters.ports import Assignment, GroupReader, Record, TopicPartition
-from txlayer.errors import BrokerUnavailableError, RetriableError
+from txlayer.errors import RetriableError
 
 logger = logging.getLogger("txlayer.responder")
 
@@ -49,8 +49,10 @@ class CheckReader:
         topic: str,
         count_partitions: Callable[[], int],
         positions: dict[int, int],
+        start_patience_s: float = ENDS_TIMEOUT_S,
     ) -> None:
         self._member = member
+        self._start_patience_s = start_patience_s
         self._topic = topic
         self._count_partitions = count_partitions
         self._positions = positions
@@ -69,14 +71,14 @@ class CheckReader:
         return self._is_assigned
 
     def start(self) -> None:
-        """Find the ends and join the group.
+        """Find the ends and join the group; a broker that may just be coming up is asked again for `start_patience_s`.
 
         Raises:
             TopicMismatchError: there is no such topic. Nothing was joined.
-            BrokerUnavailableError, NotAuthorisedError: nobody said. Nothing was joined.
+            RetriableError, NotAuthorisedError: nobody said. Nothing was joined.
         """
         # The ends first: whoever sees a member may ask, and that question must be heard.
-        self._find_ends(self._count_partitions())
+        self._find_ends(self._count_partitions(), patience_s=self._start_patience_s)
         self._member.start([self._topic])
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Heard:
@@ -113,8 +115,8 @@ class CheckReader:
 
     def _take(self, share: Assignment) -> None:
         try:
-            self._find_ends(self._count_partitions())
-        except BrokerUnavailableError:
+            self._find_ends(self._count_partitions(), patience_s=ENDS_TIMEOUT_S)
+        except RetriableError:
             # Those that were known are read; a new one is found at the next assignment.
             logger.warning("responder.ends_unknown", exc_info=True)
         self._own = frozenset(partition for _, partition in share.partitions)
@@ -134,13 +136,13 @@ class CheckReader:
         else:
             self._member.resume(places)
 
-    def _find_ends(self, partition_count: int) -> None:
+    def _find_ends(self, partition_count: int, *, patience_s: float) -> None:
+        give_up_at = time.monotonic() + patience_s
         for partition in range(partition_count):
             if partition not in self._positions:
-                self._positions[partition] = self._end_of((self._topic, partition))
+                self._positions[partition] = self._end_of((self._topic, partition), give_up_at)
 
-    def _end_of(self, place: TopicPartition) -> int:
-        give_up_at = time.monotonic() + ENDS_TIMEOUT_S
+    def _end_of(self, place: TopicPartition, give_up_at: float) -> int:
         while True:
             try:
                 return self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)[1]

@@ -27,9 +27,9 @@ from txlayer.consumer.storing import Storer
 from txlayer.consumer.surroundings import REAL, Surroundings
 from txlayer.core.items import ItemSource
 from txlayer.errors import (
-    BrokerUnavailableError,
     FencedError,
     InvariantError,
+    RetriableError,
     TxLayerError,
     UsageError,
 )
@@ -138,7 +138,7 @@ class Engine:
 
         Raises:
             TopicMismatchError: a topic is missing, or those that belong together have different partitions.
-            BrokerUnavailableError, NotAuthorisedError: the cluster did not say.
+            RetriableError, NotAuthorisedError: the cluster did not say.
         """
         timeout_s = self._config.start_timeout.total_seconds()
         give_up_at = self._clock() + timeout_s
@@ -148,7 +148,9 @@ class Engine:
                 check_topics(self._connections, self._plan)
                 self._holdings.start()
                 break
-            except BrokerUnavailableError as exc:
+            except (
+                RetriableError
+            ) as exc:  # also a leader that just moved, of which nobody says where its log ends
                 if self._clock() >= give_up_at:
                     raise
                 reason = {"group": self._plan.group, "reason": str(exc)}

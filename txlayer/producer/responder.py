@@ -341,6 +341,7 @@ def open_responder(
             topic=topic,
             count_partitions=partial(_count_partitions, connections, topic),
             positions=positions,
+            start_patience_s=config.start_timeout.total_seconds(),
         )
 
     def make_calls(done: Done) -> Calls:
