@@ -98,7 +98,7 @@ class Engine:
         )  # fmt: skip
         self._holdings = Holdings(
             config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
-            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings,
+            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings, now_ms=self._now_ms,
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Intake(group=plan.group, letters=self._letters, now_ms=self._now_ms)
