@@ -152,15 +152,26 @@ def measure_empty(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
     ]
 
 
-def measure_processes(bench: Bench, *, count: int) -> list[Figure]:
-    """Handlers that compute for 2 ms."""
+def measure_processes(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
+    """Handlers that compute for 2 ms, against a bare loop, and against the same consumer with one process."""
     cores = os.cpu_count() or 1
-    single = bench.peer("single", "orders", count // cores)["rate"]
-    together = bench.side_by_side("single", "orders", count // cores, cores)
-    print(f"  {cores} such loops side by side, no txlayer: {together / (cores * single):.2f} of {cores} cores", flush=True)  # fmt: skip
-    ours = bench.ours("processes", "orders", count)["rate"]
-    print(f"  txlayer, of the loops side by side: {ours / together:.2f}", flush=True)
-    return [Figure(f"handlers that compute, of {cores} cores", ours / (cores * single), 0.85)]
+    of_bare, of_one = [], []
+    for _ in range(rounds):
+        single = bench.peer("single", "orders", count // cores)["rate"]
+        together = bench.side_by_side("single", "orders", count // cores, cores)
+        one = bench.ours("processes", "orders", count // cores, "1")["rate"]
+        ours = bench.ours("processes", "orders", count, str(cores))["rate"]
+        print(
+            f"  of {cores} cores: {cores} bare loops side by side {together / (cores * single):.2f}, "
+            f"txlayer {ours / (cores * single):.2f}; txlayer, of those loops: {ours / together:.2f}",
+            flush=True,
+        )
+        of_bare.append(ours / (cores * single))
+        of_one.append(ours / (cores * one))
+    return [
+        Figure(f"handlers that compute, of {cores} x a bare loop", statistics.median(of_bare), 0.85),
+        Figure(f"handlers that compute, of {cores} x one process", statistics.median(of_one), 0.85),
+    ]  # fmt: skip
 
 
 def measure_failing(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
@@ -256,7 +267,7 @@ def main() -> int:
         if "empty" in only:
             figures += measure_empty(bench, count=arguments.count, rounds=rounds)
         if "processes" in only:
-            figures += measure_processes(bench, count=8_000)
+            figures += measure_processes(bench, count=8_000, rounds=rounds)
         if "failing" in only:
             bench.create("failing")
             bench.fill("failing", arguments.count // 2)

@@ -2,7 +2,7 @@
 
     python bench/consuming.py tasks SERVERS TOPIC COUNT
     python bench/consuming.py empty SERVERS TOPIC COUNT [FAILING_KEY]
-    python bench/consuming.py processes SERVERS TOPIC COUNT
+    python bench/consuming.py processes SERVERS TOPIC COUNT WORKERS
     python bench/consuming.py stuck SERVERS TOPIC COUNT GROUP
 
 Each handles COUNT messages, of keys that do not fail, and prints one JSON line. `stuck` goes on until it is ended, and
@@ -110,15 +110,15 @@ def compute_for(_message: Any, _context: Any) -> None:
     compute()
 
 
-def run_processes(servers: str, topic: str, count: int) -> dict[str, float]:
+def run_processes(servers: str, topic: str, count: int, workers: str) -> dict[str, float]:
     """Handlers that compute. They count nothing: what they do in their processes nobody sees here."""
     consumer = OrderedConsumer(
         bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", workers="processes",
-        worker_count=os.cpu_count() or 1,
+        worker_count=int(workers),
     )  # fmt: skip
     consumer.handler(compute_for)
     with consumer:
-        # Starting an interpreter is not what is measured: the clock begins when both have worked.
+        # Starting an interpreter is not what is measured: the clock begins when all have worked.
         (begin, begin_at), (end, end_at) = _working(consumer, topic, 200, count)
     return {"count": end - begin, "took_s": end_at - begin_at}
 

@@ -57,6 +57,12 @@ def die_once(message: ReceivedMessage, context: Context) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_always(message: ReceivedMessage, _context: Context) -> None:
+    """Kills its process at every attempt at one message."""
+    if message.value == b"deadly":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def refuse(message: ReceivedMessage, context: Context) -> None:
     """Always fails, and says where."""
     raise ValueError(f"{message.offset} of {context.group} in {os.getpid()}")
@@ -73,6 +79,26 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -
     figures = consumer.stats().topics[stage.topic]
     assert (3, 0) == (figures.handled, figures.dead_lettered)
     assert figures.failed >= 1
+
+
+@pytest.mark.promise("P9")
+def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_neighbours_do_not(
+    stage: Stage,
+) -> None:
+    for n in range(10):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    stage.write(b"deadly")
+    for n in range(10):
+        stage.write(b"%d" % n, key=b"l%d" % n)
+    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer.handler(die_always)
+
+    with consumer:
+        stage.wait_for_letters([b"deadly"])
+        stage.wait_stored(21)
+
+    figures = consumer.stats().topics[stage.topic]
+    assert (20, 1) == (figures.handled, figures.dead_lettered)
 
 
 def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:

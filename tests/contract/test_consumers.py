@@ -178,6 +178,27 @@ def test_attempts_survive_a_restart(stage: Stage) -> None:
     assert [1, 2, 3, 4] == [seen.attempt for seen in stage.journal.seen]
 
 
+@pytest.mark.promise("P9")
+def test_a_back_off_is_waited_for_also_after_a_restart(stage: Stage) -> None:
+    stage.write(b"bad", key=b"a")
+    policy = RetryPolicy(backoff_first_ms=600_000, backoff_max_ms=600_000)
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Retry() if message.value == b"bad" else None
+
+    with stage.consumer(act, retry=policy):
+        stage.journal.wait_for(1)
+    stage.write(b"other", key=b"b")
+    with stage.consumer(act, retry=policy) as consumer:
+        wait_until(
+            lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled"
+        )
+        retrying = consumer.stats().topics[stage.topic].retrying
+
+    assert 1 == retrying
+    assert [b"bad"] == stage.journal.values(b"a")
+
+
 def test_a_rejected_message_is_a_dead_letter_at_once_and_the_key_goes_on(stage: Stage) -> None:
     stage.write(b"bad", b"good")
 

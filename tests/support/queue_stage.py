@@ -51,7 +51,10 @@ class QueueStage:
         """The process died: a fresh queue from what is stored, which reads everything again."""
         starts = {s: Start(self.stored[s][0], self.known(s)) for s in ItemSource}
         self.queue: KeyQueues[str] = KeyQueues(
-            topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings
+            topic=starts[TOPIC],
+            replays=starts[REPLAY],
+            settings=self.settings,
+            now_ms=self.now_ms,
         )
         self._read = {source: start.offset for source, start in starts.items()}
         if is_reading:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from txlayer.core.attempts import (
     Verdict,
     backoff_ms,
     decide,
+    resume_at_ms,
 )
 from txlayer.core.handling import Ack, DeadLetterReason, HandlerResult, Reject, Retry
 from txlayer.errors import ConfigError
@@ -69,6 +71,47 @@ def test_no_number_of_attempts_makes_a_back_off_longer_than_its_maximum(
     policy = replace(POLICY, backoff_factor=factor)
 
     assert 50 <= backoff_ms(attempt_count, policy=policy, draw=draw) <= 1_000
+
+
+def resumed(attempt_count: int, *, first_at_s: int, offset: int = 0) -> int:
+    """How long after a take-over at 100 s."""
+    taken_over_ms = 100_000
+    at_ms = resume_at_ms(
+        attempt_count, first_at_s=first_at_s, offset=offset, taken_over_ms=taken_over_ms, policy=POLICY
+    )  # fmt: skip
+    return at_ms - taken_over_ms
+
+
+def test_after_a_take_over_a_back_off_begins_anew() -> None:
+    assert [50, 100, 200, 400, 500, 500] == [resumed(n, first_at_s=99) for n in range(1, 7)]
+
+
+def test_after_a_take_over_nothing_waits_longer_than_it_would_have_without() -> None:
+    # Attempts that began in second 95, with back-offs of 0.1, 0.2, 0.4, 0.8 and then 1 s each.
+    assert [-3_900, -3_700, -3_300, -2_500, -1_500] == [
+        resumed(n, first_at_s=95) for n in range(1, 6)
+    ]
+    assert 500 == resumed(1_000_000, first_at_s=95)
+
+
+def test_a_take_over_brings_those_that_failed_together_back_apart() -> None:
+    waits = sorted(resumed(4, first_at_s=100, offset=offset) for offset in range(1_000, 1_100))
+
+    assert waits[0] < 410
+    assert waits[-1] > 790
+    assert all(later - earlier <= 10 for earlier, later in pairwise(waits))
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**6), st.integers(0, 2**63), st.floats(1, 1e9))
+def test_no_clock_and_no_number_of_attempts_makes_the_wait_after_a_take_over_longer_than_the_maximum(
+    attempt_count: int, first_at_s: int, offset: int, factor: float
+) -> None:
+    at_ms = resume_at_ms(
+        attempt_count, first_at_s=first_at_s, offset=offset, taken_over_ms=0,
+        policy=replace(POLICY, backoff_factor=factor),
+    )  # fmt: skip
+
+    assert at_ms <= 1_000
 
 
 @pytest.mark.parametrize(

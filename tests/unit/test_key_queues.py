@@ -65,8 +65,58 @@ def test_attempts_survive_a_restart() -> None:
 
     stage.restart()
 
+    stage.advance(1_000)
     (item,) = stage.take()
     assert 1 == item.attempt_count
+
+
+@pytest.mark.promise("P9")
+def test_a_back_off_is_waited_for_anew_after_a_restart() -> None:
+    stage = QueueStage([A, A, B], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
+    stage.fail(stage.take()[0])
+    stage.store()
+
+    stage.advance(10_000)
+    stage.restart()
+
+    assert ["2"] == stage.taken()
+    due_ms = stage.queue.next_retry_at_ms
+    assert due_ms is not None
+    assert stage.now_ms + 30_000 <= due_ms <= stage.now_ms + 60_000
+    stage.advance(due_ms - stage.now_ms - 1)
+    assert [] == stage.taken()
+    stage.advance(1)
+    assert ["0"] == stage.taken()
+
+
+def test_a_request_that_failed_waits_for_its_back_off_anew_after_a_restart() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0])
+    stage.store()
+
+    stage.restart()
+
+    assert [] == stage.taken()
+    stage.advance(60_000)
+    assert ["dead letter 0"] == stage.taken()
+
+
+def test_restarts_without_end_put_no_attempt_off_without_end() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
+    stage.fail(stage.take()[0])
+    stage.store()
+
+    restart_count = 0
+    while not stage.taken():
+        stage.advance(25_000)  # sooner than any back-off of a minute ends
+        stage.restart()
+        restart_count += 1
+
+    assert 3 == restart_count
 
 
 def test_when_attempts_are_exhausted_the_record_becomes_a_dead_letter_and_its_key_goes_on() -> None:

@@ -181,7 +181,7 @@ class Record:
 def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> None:
     owned = Owned(
         Lease(GROUP, *EARLY, token=1),
-        KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings()),
+        KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0),
         route=routes_to(lambda *_: None)[EARLY[0]], tally=Tally(), chunk_s=0.0,
         next_offsets={EARLY: 0, (replay_topic(GROUP, EARLY[0]), 0): 0},
     )  # fmt: skip

@@ -41,7 +41,8 @@ READ_COUNT_MAX = 5_000
 IDLE_WAIT_S = 0.1
 """How long a read waits when nothing is to do; a record ends the wait."""
 BUSY_WAIT_S = 0.005
-"""How long the engine waits for handlers before it looks for records again."""
+"""How long the engine waits for handlers before it looks for records again; half a chunk, if that is longer and no
+worker is free: then only an end lets something begin, and it ends the wait."""
 READY_FACTOR = 4
 """More is read while fewer messages than so many times `in_flight_max` could start."""
 AHEAD_FACTOR = 10
@@ -98,7 +99,7 @@ class Engine:
         )  # fmt: skip
         self._holdings = Holdings(
             config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
-            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings,
+            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings, now_ms=self._now_ms,
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Intake(group=plan.group, letters=self._letters, now_ms=self._now_ms)
@@ -198,7 +199,7 @@ class Engine:
             tally.roll(now)
         holdings.look_at_ends(now)
         if dispatcher.in_flight_count:
-            dispatcher.wait(min(BUSY_WAIT_S, self._next_s()))
+            dispatcher.wait(min(self._busy_wait_s(), self._next_s()))
 
     def close(self) -> None:
         """Store what ended, leave the group, give everything back. What still runs counts for nothing."""
@@ -268,6 +269,10 @@ class Engine:
             if not self._storer.is_under_way and any(map(queues.is_changed, ItemSource)):
                 at = min(at, self._storer.next_at)
         return max(at - now, 0.0)
+
+    def _busy_wait_s(self) -> float:
+        has_free_workers = self._pool.free_count() > 0
+        return BUSY_WAIT_S if has_free_workers else max(BUSY_WAIT_S, self._pool.chunk_s / 2)
 
     def _has_due(self) -> bool:
         return any(owned.queues.has_due for owned in self._holdings.owned.values())

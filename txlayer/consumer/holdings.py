@@ -52,6 +52,7 @@ class Holdings:
         dispatcher: Dispatcher,
         chunk_s: float,
         surroundings: Surroundings,
+        now_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._plan = plan
@@ -65,6 +66,7 @@ class Holdings:
         self._chunk_s = chunk_s
         self._surroundings = surroundings
         self._clock = surroundings.clock
+        self._now_ms = now_ms
         self._tokens: dict[TopicPartition, int] = {}
         self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
         self._former_writers: set[str] = set()
@@ -281,6 +283,7 @@ class Holdings:
             topic=topic,
             replays=replays,
             settings=self._plan.settings_of(queue[0], self._config),
+            now_ms=self._now_ms(),
         )
         assert self.writer is not None
         queues.writer = self.writer.name

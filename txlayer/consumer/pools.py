@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -70,15 +71,10 @@ class Outcomes:
             self._news.wait(timeout_s)
 
 
-class ThreadPool:
-    """A `Pool` of threads, which are made when they are first needed."""
+class Workers(ABC):
+    """What pools of threads share. The threads are made when they are first needed."""
 
-    chunk_s = THREAD_CHUNK_S
-
-    def __init__(
-        self, run: Callable[[Chunk], Outcome], *, worker_count: int, name: str = "txlayer-handler"
-    ) -> None:
-        self._run = run
+    def __init__(self, *, worker_count: int, name: str) -> None:
         self._worker_count = worker_count
         self._name = name
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
@@ -87,7 +83,7 @@ class ThreadPool:
         self._begun_count = 0
         self.wait = self._outcomes.wait
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 - all there is to do
         """Nothing: threads begin with their first chunk."""
 
     def free_count(self) -> int:
@@ -119,6 +115,20 @@ class ThreadPool:
         for thread in self._threads:
             thread.join(max(give_up_at - time.monotonic(), 0))
         self._threads = []
+
+    @abstractmethod
+    def _work(self) -> None:
+        """What a thread does: chunks of `_chunks` until a None, their outcomes to `_outcomes`."""
+
+
+class ThreadPool(Workers):
+    """A `Pool` of threads."""
+
+    chunk_s = THREAD_CHUNK_S
+
+    def __init__(self, run: Callable[[Chunk], Outcome], *, worker_count: int) -> None:
+        super().__init__(worker_count=worker_count, name="txlayer-handler")
+        self._run = run
 
     def _work(self) -> None:
         run, put = self._run, self._outcomes.put

@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import os
 import pickle
 import signal
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from queue import Empty
 from typing import Any, NamedTuple
 
 from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of
 from txlayer.consumer.context import Lease
-from txlayer.consumer.pools import ThreadPool
+from txlayer.consumer.pools import Workers
 from txlayer.core.handling import Reject, Retry
 from txlayer.core.items import Item, More
 from txlayer.core.messages import Headers
@@ -29,8 +33,13 @@ logger = logging.getLogger("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a pipe there and back, and the engine's turn, cost 1 to 2 ms of waiting on a full machine."""
-CHUNKS_EACH = 2
-"""Chunks begun for each process: the next one stands ready when it ends one, whatever the engine does meanwhile."""
+GIVEN_COUNT_MAX = 2
+"""Chunks that a process is given at a time: the next one is in its pipe when it ends one, whoever has the CPU then."""
+CHUNKS_EACH = GIVEN_COUNT_MAX + 1
+"""Chunks begun for each process: with one more here nobody waits for the engine."""
+PIPE_SHARE = 4
+"""What surely fits into an empty pipe, as a part of its buffer, which holds its own accounts, too: 52 KiB on Linux. Who
+sends more waits for a reader that may itself wait to be read."""
 LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""
 START_S = 60.0
@@ -97,13 +106,13 @@ class SentOutcome(NamedTuple):
     seconds: float
 
 
-class ProcessPool(ThreadPool):
-    """A `Pool` of processes; the threads that serve them are those of the parent class."""
+class ProcessPool(Workers):
+    """A `Pool` of processes; each is served by a thread here."""
 
     chunk_s = PROCESS_CHUNK_S
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
-        super().__init__(self._run_there, worker_count=worker_count, name="txlayer-process")
+        super().__init__(worker_count=worker_count, name="txlayer-process")
         try:
             self._caller = pickle.dumps(caller)
         except Exception as exc:
@@ -111,13 +120,12 @@ class ProcessPool(ThreadPool):
                 f"a handler, interceptor or deserializer cannot go to another process: {exc}",
                 name="workers", value="processes", expected="functions at the top of a module",
             ) from exc  # fmt: skip
-        self._local = threading.local()
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
         self._is_closed = False
 
     def free_count(self) -> int:
-        """Chunks that would find a process now, or be the next of one."""
+        """Chunks that would find a process now, or be among the next of one."""
         return self._worker_count * CHUNKS_EACH - self._begun_count
 
     def close(self, timeout_s: float) -> None:
@@ -131,26 +139,48 @@ class ProcessPool(ThreadPool):
         for process in processes:
             process.end(max(give_up_at - time.monotonic(), END_S))
 
-    def _run_there(self, chunk: Chunk) -> Outcome:
-        chunk.begun_at = time.monotonic()
-        process: _Process | None = getattr(self._local, "process", None)
-        if process is None or not process.is_alive():
-            process = self._local.process = self._new_process()
+    def _work(self) -> None:
+        process: _Process | None = None
+        while (chunk := self._chunks.get()) is not None:
+            if process is None or not process.is_alive():
+                process = self._new_process()
             if process is None:
-                return Outcome(chunk, (), not_run=chunk.jobs)
-        try:
-            sent = process.run(chunk)
-        except (EOFError, OSError):
-            process.end(0)
-            logger.error(  # noqa: TRY400 - no traceback helps
-                "process.died", extra={"pid": process.pid, "exit_code": process.exit_code}
-            )
-            return _died(chunk, process.exit_code)
-        jobs = chunk.jobs
-        failed = [Failed(jobs[f.place], *f[1:]) for f in sent.failed]
-        gone = {f.place for f in sent.failed}
-        done = [job for place, job in enumerate(jobs[: sent.ran_count]) if place not in gone]
-        return Outcome(chunk, done, failed, jobs[sent.ran_count :], sent.seconds)
+                self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
+                continue
+            try:
+                self._run_there(process, chunk)
+            except (EOFError, OSError):
+                self._bury(process)
+
+    def _run_there(self, process: _Process, chunk: Chunk) -> None:
+        """Run this chunk, and those that can stand ready behind it while it runs.
+
+        Raises:
+            EOFError, OSError: the process died; what it was given stands in `process.given`.
+        """
+        process.give(chunk)
+        while process.given:
+            if process.has_room():
+                try:
+                    following = self._chunks.get_nowait()
+                except Empty:
+                    pass
+                else:
+                    if following is None:
+                        self._chunks.put(None)  # for later: what was begun ends first
+                        process.is_last = True
+                    else:
+                        process.give(following)
+            if process.wait():
+                self._outcomes.put(_outcome(*process.take()))
+
+    def _bury(self, process: _Process) -> None:
+        process.end(0)
+        logger.error("process.died", extra={"pid": process.pid, "exit_code": process.exit_code})
+        first, *others = process.given
+        self._outcomes.put(_died(first, process.exit_code))
+        for chunk in others:
+            self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
 
     def _new_process(self) -> _Process | None:
         with self._lock:
@@ -168,13 +198,22 @@ class _Process:
         # Not fork: the Kafka client has threads, and their locks would be copied as they stand.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._lost = context.Event()
+        self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
         self._process = context.Process(
             target=serve, args=(theirs, self._lost, caller), name="txlayer-handlers", daemon=True
         )
         self._process.start()
         theirs.close()
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
+            buffer_bytes = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        self._bytes_max = buffer_bytes // PIPE_SHARE
         self.pid = self._process.pid
+        self.given: deque[Chunk] = deque()
+        """Chunks without an answer; the first one is what it is doing."""
+        self.is_last = False
+        """True: it gets no more."""
+        self._held: bytes | None = None  # the last of them, when it was not sent yet
+        self._number = 0  # of chunks that were sent
 
     @property
     def exit_code(self) -> int | None:
@@ -185,17 +224,51 @@ class _Process:
         """True until it ends."""
         return self._process.is_alive()
 
-    def run(self, chunk: Chunk) -> SentOutcome:
-        lease = chunk.lease
-        self._lost.clear()
-        self._pipe.send((_lease_fields(lease), [_sent_job(job) for job in chunk.jobs]))
-        is_told = False
-        while not self._pipe.poll(LOOK_S):
-            if lease.lost.is_set() and not is_told:
-                self._lost.set()
-                is_told = True
+    def has_room(self) -> bool:
+        """True when another chunk may stand ready behind what it is doing."""
+        if len(self.given) == GIVEN_COUNT_MAX or self._held is not None or self.is_last:
+            return False
+        # A single job may be slow, or kill the process: nobody waits behind it.
+        return len(self.given[0].jobs) > 1
+
+    def give(self, chunk: Chunk) -> None:
+        """Send a chunk; one that may not fit into the pipe, when the process waits for it."""
+        self.given.append(chunk)
+        lost = self._number % GIVEN_COUNT_MAX  # who had it before has answered
+        self._number += 1
+        flag = self._lost[lost]
+        if chunk.lease.lost.is_set():
+            flag.set()
+        else:
+            flag.clear()
+        jobs = [_sent_job(job) for job in chunk.jobs]
+        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, lost), pickle.HIGHEST_PROTOCOL)
+        if len(self.given) > 1 and len(sent) > self._bytes_max:
+            self._held = sent
+            return
+        if len(self.given) == 1:
+            chunk.begun_at = time.monotonic()
+        self._pipe.send_bytes(sent)
+
+    def wait(self) -> bool:
+        """Wait a moment; True when there is an answer. It is told of leases that were lost."""
+        if self._held is not None and len(self.given) == 1:
+            held, self._held = self._held, None
+            self._pipe.send_bytes(held)
+        if self._pipe.poll(LOOK_S):
+            return True
+        for back, chunk in enumerate(reversed(self.given), start=1):  # who is next before who goes
+            if chunk.lease.lost.is_set():
+                self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
+        return False
+
+    def take(self) -> tuple[Chunk, SentOutcome]:
+        """The answer to what it was given first."""
         answer: SentOutcome = self._pipe.recv()
-        return answer
+        chunk = self.given.popleft()
+        if self.given:
+            self.given[0].begun_at = time.monotonic()
+        return chunk, answer
 
     def end(self, timeout_s: float) -> None:
         with contextlib.suppress(OSError):
@@ -206,7 +279,15 @@ class _Process:
             self._process.join()
 
 
-def serve(pipe: Connection, lost: Any, caller: bytes) -> None:
+def _outcome(chunk: Chunk, sent: SentOutcome) -> Outcome:
+    jobs = chunk.jobs
+    failed = [Failed(jobs[f.place], *f[1:]) for f in sent.failed]
+    gone = {f.place for f in sent.failed}
+    done = [job for place, job in enumerate(jobs[: sent.ran_count]) if place not in gone]
+    return Outcome(chunk, done, failed, jobs[sent.ran_count :], sent.seconds)
+
+
+def serve(pipe: Connection, lost: Sequence[Any], caller: bytes) -> None:
     """What a process does: run chunks until the pipe ends, as it does when the parent ends, however."""
     # Ctrl-C goes to the whole process group; the parent says when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -214,13 +295,13 @@ def serve(pipe: Connection, lost: Any, caller: bytes) -> None:
     calls: Caller = pickle.loads(caller)  # noqa: S301 - from our own parent
     while True:
         try:
-            fields, sent = pipe.recv()
+            fields, sent, number = pipe.recv()
         except EOFError:
             return
         group, topic, partition, token, valid_until = fields
         lease = Lease(group, topic, partition, token=token)
         lease.valid_until = valid_until
-        lease.lost = lost
+        lease.lost = lost[number]
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         outcome = calls.run(Chunk(None, lease, jobs))
         places = {id(job): place for place, job in enumerate(jobs)}

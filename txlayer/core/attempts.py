@@ -12,6 +12,8 @@ _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _JITTER = 0.5
 """The share of a back-off that is drawn: many that failed together do not come back together, nor at once."""
+_SPREAD, _SPREAD_END = 0x9E3779B1, 1 << 32
+"""Multiples of the first, modulo the second, lie far apart: a draw for each offset without dice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,40 @@ def decide(
 
 def backoff_ms(attempt_count: int, *, policy: RetryPolicy, draw: float) -> int:
     """How long to wait after the attempt with that number (from 1): exponential, from half of it to the whole."""
+    return int(_whole_ms(attempt_count, policy) * (1 - _JITTER + _JITTER * draw))
+
+
+def resume_at_ms(
+    attempt_count: int, *, first_at_s: int, offset: int, taken_over_ms: int, policy: RetryPolicy
+) -> int:
+    """When a message that failed so often under an earlier holder may be tried again.
+
+    When its last attempt ended is not stored, in which second the first one began. So its back-off is waited for anew
+    from the take-over: a restart never asks a failing dependency for everything at once. But not beyond the
+    time at which it would have been due at the latest if nobody had taken over: who restarts again and again puts nothing off for
+    ever. The jitter comes from `offset`, without dice.
+    """
+    draw = (offset * _SPREAD % _SPREAD_END) / _SPREAD_END
+    anew_ms = taken_over_ms + backoff_ms(attempt_count, policy=policy, draw=draw)
+    at_the_latest_ms = (first_at_s + 1) * 1000 + _all_backoffs_ms(attempt_count, policy)
+    return min(anew_ms, at_the_latest_ms)
+
+
+def _all_backoffs_ms(attempt_count: int, policy: RetryPolicy) -> int:
+    total_ms, number = 0.0, 1
+    while number <= attempt_count:
+        whole_ms = _whole_ms(number, policy)
+        if whole_ms == policy.backoff_max_ms or policy.backoff_factor == 1:
+            total_ms += whole_ms * (attempt_count - number + 1)
+            break
+        total_ms += whole_ms
+        number += 1
+    return int(total_ms)
+
+
+def _whole_ms(attempt_count: int, policy: RetryPolicy) -> float:
     try:
         whole_ms = policy.backoff_first_ms * policy.backoff_factor ** (attempt_count - 1)
     except OverflowError:  # a float ends at 2^1024
-        whole_ms = policy.backoff_max_ms
-    return int(min(whole_ms, policy.backoff_max_ms) * (1 - _JITTER + _JITTER * draw))
+        return policy.backoff_max_ms
+    return min(whole_ms, policy.backoff_max_ms)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from txlayer.core.attempts import GiveUp, RetryPolicy, Verdict
+from txlayer.core.attempts import GiveUp, RetryPolicy, TryAgain, Verdict, resume_at_ms
 from txlayer.core.handling import (
     AfterExhausted,
     DeadLetterReason,
@@ -144,12 +144,19 @@ class More:
         self.last_ms = now_ms
         self.error_type, self.error_message = failure.error_type, failure.error_message
 
-    def remember(self, attempts: Attempts, policy: RetryPolicy) -> None:
-        """So it was before a restart; the last error is forgotten."""
+    def remember(
+        self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int
+    ) -> None:
+        """So it was before a restart; the last error is forgotten, and its back-off begins anew."""
         self.attempt_count = attempts.ended_count
         self.first_ms = self.last_ms = attempts.first_at_s * 1000
         if self.attempt_count >= policy.attempt_count_max:
             self.verdict = GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED)
+            return
+        at_ms = resume_at_ms(
+            self.attempt_count, first_at_s=attempts.first_at_s, offset=offset, taken_over_ms=taken_over_ms, policy=policy
+        )  # fmt: skip
+        self.verdict = TryAgain(at_ms)
 
 
 class Item(Generic[R]):

@@ -43,14 +43,17 @@ class KeyQueues(Generic[R]):
     """One queue with both of its sources. Not for several threads; after an exception it is of no more use.
 
     `topic` and `replays` are where its sources start; parked keys and the operator's pause are those of `topic`.
+    `now_ms` is the time of the take-over: what failed before waits for its back-off from then on.
 
     Raises:
         ConfigError: the metadata have no room for what `settings` want.
     """
 
-    def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings) -> None:
+    def __init__(
+        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
+    ) -> None:
         self._settings = settings
-        self._sources = QueueSources(topic=topic, replays=replays, settings=settings)
+        self._sources = QueueSources(topic=topic, replays=replays, settings=settings, now_ms=now_ms)
         self._topic = self._sources.topic
         self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max)
         self._lanes: Lanes[R] = Lanes()
@@ -392,8 +395,5 @@ class KeyQueues(Generic[R]):
 
     def _add_one(self, item: Item[R]) -> None:
         self.size_bytes += item.size_bytes
-        attempts = self._sources.of(item.source).attempts(item.offset)
-        if attempts is not None:
-            item.more = item.more or More()
-            item.more.remember(attempts, self._settings.policy)
+        self._sources.remember(item)
         self._chains.line_up(item)

@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from txlayer.core.handling import ReplayKind
-from txlayer.core.items import Item, ItemSource, QueueSettings, R, Start
+from txlayer.core.items import Item, ItemSource, More, QueueSettings, R, Start
 from txlayer.core.progress import Progress, Snapshot
 
 
 class QueueSources:
     """Both progresses, and what else the metadata say of the partition."""
 
-    def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings) -> None:
+    def __init__(
+        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
+    ) -> None:
         limit = settings.metadata_bytes_max
+        self._policy, self._taken_over_ms = settings.policy, now_ms
         self.topic = Progress(
             *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max
         )
@@ -37,6 +40,15 @@ class QueueSources:
     def of(self, source: ItemSource) -> Progress:
         """The progress in that source."""
         return self.topic if source is ItemSource.TOPIC else self.replays
+
+    def remember(self, item: Item[R]) -> None:
+        """Give the item what is stored of its attempts, and its back-off anew."""
+        attempts = self.of(item.source).attempts(item.offset)
+        if attempts is not None:
+            item.more = item.more or More()
+            item.more.remember(
+                attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms
+            )
 
     def added(self, first_offset: int, *, now_ms: int) -> None:
         """Records of the topic from this offset on were added."""

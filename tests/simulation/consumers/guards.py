@@ -66,7 +66,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
-        wrapped(un.UnfencedConnections), 21_094, _TWICE | {_K.ATTEMPTS, _K.LOST},
+        wrapped(un.UnfencedConnections), 9225, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
         "a dead-letter producer that may be haunted is replaced", "P9", "consumer/kafka_transaction.py",

@@ -146,12 +146,16 @@ def group_consumer(
 
 
 def plain_consumer(
-    config: ClientConfig, *, isolation: str = "read_committed", group: str = "txlayer-reader"
+    config: ClientConfig,
+    *,
+    isolation: str = "read_committed",
+    group: str = "txlayer-reader",
+    fetch_wait_ms: int = 10,
 ) -> Consumer:
     """A consumer that assigns its partitions itself and reports the end of each; `group` is only looked at."""
     return Consumer(
         {
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": fetch_wait_ms,
             # A record waits in several times its own size: a million of them read at once would stay as unused memory.
             "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
@@ -256,11 +260,16 @@ class PlainReader:
     """Reads partitions that it names itself; the `LogReader` of real Kafka."""
 
     def __init__(
-        self, config: ClientConfig, *, isolation: str = "read_committed", has_headers: bool = True
+        self,
+        config: ClientConfig,
+        *,
+        isolation: str = "read_committed",
+        has_headers: bool = True,
+        fetch_wait_ms: int = 10,
     ) -> None:
         self._config = config
         self._has_headers = has_headers
-        self._consumer = plain_consumer(config, isolation=isolation)
+        self._consumer = plain_consumer(config, isolation=isolation, fetch_wait_ms=fetch_wait_ms)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""

@@ -1,0 +1,152 @@
+"""Processes for handlers: what stands ready behind a chunk, and what becomes of it. No broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.process_pool import ProcessPool, SentRecord
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.items import Item
+
+WITHIN_S = 30.0
+BIG = b"x" * 1_000_000
+"""Longer than any pipe holds."""
+
+
+def act(message: ReceivedMessage, context: Context) -> None:
+    """What a message says."""
+    word = message.raw_value or b""
+    if word == b"die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word.startswith(b"/"):
+        Path(os.fsdecode(word)).touch()
+        assert context.lease_lost.wait(WITHIN_S)
+    if word == b"is lost":
+        assert not context.lease_lost.is_set()
+    if word == b"fail":
+        raise ValueError(BIG.decode())
+
+
+class PoolStage:
+    """A pool with one process, and chunks of one job per word."""
+
+    def __init__(self) -> None:
+        handlers = HandlerSet(is_async=False)
+        handlers.add(act, topics=(), tags="*", retry=None, batch_count_max=0)
+        caller = Caller(handlers.routes(("orders",)), attempt_timeout_s=60)
+        self.pool = ProcessPool(caller, worker_count=1)
+        self._outcomes: list[Outcome] = []
+
+    def begin(self, *words: bytes) -> Chunk:
+        """A chunk under a lease of its own."""
+        chunk = Chunk(None, Lease("g", "orders", 0, token=1), [item_of(word) for word in words])
+        self.pool.submit(chunk)
+        return chunk
+
+    def outcomes(self, count: int) -> list[Outcome]:
+        """The first ones, when there are so many."""
+
+        def has_all() -> bool:
+            self._outcomes += self.pool.take()
+            return len(self._outcomes) >= count
+
+        wait_until(has_all, within=WITHIN_S, what=f"{count} chunks ended")
+        return self._outcomes
+
+
+def item_of(word: bytes) -> Item[Any]:
+    """A message that says so."""
+    return Item(SentRecord(("orders", 0, 0), None, word, None, (1, 0)), 0, None, 1)
+
+
+def words(jobs: Sequence[Any]) -> list[bytes]:
+    """What these messages say."""
+    return [job.record.value() for job in jobs]
+
+
+@pytest.fixture
+def stage() -> Iterator[PoolStage]:
+    made = PoolStage()
+    yield made
+    made.pool.close(0.0)
+
+
+def test_what_stands_ready_behind_the_chunk_of_a_process_that_dies_is_charged_with_nothing(
+    stage: PoolStage,
+) -> None:
+    stage.begin(b"first", b"die", b"last")
+    behind = stage.begin(b"a", b"b")
+
+    died, spared = stage.outcomes(2)
+
+    assert [b"first", b"die", b"last"] == words([failed.job for failed in died.failed])
+    assert {"ProcessDied"} == {failed.error_type for failed in died.failed}
+    assert behind is spared.chunk
+    assert not spared.failed
+
+
+def test_a_chunk_that_does_not_fit_into_the_pipe_waits_for_the_one_before(stage: PoolStage) -> None:
+    # Who sent it at once would wait for a process that waits to be rid of its own long answer.
+    stage.begin(b"fail", b"fail")
+    stage.begin(BIG, BIG)
+    stage.begin(b"last")
+
+    failed, big, last = stage.outcomes(3)
+
+    assert [b"fail", b"fail"] == words([failure.job for failure in failed.failed])
+    assert [BIG, BIG] == words(big.done)
+    assert [b"last"] == words(last.done)
+
+
+def test_a_lost_lease_stops_its_own_chunk_and_not_the_one_behind(
+    stage: PoolStage, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    lost = stage.begin(bytes(begun), b"not run")
+    stage.begin(b"is lost", b"is lost")
+
+    wait_until(begun.exists, within=WITHIN_S, what="the first message in its handler")
+    lost.lease.lost.set()
+    first, second = stage.outcomes(2)
+
+    assert [bytes(begun)] == words(first.done)
+    assert [b"not run"] == words(first.not_run)
+    assert [b"is lost", b"is lost"] == words(second.done)
+
+
+def test_a_lease_that_is_lost_before_its_turn_is_known_behind_another_chunk(
+    stage: PoolStage, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    first = stage.begin(bytes(begun), b"not run")
+    second = stage.begin(b"a", b"b")
+
+    wait_until(begun.exists, within=WITHIN_S, what="the first message in its handler")
+    second.lease.lost.set()
+    first.lease.lost.set()
+    _, unrun = stage.outcomes(2)
+
+    assert [b"a", b"b"] == words(unrun.not_run)
+
+
+def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None:
+    stage.begin(b"go")
+    stage.outcomes(1)
+    stage.begin(b"a", b"b")
+    stage.begin(b"c", b"d")
+
+    stage.pool.close(WITHIN_S)
+
+    assert [b"go", b"a", b"b", b"c", b"d"] == words(
+        [job for outcome in stage.outcomes(3) for job in outcome.done]
+    )
