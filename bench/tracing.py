@@ -119,8 +119,9 @@ def coordinating(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], flo
         else make_coordinator(config, connections, tracing=tracing)
     )
     # What `run` does before its first turn: it would also end the coordinator after each round.
-    coordinator._partition_count = PARTITIONS  # noqa: SLF001
-    coordinator._group.start([config.topics.half, config.topics.op])  # noqa: SLF001
+    coordinator._partition_count = PARTITIONS  # noqa: SLF001 - as `run` does
+    topics = [config.topics.half, config.topics.op]
+    coordinator._group.start(topics)  # noqa: SLF001 - as `run` does
     message = Message("orders", b"k", b"v")
     figures = coordinator.measures.publishing
 
@@ -130,7 +131,7 @@ def coordinating(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], flo
         wanted = figures.forwarded_count + MESSAGES
         began = time.thread_time()
         while figures.forwarded_count < wanted:
-            coordinator._turn()  # noqa: SLF001
+            coordinator._turn()  # noqa: SLF001 - `run` would go on turning
         return (time.thread_time() - began) / MESSAGES * 1e6
 
     return run
