@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from txlayer.adapters.ports import Record
+from txlayer.adapters.ports import Record, TopicPartition
 from txlayer.adapters.trace_shelf import CONTENT, DOUBT, FORWARD, HALF, OP, TraceShelf
 from txlayer.config import SystemTopics
 from txlayer.core import codec
@@ -39,7 +40,7 @@ class TraceRecords:
         self.half_ends: Mapping[int, int] = {}
         """Between them half was read."""
         self.since_ms = 0
-        self._seen: set[tuple[str, int, int]] = set()
+        self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
         """A record of the half topic."""
@@ -120,12 +121,12 @@ class TraceRecords:
 
     def committed(self, record: Record) -> None:
         """A record of a real topic that every reader sees."""
-        self._seen.add((record.topic(), record.partition(), record.offset()))
+        self._seen[record.topic(), record.partition()].add(record.offset())
         self._forward(record, is_committed=True)
 
     def uncommitted(self, record: Record) -> None:
         """A record of a real topic; those that were seen committed are passed over."""
-        if (record.topic(), record.partition(), record.offset()) not in self._seen:
+        if record.offset() not in self._seen[record.topic(), record.partition()]:
             self._forward(record, is_committed=False)
 
     def _forward(self, record: Record, *, is_committed: bool) -> None:

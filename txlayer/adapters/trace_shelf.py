@@ -27,7 +27,7 @@ from txlayer.core.judging import (
 from txlayer.core.messages import Origin
 from txlayer.core.verdicts import Verdict
 
-CACHE_BYTES = 64 * 1024 * 1024
+CACHE_BYTES = 16 * 1024 * 1024
 """What SQLite may keep in memory; beyond it, it writes to disk."""
 BATCH_COUNT = 10_000
 """Traces that are kept together."""

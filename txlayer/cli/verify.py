@@ -160,7 +160,7 @@ def _verified(config: ClientConfig, asked: Asked, folder: Path | None) -> Verifi
             config,
             asked,
             make_admin=lambda: KafkaAdmin(config),
-            make_reader=lambda isolation: PlainReader(config, isolation=isolation),
+            make_reader=lambda isolation: PlainReader(config, isolation=isolation, is_sparing=True),
             folder=folder,
             telling=Telling(read, judged),
         )

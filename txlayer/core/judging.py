@@ -193,7 +193,10 @@ def _attempts(traces: Traces) -> dict[str, _Attempt]:
     attempts: dict[str, _Attempt] = {}
 
     def of(nonce: str) -> _Attempt:
-        return attempts.setdefault(nonce, _Attempt(nonce))
+        found = attempts.get(nonce)
+        if found is None:  # hot path: `setdefault` would make one for each record
+            found = attempts[nonce] = _Attempt(nonce)
+        return found
 
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
         attempt = of(half.nonce)

@@ -87,6 +87,18 @@ def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
     assert "a = b c" in started.stderr
 
 
+def test_a_launcher_that_stands_there_already_is_used_without_writing_beside_it(
+    tmp_path: Path,
+) -> None:
+    java = tmp_path / "java"
+    home = write_launcher(tmp_path / "home", java)
+    (home / ".lock").unlink()
+
+    assert home == write_launcher(tmp_path / "home", java)
+
+    assert not (home / ".lock").exists()
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path: Path) -> None:

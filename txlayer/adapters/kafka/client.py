@@ -145,20 +145,35 @@ def group_consumer(
     )
 
 
+_FETCH = {
+    # A record waits in several times its own size: a million of them read at once would stay as unused memory.
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.message.max.bytes": 4 * 1024 * 1024,
+}
+_FETCH_LITTLE = {
+    "queued.max.messages.kbytes": 4_096,
+    # The client unpacks all of a fetch at once, before it looks at what is queued already; what compresses well is many
+    # times larger then. A batch that is larger than this comes nevertheless.
+    "fetch.message.max.bytes": 64 * 1024,
+}
+
+
 def plain_consumer(
     config: ClientConfig,
     *,
     isolation: str = "read_committed",
     group: str = "txlayer-reader",
     fetch_wait_ms: int = 10,
+    is_sparing: bool = False,
 ) -> Consumer:
-    """A consumer that assigns its partitions itself and reports the end of each; `group` is only looked at."""
+    """A consumer that assigns its partitions itself and reports the end of each; `group` is only looked at.
+
+    With `is_sparing` it takes more requests and less memory.
+    """
     return Consumer(
         {
             "fetch.wait.max.ms": fetch_wait_ms,
-            # A record waits in several times its own size: a million of them read at once would stay as unused memory.
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            **(_FETCH_LITTLE if is_sparing else _FETCH),
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             **base_settings(config),
             # It is no member of a group: how long members may stay away is not for it, and the client refuses an interval
@@ -266,10 +281,13 @@ class PlainReader:
         isolation: str = "read_committed",
         has_headers: bool = True,
         fetch_wait_ms: int = 10,
+        is_sparing: bool = False,
     ) -> None:
         self._config = config
         self._has_headers = has_headers
-        self._consumer = plain_consumer(config, isolation=isolation, fetch_wait_ms=fetch_wait_ms)
+        self._consumer = plain_consumer(
+            config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing
+        )
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""

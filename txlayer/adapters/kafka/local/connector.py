@@ -131,7 +131,8 @@ def has_vector_module(java: Path) -> bool:
 def write_launcher(folder: Path, java: Path) -> Path:
     """A Java home whose `java` is the given one without the argument that it would refuse.
 
-    The same content under the same name, put in place in one step: safe for several processes at once.
+    The same content under the same name, put in place in one step: safe for several processes at once. Where it stands
+    already nothing is written, so the folder may be somebody else's: an image is made by one user and run by another.
     """
     script = (
         "#!/bin/sh\n# Spark asks for a module that this Java does not have, and does not need it.\n"
@@ -140,11 +141,17 @@ def write_launcher(folder: Path, java: Path) -> Path:
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
     launcher = folder / "bin" / "java"
+    if _says(launcher, script):
+        return folder
     launcher.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / ".lock"):
-        if not launcher.is_file() or launcher.read_text("utf-8") != script:
+        if not _says(launcher, script):
             draft = launcher.with_suffix(".new")
             draft.write_text(script, "utf-8")
             draft.chmod(0o755)
             draft.replace(launcher)
     return folder
+
+
+def _says(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text
