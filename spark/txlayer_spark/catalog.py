@@ -29,6 +29,7 @@ SYSTEM_READER = 0
 READS_KEPT = 20
 _RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
 _COMPLETE = "_SUCCESS"
+_KIND = "kind="
 
 EndOffsets = Mapping[str, Mapping[str, int]]
 
@@ -175,6 +176,13 @@ class Catalog:
         names = self.folder.names(_RECORDS)
         found = [(name, parse_folder(name)) for name in names]
         return [f for name, f in found if f and self.folder.has(_RECORDS, name, _COMPLETE)]
+
+    def kinds(self, folders: Sequence[BatchFolder]) -> frozenset[TopicKind]:
+        """The kinds of records that those folders hold."""
+        names = (n for f in folders for n in self.folder.names(_RECORDS, f"folder={f.name}"))
+        return frozenset(
+            TopicKind(name.removeprefix(_KIND)) for name in names if name.startswith(_KIND)
+        )
 
     def records(
         self, folders: Sequence[BatchFolder], *, kinds: Sequence[TopicKind] = ()

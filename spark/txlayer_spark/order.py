@@ -17,6 +17,10 @@ _LANE = ("key", "topic_bit", "real_partition")
 _PROGRESS = ("decided", "stored", "seen_ms")
 STATE_COLUMNS = (*_LANE, *_PROGRESS)
 """How far each key came on each partition: what a later run compares with."""
+COMPARED = (
+    f"txn_id string, {' bigint, '.join(STATE_COLUMNS)} bigint, is_late boolean, is_state boolean"
+)
+"""The columns of what was compared, for a reader of its files."""
 
 
 def nothing(spark: SparkSession) -> DataFrame:
@@ -25,12 +29,20 @@ def nothing(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
-def keyed(rows: DataFrame) -> DataFrame:
-    """The transactions (`rows.unfolded`) whose order is judged."""
-    return rows.where(
-        F.isnotnull("h_key") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull("d_parked_ms")
-        & F.isnull("o_abandon_ms")
+def is_keyed(*, aside: str = "") -> Column:
+    """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with the place `aside` of what few have."""
+    return (
+        F.isnotnull("h_key") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull(f"{aside}d_parked_ms")
+        & F.isnull(f"{aside}o_abandon_ms")
     )  # fmt: skip
+
+
+def counts(is_keyed: Column, is_several: Column) -> tuple[Column, Column]:
+    """How many rows there are to be compared (`keyed`), and of these how many whose messages only the records tell (`several`)."""
+    return (
+        F.count_if(is_keyed).alias("keyed"),
+        F.count_if(is_keyed & is_several).alias("several"),
+    )
 
 
 def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:

@@ -26,6 +26,7 @@ from pyspark.sql.types import IntegerType, StructType
 from txlayer.errors import UsageError
 from txlayer_spark.events import Names
 from txlayer_spark.folders import Folder
+from txlayer_spark.order import COMPARED
 from txlayer_spark.rows import State, cores, to_ledger
 from txlayer_spark.verdicts import with_late
 
@@ -100,7 +101,8 @@ class Shelf:
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
-        return self._spark.read.parquet(self.path(kind, run))
+        # Without its columns Spark would look for them in the files, by a job.
+        return self._spark.read.schema(rows.schema).parquet(self.path(kind, run))
 
     def has(self, run: int, state: State) -> bool:
         """Whether a run wrote rows with that `is_settled`."""
@@ -142,7 +144,8 @@ class Shelf:
         """How far each ordering key had come; None before the first one."""
         if not run.has_order:
             return None
-        return self._spark.read.parquet(self.path("order", run.number)).where("is_state")
+        read = self._spark.read.schema(COMPARED)
+        return read.parquet(self.path("order", run.number)).where("is_state")
 
     def rows(self, run: Run) -> DataFrame:
         """The ledger as of a run: one row per transaction.

@@ -106,6 +106,27 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     assert txn.txn_id in after
 
 
+def test_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit = Audit(spark, field, tmp_path)
+    field.whole(ordering_key=b"k")
+    audit.run()
+    field.whole(ordering_key=b"k")
+    audit.run("read by another")
+
+    spark.sparkContext.setJobGroup("day", "a day's run")
+    try:
+        audit.run(reads=False)
+        jobs = spark.sparkContext.statusTracker().getJobIdsForGroup("day")
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None ends it
+
+    # Rows, and how far each key came: shuffled, and written. Planning is most of what a day costs. One more reads them here.
+    assert 2 * 2 + 1 == len(jobs)
+
+
 def test_a_ledger_of_an_earlier_release_is_left_alone_and_said_to_be_built_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
@@ -91,24 +91,22 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     core = fold(sources.new)
     if carried is not None:
         core = merge(core.unionByName(carried))
-    columns = shelf.put_rows(_judged(core, sources, judging), number, options=_WRITING)
+    rows, counted = _judged(core, sources, judging), Observation()
+    rows = rows.observe(counted, *order.counts(_is_keyed_row(), F.col("v_n") > 1))
+    columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
     revised = None if asked is None else _fold_exactly(asked, sources, judging, shelf, number)
     again = [cores.select("txn_id") for cores in (carried, asked) if cores is not None]
-    has_order = _order(
-        spark,
-        sources,
-        shelf.stored(number, columns, State.OPEN, State.SETTLED),
-        again,
-        shelf,
-        last,
-        judging,
-    )
+    keyed = _keyed(shelf.stored(number, columns, State.OPEN, State.SETTLED), sources, again)
+    # What was written has been counted on its way, where no rows came behind it.
+    counts = _counts(keyed) if again else counted.get
+    has_order = bool(counts["keyed"]) or last.has_order
+    has_late = has_order and _order(spark, sources, keyed, counts, shelf, last, judging)
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
         groups=state.groups, topics=state.topics, has_carried=shelf.has(number, State.OPEN), has_order=has_order,
         revised=(*last.revised, *([number] if revised else [])),
-        late=(*last.late, *([number] if has_order and _note_late(spark, shelf, number) else [])), columns=columns,
+        late=(*last.late, *([number] if has_late else [])), columns=columns,
     )  # fmt: skip
     shelf.store(run)
     return run
@@ -134,24 +132,26 @@ def _sources(
     done = {int(reader): batch for reader, batch in last.batches.items()}
     folders = [f for f in counting if f.last > done.get(f.reader, -1)]
     # A folded folder may hold batches that an earlier run had.
-    is_new = F.lit(False)
-    for reader in {f.reader for f in folders}:
-        mine = F.col("folder").startswith(f"{reader:03d}-")
-        is_new = is_new | (mine & (F.col("batch") > done.get(reader, -1)))
+    is_new = F.lit(True)
+    for reader in {f.reader for f in folders if f.first <= done.get(f.reader, -1)}:
+        others = ~F.col("folder").startswith(f"{reader:03d}-")
+        is_new = is_new & (others | (F.col("batch") > done[reader]))
 
     def since(at_ms: int) -> DataFrame:
         records = catalog.records(counting, kinds=EVENT_KINDS)
         day = F.to_date(F.timestamp_millis(F.lit(at_ms)))
         return events(records.where(F.col("day") >= day), names)
 
-    new = catalog.records(folders, kinds=EVENT_KINDS)
-    if done:
-        new = new.where(is_new)
+    new = catalog.records(folders, kinds=EVENT_KINDS).where(is_new)
+    # What is not there at all is not planned either, nor compiled.
+    found = catalog.kinds(folders)
+    kinds = [kind for kind in EVENT_KINDS if kind in found] or EVENT_KINDS
 
     def forwarded() -> DataFrame:
         return events(new, names, kinds=[TopicKind.FORWARDED])
 
-    return _Sources(events(new, names), forwarded, since, names, is_first=not last.number), folders
+    happened = events(new, names, kinds=kinds)
+    return _Sources(happened, forwarded, since, names, is_first=not last.number), folders
 
 
 def _first_offsets(
@@ -231,45 +231,51 @@ def _fold_exactly(
     return True
 
 
+def _is_keyed_row() -> Column:
+    """Whether the order of a stored row is judged."""
+    return (F.col("is_settled") != int(State.ASKED)) & order.is_keyed(aside="more.")
+
+
+def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> DataFrame:
+    """The stored rows whose order is judged; `_several`: of more than one message, or of what an earlier run compared.
+
+    `again`: ids whose rows may say what an earlier run compared.
+    """
+    keyed = unfolded(rows).where(order.is_keyed()).withColumn("_several", F.col("v_n") > 1)
+    if sources.is_first or not again:
+        return keyed
+    ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
+    keyed = keyed.join(ids, "txn_id", "left")
+    return keyed.withColumn("_several", F.col("_several") | F.isnotnull("_again"))
+
+
+def _counts(keyed: DataFrame) -> Mapping[str, int]:
+    row = keyed.agg(*order.counts(F.lit(True), F.col("_several"))).first()
+    return {} if row is None else row.asDict()
+
+
 def _order(  # the parts of a run
     spark: SparkSession,
     sources: _Sources,
-    rows: DataFrame,
-    again: Sequence[DataFrame],
+    keyed: DataFrame,
+    counts: Mapping[str, int],
     shelf: Shelf,
     last: Run,
     judging: Judging,
 ) -> bool:
-    """Write what became visible too late, and how far each key came; whether any key was ever used.
-
-    `again`: ids whose rows may say what an earlier run compared.
-    """
-    keyed = order.keyed(unfolded(rows))
-    before = shelf.order(last)
-    keyed = keyed.withColumn("_several", F.col("v_n") > 1)
-    if not sources.is_first and again:
-        ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
-        keyed = keyed.join(ids, "txn_id", "left")
-        keyed = keyed.withColumn("_several", F.col("_several") | F.isnotnull("_again"))
-    found = keyed.agg(F.count("*").alias("all"), F.count_if("_several").alias("several")).head()
-    has_keyed, has_several = (bool(found[name]) if found else False for name in ("all", "several"))
-    if before is None and not has_keyed:
-        return False
+    """Write how far each key came, and what became visible too late; whether anything did."""
+    number, before = last.number + 1, shelf.order(last)
     messages = order.visible_alone(keyed.where(~F.col("_several")))
-    if has_several:
+    if counts["several"]:
         # A row tells the place of one message: of several, the records do.
         several = order.visible(sources.forwarded(), keyed.where("_several"))
         messages = messages.unionByName(several)
     state = before if before is not None else order.nothing(spark)
     compared = order.compared(messages, state, kept_from_ms=judging.cut_ms - ORDER_KEPT_MS)
-    shelf.put(compared, "order", last.number + 1)
-    return True
-
-
-def _note_late(spark: SparkSession, shelf: Shelf, number: int) -> bool:
-    """Write the ids that became visible too late, where there are any."""
-    late = spark.read.parquet(shelf.path("order", number)).where("is_late").select("txn_id")
-    if late.isEmpty():
+    counted = Observation()
+    compared = compared.observe(counted, F.count_if("is_late").alias("late"))
+    found = shelf.put(compared, "order", number)
+    if not counted.get["late"]:
         return False
-    shelf.put(late.distinct(), "late", number)
+    shelf.put(found.where("is_late").select("txn_id").distinct(), "late", number)
     return True
