@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -128,3 +129,27 @@ def test_a_policy_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=name):
         make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"attempt_count_max": 0}, "at least 1"),
+        ({"backoff_first_ms": -1}, "at least 0"),
+        ({"backoff_max_ms": 999}, "backoff_first_ms or more"),
+        ({"backoff_factor": 0.5}, "at least 1"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_told(settings: dict[str, Any], expected: str) -> None:
+    ((name, value),) = settings.items()
+
+    with pytest.raises(ConfigError) as told:
+        RetryPolicy(**settings)
+
+    assert (name, value, expected) == (told.value.name, told.value.value, told.value.expected)
+
+
+def test_the_least_that_a_policy_may_be() -> None:
+    policy = RetryPolicy(1, backoff_first_ms=0, backoff_max_ms=0, backoff_factor=1)
+
+    assert 0 == backoff_ms(1, policy=policy, draw=0.9)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txlayer.core import codec
-from txlayer.core.messages import OrderMode, Undecodable
+from txlayer.core.fields import PARTITION_MAX
+from txlayer.core.messages import CheckKind, CheckRecord, OrderMode, Undecodable
 
 LONG = "x" * 30
 GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
@@ -80,3 +81,34 @@ def test_a_null_value_is_marked_as_the_protocol_page_says() -> None:
 def test_an_order_of_a_later_version_is_the_order_of_commits() -> None:
     assert OrderMode.COMMIT is codec.decode_options("oz").order
     assert OrderMode.PREPARE is codec.decode_options("op").order
+
+
+CHECK = "1|Q|a/00000001|g|5|6|7|8|why"
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (None, "check: unknown version ''"),
+        (b"1|Q", "check: 2 fields where 9 are due"),
+        (LONG.encode(), f"check: unknown version '{LONG[:20]}'"),
+        (CHECK.replace("Q", "Y").encode(), "check: kind, id or group out of form"),
+        (CHECK.replace("|g|", "||").encode(), "check: kind, id or group out of form"),
+        (CHECK.replace("a/00000001", "").encode(), "check: kind, id or group out of form"),
+        (CHECK.replace("|5|", "|2147483648|").encode(), "check: no such partition"),
+        (CHECK.replace("|7|", "|x|").encode(), "check: 'x' is no whole number"),
+    ],
+)
+def test_a_check(raw: bytes | None, why: str) -> None:
+    assert Undecodable(why) == codec.decode_check(raw)
+
+
+def test_a_check_of_the_last_partition_and_with_any_text() -> None:
+    check = CheckRecord(
+        CheckKind.QUESTION, "a/00000001", "g", PARTITION_MAX, 6, 7, 8, "a, b|\ud800X"
+    )
+
+    raw = codec.encode_check(check)
+
+    assert f"1|Q|a/00000001|g|{PARTITION_MAX}|6|7|8|a, b%7C%3FX".encode() == raw
+    assert check._replace(text="a, b|?X") == codec.decode_check(raw)

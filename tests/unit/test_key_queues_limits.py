@@ -101,7 +101,10 @@ def test_records_and_bytes_are_counted_until_their_ends() -> None:
     stage.queue.handled(items[1:])
 
     assert (2, 2, 0) == (stage.queue.count, stage.queue.size_bytes, stage.queue.in_flight_count)
-    assert 1 == stage.queue.figures().retry_count
+    figures = stage.queue.figures()
+    assert (2, 2, 0, 1) == (
+        figures.unfinished_count, figures.size_bytes, figures.in_flight_count, figures.retry_count
+    )  # fmt: skip
 
 
 def test_the_oldest_unfinished_record_is_known() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import urlsafe_b64encode
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
+from txlayer.core.fields import WHOLE_MAX
 from txlayer.core.progress_codec import (
     BITMAP_BYTES_MAX,
     NOTHING,
@@ -149,6 +151,54 @@ def test_thousands_of_short_runs_fit_as_a_bitmap(gap: int) -> None:
     assert StoredProgress(finished=finished) == decode(0, text)
 
 
+SHORT = tuple((at, at + 1) for at in range(101, 4_101, 2))
+"""So many that a bitmap is shorter than lengths; the stored offset is 100."""
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 64, 5_000])
+@pytest.mark.parametrize("shift", range(8))
+def test_a_bitmap_holds_runs_of_any_length_at_any_place(length: int, shift: int) -> None:
+    start = 4_102 + shift
+    finished = (*SHORT, (start, start + length), (start + length + 1, start + length + 2))
+
+    text, is_cut = text_of(100, StoredProgress(finished=finished))
+
+    assert (False, "~") == (is_cut, text.split("|")[3][0])
+    assert StoredProgress(finished=finished) == decode(100, text)
+
+
+@pytest.mark.parametrize(("beyond", "fit_count"), [(0, 2_001), (1, 2_000)])
+def test_a_bitmap_ends_where_a_reader_would_stop(beyond: int, fit_count: int) -> None:
+    end = 100 + 8 * BITMAP_BYTES_MAX + beyond
+    finished = (*SHORT, (end - 1, end))
+
+    text, is_cut = text_of(100, StoredProgress(finished=finished))
+
+    found = decode(100, text)
+    assert isinstance(found, StoredProgress)
+    assert finished[:fit_count] == found.finished
+    assert (beyond > 0) == is_cut
+
+
+def test_dice_cannot_be_compressed_and_are_cut_to_what_fits() -> None:
+    dice = b"".join(sha256(str(n).encode()).digest() for n in range(2_000))
+    bits = bin(int.from_bytes(b"\x01" + dice, "big"))[3:]
+    finished, at = [], bits.find("1")
+    while at >= 0:
+        end = bits.find("0", at)
+        finished.append((at + 1, end + 1))
+        at = bits.find("1", end)
+
+    for room in range(LIMIT - 40, LIMIT):
+        text, is_cut = text_of(0, StoredProgress(finished=tuple(finished[:-1])), bytes_max=room)
+
+        found = decode(0, text)
+        assert isinstance(found, StoredProgress)
+        assert is_cut
+        assert room - 40 < len(text) <= room
+        assert tuple(finished[: len(found.finished)]) == found.finished
+
+
 def test_what_nothing_can_compress_is_cut_to_what_fits_as_it_is() -> None:
     # Lengths without a pattern.
     ends = list(accumulate(1 + zlib.crc32(str(n).encode()) % 3 for n in range(40_000)))
@@ -228,10 +278,29 @@ def test_other_texts_are_foreign(text: str) -> None:
     assert found.why
 
 
-def test_nothing_after_a_bitmap_is_overlooked() -> None:
-    raw = zlib.compress(b"\x02") + b"more"
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"1|||~{letters(zlib.compress(bytes([2])) + b'more')}||", "bitmap: too long, cut off, or followed by something"),
+        (packed(b"\x02\x00"), "bitmap: nothing finished at its end, or the stored offset finished"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_bitmap_is_told(text: str, why: str) -> None:
+    assert Foreign(why) == decode(0, text)
 
-    assert isinstance(decode(0, f"1|||~{letters(raw)}||"), Foreign)
+
+def test_what_zlib_says_of_a_bitmap_is_told() -> None:
+    found = decode(0, "1|||~AAAA||")
+
+    assert isinstance(found, Foreign)
+    assert found.why.startswith("bitmap: Error -3 while decompressing data")
+
+
+def test_a_bitmap_may_reach_to_the_highest_offset_and_not_beyond() -> None:
+    text = packed(b"\x80")
+
+    assert StoredProgress(finished=((WHOLE_MAX - 1, WHOLE_MAX),)) == decode(WHOLE_MAX - 8, text)
+    assert isinstance(decode(WHOLE_MAX - 7, text), Foreign)
 
 
 PARTS = ["1", "|", "~", "AQ", "AQE", "_", "-", "p", "gOLPqgYAAwA", "A", "eJxbtQoGACSQBqU", "x", "é"]

@@ -32,5 +32,11 @@ def test_tags_are_utf_8() -> None:
 
 @pytest.mark.parametrize("expression", ["||", "TagA ||", "|| TagA", "a || * ", "a | b", "a ||| b"])
 def test_an_expression_out_of_form_is_refused(expression: str) -> None:
-    with pytest.raises(ConfigError, match="tags"):
+    with pytest.raises(ConfigError) as told:
         parse_tags(expression)
+
+    assert ("tags", expression, '"TagA || TagC", or "*"') == (
+        told.value.name,
+        told.value.value,
+        told.value.expected,
+    )
