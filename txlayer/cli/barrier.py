@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import AbstractContextManager
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from txlayer.cli.database import DryRun, Schema, TableName, database_url, needing_sql, show_purged
 from txlayer.cli.options import Json
-from txlayer.cli.secrets import from_file, hide_url
+from txlayer.cli.secrets import hide_url
 from txlayer.config import parse_duration
-from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
     from txlayer.adapters.sql.barrier import SqlBarrier
@@ -34,11 +33,6 @@ Url = Annotated[
         help=f"The database, as SQLAlchemy writes it; default {_URL}, or the content of the file {_URL}_FILE.",
         show_default=False,
     ),
-]
-TableName = Annotated[str, typer.Option("--table", help="The table's name.")]
-Schema = Annotated[
-    str | None,
-    typer.Option("--schema", help="Its schema, if not the user's own.", show_default=False),
 ]
 
 
@@ -78,7 +72,7 @@ def purge(
             help="Also delete rows that a check may still need: it would roll back what is committed.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Delete rows that no check can need any more, a few thousand per database transaction."""
@@ -87,11 +81,7 @@ def purge(
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
     with opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
         done = barrier.purge(age, is_dry_run=dry_run, is_younger_allowed=allow_younger)
-    if as_json:
-        typer.echo(json.dumps({**done._asdict(), "is_dry_run": dry_run}))
-        return
-    word = "would be purged" if dry_run else "purged"
-    Console().print(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
+    show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
 def opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
@@ -100,19 +90,7 @@ def opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
     Raises:
         ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
     """
-    url = url or from_file(os.environ, _URL)
-    if not url:
-        raise ConfigError(
-            "no database named",
-            name=f"--url, {_URL} or {_URL}_FILE",
-            expected="a database's address",
-        )
-    try:
+    found = database_url(url, name=_URL)
+    with needing_sql("the barrier"):
         from txlayer.adapters.sql.opening import opened_barrier
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "sqlalchemy":
-            raise
-        raise ConfigError(
-            'the barrier needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
-        ) from exc
-    return opened_barrier(url, **given)
+    return opened_barrier(found, **given)
