@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import Broker
+from tests.support.consumers import MakeStage, Stage
 from tests.support.faultproxy import FaultProxy
 from tests.support.lab import FaultyLab, Lab
 from tests.support.lab_kafka import KafkaLab
@@ -60,3 +62,23 @@ def proxied_broker(
         FaultProxy(started.upstream(listener=1), port=port) as proxy,
     ):
         yield started, proxy
+
+
+@pytest.fixture
+def make_stage(lab: Lab) -> Iterator[MakeStage]:
+    """Stages with settings of the test's own."""
+    made: list[Stage] = []
+
+    def make(**settings: Any) -> Stage:
+        made.append(Stage(lab, **settings))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.close()
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    """One with the default settings."""
+    return make_stage()

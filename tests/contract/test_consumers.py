@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
@@ -19,48 +18,6 @@ from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.handling import HandlerResult, Reject, Retry
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
-
-MakeStage = Callable[..., Stage]
-
-
-@pytest.fixture
-def make_stage(lab: Lab) -> Iterator[MakeStage]:
-    made: list[Stage] = []
-
-    def make(**settings: Any) -> Stage:
-        made.append(Stage(lab, **settings))
-        return made[-1]
-
-    yield make
-    for stage in made:
-        stage.close()
-
-
-@pytest.fixture
-def stage(make_stage: MakeStage) -> Stage:
-    return make_stage()
-
-
-def numbers(count: int) -> list[bytes]:
-    """So many values."""
-    return [b"%d" % n for n in range(count)]
-
-
-class Gate:
-    """Where handlers wait until the test lets them go on."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Semaphore(0)
-        self.is_open = threading.Event()
-
-    def __call__(self, _message: ReceivedMessage, _context: Context) -> None:
-        self.entered.release()
-        assert self.is_open.wait(PATIENCE_S)
-
-    def wait_for_one(self) -> None:
-        """Until a handler is in it."""
-        assert self.entered.acquire(timeout=PATIENCE_S)
-
 
 # --- order ------------------------------------------------------------------------------------------------------------
 

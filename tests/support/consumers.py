@@ -152,3 +152,27 @@ class Stage:
             consumer.stop()
         for consumer in self._opened:
             consumer.close()
+
+
+MakeStage = Callable[..., Stage]
+
+
+def numbers(count: int) -> list[bytes]:
+    """So many values."""
+    return [b"%d" % n for n in range(count)]
+
+
+class Gate:
+    """Where handlers wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.is_open = threading.Event()
+
+    def __call__(self, _message: ReceivedMessage, _context: Context) -> None:
+        self.entered.release()
+        assert self.is_open.wait(PATIENCE_S)
+
+    def wait_for_one(self) -> None:
+        """Until a handler is in it."""
+        assert self.entered.acquire(timeout=PATIENCE_S)

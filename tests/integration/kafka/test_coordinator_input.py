@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.raw import Prepared, RawWriter
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    """One namespace for the file; tests use ids of their own."""
-    return make_arena(broker.bootstrap_servers)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.raw import RawWriter, delete_topic
 from tests.support.running import RunningCoordinator
@@ -30,12 +29,6 @@ pytestmark = pytest.mark.kafka
 COMMIT = Resolution.COMMIT
 NOISE = random.Random(7).randbytes(20_000)
 ALLOWED = ("real-*", "late-*", "small-*", "gone-*")
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    """One namespace for the file."""
-    return make_arena(broker.bootstrap_servers)
 
 
 @pytest.fixture(scope="module")

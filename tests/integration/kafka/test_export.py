@@ -48,11 +48,6 @@ def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
     return RawWriter(arena)
 
 
-@pytest.fixture
-def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
-    return Tx(arena, capsys)
-
-
 def lines(text: str) -> list[dict[str, Any]]:
     """The objects of JSON lines."""
     return [json.loads(line) for line in text.splitlines()]

@@ -7,8 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from tests.support.strange_headers import write_with_header
@@ -20,11 +19,6 @@ from txlayer.core.messages import NO_OPTIONS, HalfHeader
 pytestmark = pytest.mark.kafka
 
 IMPOSSIBLE = ("two words", ".", "..", "x" * 250, "a\0b", "\0", "\x1b[2J", "a/b")
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    return make_arena(broker.bootstrap_servers)
 
 
 @pytest.fixture(scope="module")

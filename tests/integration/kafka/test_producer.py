@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
 from confluent_kafka.serialization import StringSerializer
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.broker import unique_name
 from tests.support.logs import read_log
 from tests.support.producers import GROUP, halves, made_for, ops, resolutions
@@ -33,17 +31,6 @@ from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.sync import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    return make_arena(broker.bootstrap_servers)
-
-
-@pytest.fixture
-def producer(arena: Arena) -> Iterator[TransactionalProducer]:
-    with made_for(arena) as opened:
-        yield opened
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------------

@@ -38,11 +38,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 GROUP = "orders"
 
 
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    return make_arena(broker.bootstrap_servers)
-
-
 @pytest.fixture
 def own_broker(broker: Broker, local_config: LocalConfig) -> Iterator[LocalBroker]:  # noqa: ARG001 - it skips where no broker can run
     """One that a test may kill."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.broker import create_topic, unique_name
-from tests.support.producers import GROUP, half_end, halves, made_for
+from tests.support.producers import GROUP, half_end, halves
 from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
@@ -28,17 +26,6 @@ from txlayer.errors import (
 from txlayer.producer.sync import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    return make_arena(broker.bootstrap_servers)
-
-
-@pytest.fixture
-def producer(arena: Arena) -> Iterator[TransactionalProducer]:
-    with made_for(arena) as opened:
-        yield opened
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.check_back import PATIENCE_S, Asker
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution, Source
@@ -24,11 +23,6 @@ from txlayer.producer.sync import TransactionalProducer
 pytestmark = pytest.mark.kafka
 
 QUESTION_COUNT = 200
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    return make_arena(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,8 +10,7 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.crafted import Crafted, Placed
-from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park, quick_coordinator
-from tests.support.running import RunningCoordinator
+from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
 from txlayer.coordinator.acts import Act, Outcome, Result, line_of
 from txlayer.coordinator.by_hand import ByHand, Line, Picture
 from txlayer.core.messages import Resolution
@@ -21,30 +19,6 @@ pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 NOISE = random.Random(7).randbytes(20_000)
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    """One namespace for the file."""
-    return make_arena(broker.bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    """It runs while all tests of the file do."""
-    with quick_coordinator(arena) as running:
-        yield running
-
-
-@pytest.fixture
-def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
-    assert coordinator.failure is None
-    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
-
-
-@pytest.fixture
-def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
-    return Tx(arena, capsys)
 
 
 def look(hands: ByHand, placed: Placed) -> Picture:

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import Arena
 from tests.support.broker import unique_name
 from tests.support.commands import run_at_terminal
 from tests.support.crafted import Crafted
-from tests.support.operating import WHY, Tx, new_id, op_ends, park, quick_coordinator
-from tests.support.running import RunningCoordinator
+from tests.support.operating import WHY, Tx, new_id, op_ends, park
 from tests.support.waiting import wait_until
 from txlayer.core.messages import Resolution
 
 pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
-
-
-@pytest.fixture(scope="module")
-def arena(broker: Broker) -> Arena:
-    """One namespace for the file."""
-    return make_arena(broker.bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    """It runs while all tests of the file do."""
-    with quick_coordinator(arena) as running:
-        yield running
-
-
-@pytest.fixture
-def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
-    assert coordinator.failure is None
-    return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
-
-
-@pytest.fixture
-def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
-    return Tx(arena, capsys)
 
 
 def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_left_alone(
