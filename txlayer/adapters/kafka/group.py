@@ -25,6 +25,9 @@ from txlayer.errors import InvariantError
 logger = logging.getLogger("txlayer.kafka")
 
 _METADATA_PREFIX = b"CGMDv2:"
+_SERVED_AT_ONCE = 10_000
+_SERVED_ROUNDS_MAX = 100
+"""A client queues far fewer records than both together: what waited when `close` began has been served then."""
 
 
 def parse_member(metadata: bytes) -> tuple[int, str]:
@@ -71,6 +74,7 @@ class KafkaGroupReader:
         )
         self._assignment: Assignment | None = None
         self._is_revoked = False
+        self._is_closed = False
         self._failure: Exception | None = None
 
     def start(self, topics: Sequence[str]) -> None:
@@ -164,7 +168,22 @@ class KafkaGroupReader:
 
     def close(self) -> None:
         """Leave the group."""
-        self._consumer.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._serve_what_waits()
+            self._consumer.close()
+
+    def _serve_what_waits(self) -> None:
+        """Call the callbacks that wait in the client's queue; the records there are of no use any more.
+
+        Two callbacks within the client's own `close` may stop the whole process for good (docs/explanation/kafka.md, Closing).
+        """
+        try:
+            for _ in range(_SERVED_ROUNDS_MAX):
+                if len(self._consumer.consume(_SERVED_AT_ONCE, 0)) < _SERVED_AT_ONCE:
+                    return
+        except KafkaException as exc:
+            logger.debug("group.closing", extra={"reason": str(exc)})
 
     def _on_assign(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         try:
