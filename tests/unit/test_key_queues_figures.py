@@ -1,0 +1,127 @@
+"""What a queue tells: how many are to be handled, its figures, when attempts ended, and what a limit's error names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import ReplayKind, ReplayRecord
+from txlayer.core.items import QueueSettings
+from txlayer.core.progress import Progress, attempt_records_max
+from txlayer.errors import ConfigError
+
+A, B, C = b"a", b"b", b"c"
+ONE_ATTEMPT = QueueSettings(policy=RetryPolicy(attempt_count_max=1))
+
+
+def test_how_many_of_what_was_read_are_to_be_handled() -> None:
+    stage = QueueStage([A, B])
+
+    again = stage.queue.add(
+        ["0", "1"], offsets=[0, 1], keys=[A, B], sizes=[1, 1], now_ms=stage.now_ms
+    )
+    more = stage.queue.add(
+        ["1", "2"], offsets=[1, 2], keys=[B, C], sizes=[1, 1], now_ms=stage.now_ms
+    )
+
+    assert (0, 1) == (again, more)
+
+
+def test_a_request_that_was_read_before_is_not_to_be_answered_again() -> None:
+    stage = QueueStage([A])
+    request = ReplayRecord(ReplayKind.PAUSE, "r", None)
+
+    def add() -> bool:
+        return stage.queue.add_replay(request, offset=0, key=None, record="", size_bytes=1)
+
+    assert [True, False] == [add(), add()]
+
+
+def test_figures_of_what_is_ready_due_and_paused() -> None:
+    stage = QueueStage([A, B, C], ONE_ATTEMPT)
+    stage.fail(stage.take(1)[0])
+    stage.store()
+    figures = stage.queue.figures()
+    assert (2, 1, False, False) == (
+        figures.ready_count, figures.due_count, figures.is_full, figures.is_paused
+    )  # fmt: skip
+
+    stage.request(ReplayKind.PAUSE)
+    stage.write_due()
+
+    assert (0, True) == (stage.queue.figures().due_count, stage.queue.figures().is_paused)
+
+
+def test_an_item_says_when_its_last_attempt_ended() -> None:
+    stage = QueueStage([A, B])
+    failed, unreadable = stage.take()
+    stage.advance(5)
+
+    stage.fail(failed)
+    stage.queue.undecodable(unreadable, FAILED, now_ms=stage.now_ms)
+
+    assert failed.more is not None
+    assert unreadable.more is not None
+    assert (1_005, 1_005) == (failed.more.last_ms, unreadable.more.last_ms)
+
+
+def test_no_more_ends_are_taken_than_a_kafka_transaction_may_hold() -> None:
+    stage = QueueStage([A, A, A, B, B, C], QueueSettings(policy=PARK))
+    for item in stage.take():
+        stage.fail(item, REJECTED)
+    stage.store()
+
+    assert [["0", "1"], ["3", "4"], ["5", "2"]] == [stage.write_due(2) for _ in range(3)]
+
+
+def test_a_key_without_room_to_be_parked_does_not_hold_back_the_others() -> None:
+    stage = QueueStage([A, B], QueueSettings(policy=PARK, parked_keys_max=1))
+    for item in stage.take():
+        stage.fail(item, REJECTED)
+    stage.store()
+    assert ["0"] == stage.write_due(1)
+    stage.request(ReplayKind.DROP, 0)
+
+    written = stage.write_due()
+
+    assert ["dead letter 0", "1"] == [*written, *stage.write_due()]
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "keys_max", "expected"),
+    [(100, 0, "room for 0 parked keys"), (4_096, 1_000, "room for 1000 parked keys")],
+)
+def test_metadata_without_room_are_refused_by_name(
+    bytes_max: int, keys_max: int, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match="metadata_bytes_max") as caught:
+        Progress(0, metadata_bytes_max=bytes_max, parked_keys_max=keys_max)
+
+    assert ("metadata_bytes_max", bytes_max) == (caught.value.name, caught.value.value)
+    assert str(caught.value.expected).startswith(expected)
+
+
+def test_one_failing_record_is_the_least_that_must_have_room() -> None:
+    least = next(n for n in range(1, 4_096) if _has_room(n))
+
+    assert 1 == attempt_records_max(metadata_bytes_max=least, parked_keys_max=0)
+
+
+def _has_room(bytes_max: int) -> bool:
+    try:
+        attempt_records_max(metadata_bytes_max=bytes_max, parked_keys_max=0)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_parked_keys_that_a_smaller_setting_has_no_room_for_are_said_by_name() -> None:
+    progress = Progress(0, metadata_bytes_max=540)
+    parked = {bytes([n]) * 8: 1 << 40 for n in range(40)}
+
+    with pytest.raises(ConfigError, match="at least") as caught:
+        progress.snapshot(writer="", is_paused=False, parked=parked)
+
+    assert ("metadata_bytes_max", 540) == (caught.value.name, caught.value.value)
+    assert str(caught.value.expected).endswith("which is stored already")
