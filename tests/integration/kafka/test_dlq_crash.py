@@ -28,7 +28,7 @@ def kill_in_the_middle(planted: Planted, arguments: tuple[str, ...], topic: str)
     """Run the command in a process of its own, and kill it when some of its records stand in `topic`."""
     command = [sys.executable, "-m", "txlayer", "dlq", "replay", *arguments]
     process = subprocess.Popen(
-        [*command, "--group", planted.group, "-b", planted.servers, "--rate", "15"],
+        [*command, "--group", planted.group, "-b", planted.servers, "--rate", "3"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
