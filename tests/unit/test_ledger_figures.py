@@ -151,6 +151,7 @@ def test_who_goes_to_doubt_while_it_is_immune_is_asked_about_when_it_is_not() ->
     assert [] == list(driver.ledger.batch.checks)
     driver.publish()
     assert {A: TxnState.OPEN} == {key: t.state for key, t in driver.log.on_doubt().items()}
+    driver.turn()  # half needs it no more
 
     driver.tick(after_ms=IMMUNITY_MS - 1_000, is_present=True)
 

@@ -278,6 +278,44 @@ def test_other_texts_are_foreign(text: str) -> None:
     assert found.why
 
 
+LONG = "x" * 30
+EMPTY_RUN = "runs: an empty one, or one without its other half"
+BEYOND = "attempts: twice, none, or beyond the highest number"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("é", "not ASCII"),
+        (f"{LONG}|", f"unknown version {LONG[:20]!r}"),
+        (f"1||{LONG}|||", f"unknown flags {LONG[:20]!r}"),
+        ("1|||A+||", "not base64url"),
+        ("1|||A/||", "not base64url"),
+        ("1|||AA==||", "not base64url"),
+        (f"1|||{letters(bytes([1]))}||", EMPTY_RUN),
+        (f"1|||{letters(bytes([0, 1]))}||", EMPTY_RUN),
+        (f"1|||{letters(bytes([1]) + HIGHEST)}||", "runs: beyond the highest offset"),
+        (f"1|||{letters(bytes([1, 0x80]))}||", "a number is cut off or too long"),
+        (f"1|||{letters(bytes([1] + [0x80] * 9 + [1]))}||", "a number is cut off or too long"),
+        (f"1||||{letters(bytes([5]))}|", "attempts: one without its numbers"),
+        (f"1||||{letters(bytes([5, 0, 0, 0]))}|", BEYOND),
+        (f"1||||{letters(bytes([5, 1, 1, 0, 0, 1, 0]))}|", BEYOND),
+        (f"1|||AQE|{letters(bytes([5, 1, 1, 0]))}|", "attempts of a finished record"),
+        (f"1|||||{letters(bytes(18))}", "parked: a key twice"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_told(text: str, why: str) -> None:
+    assert Foreign(why) == decode(0, text)
+
+
+def test_offsets_up_to_the_highest_number_are_known() -> None:
+    runs = decode(WHOLE_MAX - 2, f"1|||{letters(bytes([1, 1]))}||")
+    attempts = decode(WHOLE_MAX - 1, f"1||||{letters(bytes([5, 1, 1, 0]))}|")
+
+    assert StoredProgress(finished=((WHOLE_MAX - 1, WHOLE_MAX),)) == runs
+    assert StoredProgress(attempts={WHOLE_MAX: Attempts(1, 5)}) == attempts
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
