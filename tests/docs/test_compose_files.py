@@ -19,7 +19,16 @@ from txlayer.config import check_names
 
 PINNED = re.compile(r"[a-z0-9/-]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z]+)?")
 SERVICES = services()
-TOGETHER = [[ALONE], [ALONE, "docker-compose.override.yml"], [ALONE, "docker-compose.three.yml"], [ALONE, "docker-compose.host.yml"]]  # fmt: skip
+BOOTSTRAP = "TXLAYER_BOOTSTRAP_SERVERS"
+THREE = "docker-compose.three.yml"
+ALL_THREE = "broker:9092,broker-2:9092,broker-3:9092"
+TOGETHER = [
+    [ALONE],
+    [ALONE, "docker-compose.override.yml"],
+    [ALONE, THREE],
+    [ALONE, "docker-compose.override.yml", THREE],
+    [ALONE, "docker-compose.host.yml"],
+]
 
 
 def environment(service: dict[str, Any]) -> dict[str, str]:
@@ -37,7 +46,7 @@ def test_a_compose_file_follows_the_specification(name: str) -> None:
     assert (0, "") == (answer.returncode, answer.stderr), answer.stdout
 
 
-@pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[-1])
+@pytest.mark.parametrize("names", TOGETHER, ids=" ".join)
 def test_the_oldest_docker_compose_reads_the_files(names: list[str]) -> None:
     found = program("docker-compose", package="docker-compose")
     files = [word for name in names for word in ("--file", str(COMPOSE / name))]
@@ -76,15 +85,17 @@ def test_an_image_is_pinned(name: str) -> None:
 def test_what_is_published_is_published_on_this_machine_alone() -> None:
     published = [
         port
-        for service in services("docker-compose.override.yml").values()
-        for port in service["ports"]
+        for file in ("docker-compose.override.yml", THREE)
+        for service in services(file).values()
+        for port in service.get("ports", ())
     ]
 
+    assert len(published) > 3
     assert [] == [port for port in published if not port.startswith("127.0.0.1:")]
 
 
 def test_every_broker_of_three_has_its_own_number_and_folder() -> None:
-    extra = services("docker-compose.three.yml")
+    extra = services(THREE)
 
     brokers = {name: extra[name] for name in extra if name.startswith("broker-")}
     numbers = {b["environment"]["KAFKA_NODE_ID"] for b in brokers.values()}
@@ -94,13 +105,51 @@ def test_every_broker_of_three_has_its_own_number_and_folder() -> None:
     assert "1@broker:9093,2@broker-2:9093,3@broker-3:9093" == voters
 
 
+def test_every_broker_of_three_is_reached_from_this_machine_where_it_says() -> None:
+    alone = environment(SERVICES["broker"])
+    brokers = {n: s for n, s in services(THREE).items() if n in ("broker", "broker-2", "broker-3")}
+
+    reached = {name: service["ports"] for name, service in brokers.items()}
+
+    said = {
+        name: {**alone, **environment(service)}["KAFKA_ADVERTISED_LISTENERS"]
+        for name, service in brokers.items()
+    }
+    outside = {name: listeners.partition("MACHINE://")[2] for name, listeners in said.items()}
+    assert {name: [f"{place}:9094"] for name, place in outside.items()} == reached
+    assert 3 == len(set(outside.values()))
+
+
+def test_whoever_starts_while_one_of_three_brokers_is_down_knows_another() -> None:
+    extra = services(THREE)
+
+    told = {
+        name: [environment(beside).get(BOOTSTRAP), *beside.get("command", ())]
+        for name, service in SERVICES.items()
+        if BOOTSTRAP in environment(service) or "--bootstrap-servers" in service.get("command", ())
+        for beside in [extra.get(name, {})]
+    }
+
+    assert {"topics", "coordinator-1", "coordinator-2", "responder", "shop", "spark"} == set(told)
+    ignorant = [name for name, words in told.items() if ALL_THREE not in words]
+    assert [] == ignorant
+
+
+def test_the_shop_of_three_brokers_is_the_same_but_for_their_names() -> None:
+    command = services(THREE)["shop"]["command"]
+
+    alone = ["broker:9092" if word == ALL_THREE else word for word in command]
+    assert SERVICES["shop"]["command"] == alone
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
         (file, name)
-        for file in (ALONE, "docker-compose.three.yml")
+        for file in (ALONE, THREE)
         for name, service in services(file).items()
-        if service.get("image", SERVICES.get(name, {}).get("image")) == "txlayer/coordinator:0.1.0"
+        if service.get("command")
+        and service.get("image", SERVICES.get(name, {}).get("image")) == "txlayer/coordinator:0.1.0"
     ],
 )
 def test_a_command_line_of_ours_is_one_that_the_program_takes(file: str, name: str) -> None:

@@ -200,6 +200,13 @@ BROKER = (
          "integration/kafka/test_local_broker.py::test_three_brokers_lose_one_and_go_on"),
     ),
     Row(
+        "broker", "killed, and a client of a producer or responder was told that it is the controller",
+        "Another client asks within 5 s; a responder ends within its time.",
+        ("unit/test_producer_questions.py::test_a_client_that_gets_no_answer_is_not_waited_for_as_long_as_a_start_may_take",
+         "unit/test_producer_questions.py::test_whoever_closes_waits_for_one_question_alone"),
+        "By injected time-outs alone; on three real brokers measured by hand (docs/explanation/kafka.md).",
+    ),
+    Row(
         "broker", "frozen for seconds, requests sent again late", "The producer is replaced; no Kafka transaction is torn.",
         (_CHAOS, _SAFETY,
          "contract/test_faults.py::test_a_late_end_commits_a_part_of_the_writers_next_kafka_transaction",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaException
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -15,24 +17,66 @@ from txlayer.adapters.kafka.half_writer import KafkaHalfWriter
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig, milliseconds
+from txlayer.errors import BrokerUnavailableError
 
 CHECK_FETCH_WAIT_MS = 500
 """A question ends the wait; an idle responder should not ask a hundred times a second."""
 
 
+QUESTION_TIMEOUT_MS = 5_000
+"""A client that was told of a controller which has died since asks that one for as long as it may, beside brokers that
+live (measured: docs/explanation/kafka.md). After this it is given up, and a new one asks again."""
+
+_PAUSE_S = 0.1
+
+
+class AsksOfTopics(Protocol):
+    """What is used of `KafkaAdmin`, whose next question after a failure is a new client's."""
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """`ProducerConnections.topic_limits`."""
+        ...
+
+    def close(self) -> None:
+        """Give the client back."""
+        ...
+
+
 class KafkaProducerConnections:
     """Makes clients with a producer's settings; any thread may use it."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        make_admin: Callable[..., AsksOfTopics] = KafkaAdmin,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._clock = clock
+        timeout_ms = min(milliseconds(config.start_timeout), QUESTION_TIMEOUT_MS)
         # Never the writing client: its metadata requests may create a mistyped topic on clusters that allow it.
-        self._admin = KafkaAdmin(config, timeout_ms=milliseconds(config.start_timeout))
+        self._admin = make_admin(config, timeout_ms=timeout_ms)
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """What the broker says of a topic now; None: there is no such topic."""
-        with self._lock:
-            return self._admin.topic_limits(topic)
+        began, patience_s = self._clock(), self._config.start_timeout.total_seconds()
+        while True:
+            try:
+                # For one question at a time: whoever closes does not wait for all of them.
+                with self._lock:
+                    return self._admin.topic_limits(topic)
+            except BrokerUnavailableError as exc:
+                waited_s = self._clock() - began
+                if self._is_closed or waited_s + _PAUSE_S >= patience_s:
+                    raise BrokerUnavailableError(
+                        exc.detail,
+                        bootstrap_servers=exc.bootstrap_servers,
+                        waited_ms=int(waited_s * 1000),
+                    ) from exc
+            time.sleep(_PAUSE_S)
 
     def make_half_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
         """A writer of half and op records."""
@@ -77,5 +121,6 @@ class KafkaProducerConnections:
 
     def close(self) -> None:
         """Give the admin client back."""
+        self._is_closed = True
         with self._lock:
             self._admin.close()
