@@ -186,6 +186,12 @@ CONSUMER = (
         "Nothing in the protocol fences it: a known limit (simulation.md).",
     ),
     Row(
+        "consumer", "an assignment and a revocation wait together when a member of a group ends",
+        "It hears both before its client is closed; else the client may freeze the process.",
+        ("unit/test_group_reader_close.py::test_callbacks_that_wait_behind_records_are_called_before_the_client_closes",),
+        "By a client that is not real: the real one freezes in a fraction of a millisecond (docs/explanation/kafka.md).",
+    ),
+    Row(
         "consumer", "reads uncommitted by mistake", "It sees what may never count; that is documented.",
         ("contract/test_isolation.py::test_a_reader_of_what_is_not_committed_sees_it_at_once",), "No command can see from outside how a consumer reads.",
     ),
