@@ -168,18 +168,19 @@ class Chaos:
     def _cluster(self, stack: ExitStack) -> tuple[LocalBroker, dict[str, list[FaultProxy]]]:
         """Three brokers; and proxies before each of them, by whose connections they carry."""
         everybody = (COORDINATORS, PRODUCERS, CONSUMERS)
-        advertised = [free_ports(BROKER_COUNT) for _ in everybody]
+        ports = free_ports(BROKER_COUNT * len(everybody))
+        advertised = [ports[n :: len(everybody)] for n in range(len(everybody))]
         cluster = stack.enter_context(
             LocalBroker(brokers=BROKER_COUNT, config=self._config, proxied_listeners=advertised)
         )
         return cluster, {
             whose: [
                 stack.enter_context(
-                    FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=ports[b])
+                    FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=theirs[b])
                 )
                 for b in range(BROKER_COUNT)
             ]
-            for listener, (whose, ports) in enumerate(
+            for listener, (whose, theirs) in enumerate(
                 zip(everybody, advertised, strict=True), start=1
             )
         }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -15,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.broker import create_topic, unique_name
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, ports
 from txlayer.adapters.kafka.local.cluster_folder import read_properties
 from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.kafka.local.processes import is_broker
@@ -176,8 +178,13 @@ def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
         assert [b"value"] == read_all(broker.bootstrap_servers, "kept")
 
 
-def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalConfig) -> None:
-    (proxy_port,) = free_ports(1)
+def test_a_proxied_listener_leads_its_clients_to_the_proxy(
+    local_config: LocalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The dice would give the broker the very port that its proxy is to listen on, a moment later.
+    (proxy_port, *others) = free_ports(4)
+    drawn = itertools.cycle([proxy_port, *others])
+    monkeypatch.setattr(ports, "random", SimpleNamespace(randint=lambda *_: next(drawn)))
     with LocalBroker(config=local_config, proxied_listeners=[[proxy_port]]) as broker:
         # The broker's answer names the proxy, so the client goes there next.
         host, port = broker.upstream(listener=1)

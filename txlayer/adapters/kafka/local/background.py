@@ -304,7 +304,7 @@ def _check_running(found: Cluster, wanted: WantedCluster, *, folder: Path) -> No
 def _with_ports(nodes: Sequence[Node], *, first_port: int | None) -> tuple[Node, ...]:
     """Client ports as asked for, as last time, or the default; controllers are nobody's business: any free port."""
     first = first_port or nodes[0].client_port or DEFAULT_PORT
-    controllers = free_ports(len(nodes))
+    controllers = free_ports(len(nodes), apart_from=range(first, first + len(nodes)))
     return tuple(
         replace(node, client_port=first + index, controller_port=controller)
         for index, (node, controller) in enumerate(zip(nodes, controllers, strict=True))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -221,7 +222,11 @@ class LocalBroker:
     def _with_ports(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         listeners = len(self._proxied_listeners)
         count = len(nodes)
-        free = iter(free_ports(count * (2 + listeners)))
+        # Nobody listens there yet: by the time the proxies do, the brokers have been up for seconds.
+        taken = set(chain.from_iterable(self._proxied_listeners))
+        if self._port is not None:
+            taken.update(range(self._port, self._port + count))
+        free = iter(free_ports(count * (2 + listeners), apart_from=taken))
         placed = []
         for index, node in enumerate(nodes):
             proxied = tuple(

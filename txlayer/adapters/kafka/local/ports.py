@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Collection
 
 from txlayer.adapters.kafka.local.server_settings import HOST
 from txlayer.errors import ConfigError
@@ -29,8 +30,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_ports(count: int) -> list[int]:
-    """`count` different ports that were free a moment ago.
+def free_ports(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
+    """`count` different ports that were free a moment ago, none of those that somebody chose already.
 
     Raises:
         ConfigError: hardly any port of the range is free.
@@ -38,7 +39,7 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     for _ in range(_TRIES_MAX):
         port = random.randint(FIRST_CHOICE, LAST_CHOICE)  # noqa: S311 - no secret: spreads processes that look at once
-        if port not in found and is_free(port):
+        if port not in found and port not in apart_from and is_free(port):
             found.append(port)
         if len(found) == count:
             return found
