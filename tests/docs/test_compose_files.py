@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.debian import program
 from tests.support.deployment import ALONE, COMPOSE, COMPOSE_FILES, ROOT, exit_code, services
@@ -208,6 +209,16 @@ def test_every_mounted_file_is_there() -> None:
 
     assert len(mounted) > 3
     assert [] == [path for path in mounted if not (COMPOSE / path).exists()]
+
+
+def test_prometheus_is_sent_to_services_alone_that_are_there() -> None:
+    file = COMPOSE / "prometheus" / "prometheus.yml"
+    jobs = yaml.safe_load(file.read_text("utf-8"))["scrape_configs"]
+
+    targets = {t for job in jobs for found in job["static_configs"] for t in found["targets"]}
+
+    assert {"coordinator-1:9464", "coordinator-2:9464", "responder:9464"} == targets
+    assert {target.partition(":")[0] for target in targets} <= set(SERVICES)
 
 
 def test_the_scripts_of_the_stand_ins_are_read_by_the_shell() -> None:
