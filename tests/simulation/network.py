@@ -173,8 +173,9 @@ class Network:
             elif fault.harm is Harm.ECHO:
                 self._arrive_late(call, fault)
             if fault.harm in (Harm.LOSE_ANSWER, Harm.ECHO):
+                is_stored = call.request == "Produce" and not isinstance(outcome, Raised)
                 outcome = Raised(NoAnswerError("answer lost"))
-                if call.request == "Produce" and fault.number % 2:
+                if is_stored and fault.number % 2:
                     # It was sent again, and what came instead of its answer named no place.
                     outcome = Raised(RefusedError(Code.DUPLICATE_SEQUENCE_NUMBER))
                 after_s = self._notice()
