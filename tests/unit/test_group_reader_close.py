@@ -15,8 +15,8 @@ from txlayer.config import ClientConfig
 class FakeConsumer:
     """A client whose queue holds records and callbacks; it tells what was called, in order."""
 
-    def __init__(self, queue: list[int | Callable[[], None]], *, failure: Exception | None) -> None:
-        self.queue = queue
+    def __init__(self, *, failure: Exception | None = None) -> None:
+        self.queue: list[int | Callable[[], None]] = []
         self.calls: list[str] = []
         self._failure = failure
 
@@ -48,7 +48,7 @@ def reader_over(client: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> KafkaG
 def test_callbacks_that_wait_behind_records_are_called_before_the_client_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = FakeConsumer([], failure=None)
+    client = FakeConsumer()
     client.queue += [50_000, lambda: client.calls.append("assigned")]
     reader = reader_over(client, monkeypatch)
 
@@ -61,7 +61,7 @@ def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failure = KafkaException(KafkaError(KafkaError._FATAL))
-    client = FakeConsumer([], failure=failure)
+    client = FakeConsumer(failure=failure)
 
     reader_over(client, monkeypatch).close()
 
@@ -69,7 +69,7 @@ def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
 
 
 def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = FakeConsumer([], failure=None)
+    client = FakeConsumer()
     reader = reader_over(client, monkeypatch)
 
     reader.close()

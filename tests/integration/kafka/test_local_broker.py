@@ -182,7 +182,7 @@ def test_a_proxied_listener_leads_its_clients_to_the_proxy(
     local_config: LocalConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The dice would give the broker the very port that its proxy is to listen on, a moment later.
-    (proxy_port, *others) = free_ports(4)
+    proxy_port, *others = free_ports(4)
     drawn = itertools.cycle([proxy_port, *others])
     monkeypatch.setattr(ports, "random", SimpleNamespace(randint=lambda *_: next(drawn)))
     with LocalBroker(config=local_config, proxied_listeners=[[proxy_port]]) as broker:

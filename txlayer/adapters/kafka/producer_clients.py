@@ -22,7 +22,6 @@ from txlayer.errors import BrokerUnavailableError
 CHECK_FETCH_WAIT_MS = 500
 """A question ends the wait; an idle responder should not ask a hundred times a second."""
 
-
 QUESTION_TIMEOUT_MS = 5_000
 """A client that was told of a controller which has died since asks that one for as long as it may, beside brokers that
 live (measured: docs/explanation/kafka.md). After this it is given up, and a new one asks again."""
