@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
+from tests.support.broker import create_topic, unique_name
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.admin_connection import AdminConnection
 from txlayer.config import ClientConfig
 from txlayer.errors import RetriableError
@@ -45,3 +49,20 @@ def test_a_client_whose_question_was_answered_as_foreseen_is_kept(config: Client
 
     assert connection.client() is old
     connection.close()
+
+
+def test_the_first_question_of_a_new_client_may_be_one_to_leaders(
+    config: ClientConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = (create_topic(config.bootstrap_servers, unique_name("first"), partitions=1), 0)
+    make = AdminConnection.client
+
+    def make_and_dawdle(connection: AdminConnection) -> AdminClient:
+        client = make(connection)
+        time.sleep(0.001)  # it connects meanwhile: the moment that one in seven clients misses
+        return client
+
+    monkeypatch.setattr(AdminConnection, "client", make_and_dawdle)
+    for _ in range(60):
+        with KafkaAdmin(config, timeout_ms=2_500) as admin:
+            assert {place: 0} == admin.start_offsets([place])

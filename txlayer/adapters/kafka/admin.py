@@ -363,7 +363,7 @@ class KafkaAdmin:
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         )
         request = {ClientPartition(*p): spec for p in partitions}
-        futures = self._connection.client().list_offsets(
+        futures = self._connection.connected_client().list_offsets(
             request, isolation_level=isolation, **self._connection.limits()
         )
         return {

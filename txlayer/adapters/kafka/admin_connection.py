@@ -39,6 +39,7 @@ class AdminConnection:
         self._timeout_ms = timeout_ms
         self._client: AdminClient | None = None
         self._made_at = 0.0
+        self._has_answered = False
         self._refusal: KafkaError | None = None
         self._trouble = ""
 
@@ -52,8 +53,24 @@ class AdminConnection:
             # What goes wrong is told once, by the error, and not by the client's own log.
             settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
             self._client = AdminClient(settings)
-            self._made_at = time.monotonic()
+            self._made_at, self._has_answered = time.monotonic(), False
         return self._client
+
+    def connected_client(self) -> AdminClient:
+        """The admin client once a broker has answered it: for what goes to the leaders of partitions.
+
+        A client that is not connected yet may miss the moment to ask who leads, and looks again after 3 s
+        (docs/explanation/kafka.md, "Asking").
+
+        Raises:
+            NotAuthorisedError, BrokerUnavailableError: as `wait`.
+        """
+        client = self.client()
+        if not self._has_answered:
+            self.wait(
+                client.describe_cluster(**self.limits()), resource="cluster", operation="describe"
+            )
+        return client
 
     def doubt(self, errors: Sequence[Exception]) -> None:
         """Something was missing in an answer: the next question gets a new client, at once if a broker did not say."""
@@ -90,7 +107,7 @@ class AdminConnection:
             if isinstance(error, BrokerUnavailableError):
                 raise self._unavailable(waited_ms) from exc
             raise error from exc
-        self._refusal, self._trouble = None, ""
+        self._refusal, self._trouble, self._has_answered = None, "", True
         return answer
 
     def translated(

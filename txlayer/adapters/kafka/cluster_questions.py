@@ -144,7 +144,8 @@ class ClusterQuestions:
         if not partitions:
             return None
         wanted = {ClientPartition(*p): OffsetSpec.max_timestamp() for p in partitions}  # type: ignore[no-untyped-call]  # the client's stub says no type
-        futures = self._connection.client().list_offsets(wanted, **self._connection.limits())
+        client = self._connection.connected_client()
+        futures = client.list_offsets(wanted, **self._connection.limits())
         found = [
             self._connection.wait(future, resource=p.topic, operation="list offsets").timestamp
             for p, future in futures.items()
