@@ -23,6 +23,7 @@ FOUND = {
     7: "who went to doubt before the group's immunity was over was not asked about before a restart",
     290: "two reasons to ask in one batch left out a number",
     1129: "a transaction with two places in the schedule was parked twice, which ended the coordinator",
+    381418606344: "the judge's own: parked by one line and committed by the next it seemed to be out of order",
     183991293988: "the world's own: a broker that had refused records vouched for them in its next answer",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first two red again.)"""

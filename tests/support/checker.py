@@ -6,7 +6,7 @@ What must be visible follows from the half and op logs alone; what is visible an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -115,8 +115,16 @@ class Verdict:
 class Judge:
     """Folds the logs once and compares."""
 
-    def __init__(self, logs: Logs, *, partition_count: int | None = None) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        *,
+        partition_count: int | None = None,
+        parked_at: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        """`parked_at`: {key: line of op} of those that an answer parked, which no summary need show."""
         self._logs = logs
+        self._parked_at = parked_at or {}
         self._partition_count = partition_count
         self.expected: dict[str, Expected] = {}
         self.summaries: dict[str, DoubtSummary] = {}
@@ -324,8 +332,9 @@ class Judge:
         queues: dict[tuple[str, str, int], list[tuple[Seen, int, Expected]]] = {}
         for key, messages in self.visible.items():
             txn = self.expected[key]
-            # Released by a second commit: its place among the decisions is another one.
-            is_first = txn.decision is Resolution.COMMIT and key not in self.were_parked
+            # Parked before it was decided, it gave up its place; released by a second commit, its place is another one.
+            is_parked = key in self.were_parked or self._parked_at.get(key, _NEVER) < txn.decided_at
+            is_first = txn.decision is Resolution.COMMIT and not is_parked
             if txn.head.options.key_hash is None or not is_first or txn.may_be_gone:
                 continue
             for index, record in messages.items():
@@ -340,7 +349,7 @@ class Judge:
         self, queue: tuple[str, str, int], entries: Sequence[tuple[Seen, int, Expected]]
     ) -> None:
         # From the end: whatever comes later in the log must not have belonged before this one.
-        first_half, first_decision, index_behind = _LATE, (_LATE, 0), dict[str, int]()
+        first_half, first_decision, index_behind = _LATE, _NEVER, dict[str, int]()
         for record, index, txn in reversed(entries):
             where = f"{queue[1]}-{queue[2]}@{record.offset}"
             if index_behind.get(txn.key, _LATE) < index:
@@ -362,6 +371,7 @@ class Judge:
 
 
 _LATE = 1 << 62
+_NEVER = (_LATE, 0)
 _GOES_FIRST = frozenset(s.value for s in (TxnState.OPEN, TxnState.WAITING, TxnState.HELD))
 
 

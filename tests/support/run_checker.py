@@ -19,6 +19,7 @@ from tests.support.checker import (
 )
 from tests.support.history import History, Sample
 from tests.support.logs import header
+from tests.support.parked_by_answers import parked_by_answers
 from txlayer.core import codec
 from txlayer.core.messages import (
     DoubtSummary,
@@ -42,7 +43,11 @@ Stored = tuple[tuple[int, int], int, str]
 
 def judge_history(history: History) -> Verdict:
     """Everything that is wrong in a run that was healed and has come to rest."""
-    judge = Judge(history.logs, partition_count=history.partition_count)
+    judge = Judge(
+        history.logs,
+        partition_count=history.partition_count,
+        parked_at=parked_by_answers(history),
+    )
     verdict = judge.verdict()
     verdict.findings += [
         *_missing(history),
