@@ -24,6 +24,7 @@ FOUND = {
     290: "two reasons to ask in one batch left out a number",
     1129: "a transaction with two places in the schedule was parked twice, which ended the coordinator",
     381418606344: "the judge's own: parked by one line and committed by the next it seemed to be out of order",
+    36696431946: "the judge's own: a fast clock ran from the first record of op, not from that of half",
     183991293988: "the world's own: a broker that had refused records vouched for them in its next answer",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first two red again.)"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from tests.support.checker import Expected, Finding, Judge, Kind
 from tests.support.history import History
@@ -126,7 +127,9 @@ class _CheckBack:
 
     def _is_before(self, at_ms: int, wanted_ms: int) -> bool:
         """True when no coordinator's clock can have read `wanted_ms` at `at_ms`."""
-        began_ms = min(record.timestamp_ms for record in self._history.logs.half)
+        logs = self._history.logs
+        # Each record of half or op tells it the time, and its own clock runs from there.
+        began_ms = min(record.timestamp_ms for record in chain(logs.half, logs.op))
         gained_ms = self._history.clock_drift * (at_ms - began_ms)
         return at_ms + gained_ms + _ROUNDING_MS < wanted_ms
 

@@ -156,6 +156,14 @@ def test_a_clock_that_runs_too_fast_is_believed_as_far_as_it_may() -> None:
     assert [] == findings_of(replace(asked(at_ms=100), clock_drift=0.2))
 
 
+def test_its_clock_runs_from_the_first_record_that_told_it_the_time() -> None:
+    told = replace(asked(at_ms=98), clock_drift=0.11)
+    garbage = Seen(OP, 0, 0, None, b"garbage", [], 0)  # ten milliseconds before the half record
+
+    assert [Kind.ASKED] == [finding.kind for finding in findings_of(told)]
+    assert [] == findings_of(replace(told, logs=told.logs._replace(op=[garbage])))
+
+
 PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a question about nobody's transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
     "a question within the immunity": (Kind.ASKED, lambda: asked(at_ms=100)),
