@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.table import Table
 
-from txlayer.cli.tx_rows import Json, age_text, cell, time_text
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.core import codec
 from txlayer.core.asides import Aside
 from txlayer.core.messages import nonce_of, txn_id_of

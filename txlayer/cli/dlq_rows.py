@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from txlayer.cli.tables import cell
 from txlayer.cli.tx_export import bytes_json
-from txlayer.cli.tx_rows import Json, age_text, cell, time_text
+from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.consumer.dead_letter_log import FoundLetter, Place
 from txlayer.consumer.letter_choice import Chosen
 from txlayer.core.dead_letters import original_headers

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from txlayer.cli.tx_rows import age_text, cell, time_text
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import age_text, time_text
 from txlayer.consumer.locks_by_hand import FoldedEntry, LockStanding, LockState
 from txlayer.core.lock_codec import parse_queue
 

@@ -22,7 +22,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
-from txlayer.cli.tx_rows import console
+from txlayer.cli.tables import console
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
 from txlayer.consumer.locks_by_hand import LocksByHand, LockState
 from txlayer.core.leases import LeaseEffect

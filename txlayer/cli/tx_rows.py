@@ -1,43 +1,20 @@
-"""What `txlayer tx` shows: transactions as JSON values and as rows of tables. Users' keys and values are never shown.
-
-Ids, groups, topics and reasons come from the log, where anybody may have put anything: control characters are shown, not
-sent to the terminal.
-"""
+"""What `txlayer tx` shows: transactions as JSON values and as rows of tables. Users' keys and values are never shown."""
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from txlayer.adapters.coordinator_status import PartitionStatus
+from txlayer.cli.tables import cell, plain
 from txlayer.coordinator.overview import Standing
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
 from txlayer.core.transitions import TxnState
 
-WIDE = 240
-"""Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
-
 Json = dict[str, Any]
-
-
-def console() -> Console:
-    """Where tables go."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-
-
-def plain(text: str) -> str:
-    """Text in which nothing moves a cursor or rings a bell: what cannot be printed is shown as Python escapes it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def cell(text: object, style: str = "") -> Text:
-    """A cell of a table that is taken as it is: no markup, no control characters."""
-    return Text(plain(str(text)), style=style, overflow="fold")
 
 
 def age_text(length_ms: int) -> str:

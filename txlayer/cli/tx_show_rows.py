@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txlayer.cli.tx_rows import Json, age_text, cell, options_json, style_of, time_text
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import Json, age_text, options_json, style_of, time_text
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.messages import OpMessage, Source
 from txlayer.core.transitions import SETTLED
