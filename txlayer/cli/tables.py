@@ -7,8 +7,11 @@ sent to the terminal.
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
+from typing import Literal
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 WIDE = 240
@@ -28,3 +31,17 @@ def plain(text: str) -> str:
 def cell(text: object, style: str = "") -> Text:
     """A cell of a table that is taken as it is: no markup, no control characters."""
     return Text(plain(str(text)), style=style, overflow="fold")
+
+
+def table(
+    *headers: str, title: str | None = None, right: Container[str] = (), whole: Container[str] = ()
+) -> Table:
+    """An empty table whose cells and headers are folded where they do not fit, and never cut off.
+
+    Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
+    """
+    made = Table(title=None if title is None else Text(plain(title), style="italic"))
+    for name in headers:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
+    return made

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli.tables import cell, plain
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
 from txlayer.coordinator.overview import Standing
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
 from txlayer.core.transitions import TxnState
@@ -74,8 +75,7 @@ def standing_json(found: Standing, *, now_ms: int) -> Json:
 
 def list_table(rows: list[Json]) -> Table:
     """The table of `tx list`."""
-    table = Table()
-    for name in (
+    table = tables.table(
         "id",
         "nonce",
         "group",
@@ -88,9 +88,9 @@ def list_table(rows: list[Json]) -> Table:
         "in",
         "checks",
         "last asked",
-    ):
-        is_number = name in ("age", "messages", "half", "checks")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "nonce")
+        right=("age", "messages", "half", "checks"),
+        whole=("nonce",),
+    )
     for row in rows:
         offset = "none" if row["first_half_offset"] is None else row["first_half_offset"]
         table.add_row(
@@ -135,11 +135,10 @@ def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
-    states = Table(
-        title=plain(f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}")
-    )
-    for name in ("group", "state", "transactions", "oldest"):
-        states.add_column(name, justify="right" if name in ("transactions", "oldest") else "left")
+    states = tables.table(
+        "group", "state", "transactions", "oldest", right=("transactions", "oldest"),
+        title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
+    )  # fmt: skip
     for row in body["states"]:
         states.add_row(
             cell(row["producer_group"]),
@@ -147,15 +146,13 @@ def stats_tables(body: Json) -> RenderableType:
             cell(f"{row['count']:,}"),
             cell(age_text(row["oldest_age_ms"])),
         )
-    partitions = Table(title="partitions")
     names = {
         "partition": "partition", "low water": "low_water", "half end": "half_end", "op next": "op_next",
         "op end": "op_end", "op lag": "op_lag", "doubt low": "doubt_low", "doubt end": "doubt_end",
         "doubt records": "doubt_record_count", "on doubt": "doubt_transaction_count",
         "kept aside": "kept_aside_count",
     }  # fmt: skip
-    for name in names:
-        partitions.add_column(name, justify="right")
+    partitions = tables.table(*names, title="partitions", right=names)
     for row in body["partitions"]:
         partitions.add_row(*(cell("none" if row[n] is None else row[n]) for n in names.values()))
     if body["states"]:
