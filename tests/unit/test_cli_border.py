@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import txlayer
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
@@ -137,6 +141,29 @@ def test_there_are_commands_in_every_group_and_those_that_stand_alone() -> None:
     assert len(found) > 12
 
 
+def bare_nouns(path: Path) -> list[str]:
+    """Sentences of settings' errors that only name the thing: `error: a role` tells nobody what is wrong with it."""
+    calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
+    said = [
+        str(n.args[0].value)
+        for n in calls
+        if isinstance(n.func, ast.Name) and n.func.id == "ConfigError" and n.args
+        and isinstance(n.args[0], ast.Constant)
+    ]  # fmt: skip
+    return [s for s in said if re.match(r"(an?|one|what|where) ", s) and not _HAS_VERB.search(s)]
+
+
+_HAS_VERB = re.compile(r" (is|are|has|would|rests|needs) ")
+
+
+def test_an_error_says_what_is_wrong_and_not_only_with_what() -> None:
+    package = Path(txlayer.__file__).parent
+
+    found = {p.name: nouns for p in package.rglob("*.py") if (nouns := bare_nouns(p))}
+
+    assert {} == found
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -144,7 +171,7 @@ def test_there_are_commands_in_every_group_and_those_that_stand_alone() -> None:
         (["plan", "--no-such-option"], "no-such-option"),
         (["plan", "-X", "acks=0"], "error: a promise rests on this setting"),
         (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),
-        (["apply", "-n", "a/b"], "error: a namespace names topics"),
+        (["apply", "-n", "a/b"], "error: not a namespace: it names topics"),
     ],
 )
 def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(

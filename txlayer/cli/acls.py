@@ -163,7 +163,7 @@ class _Wanted:
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name) or principal == acls.ANYBODY:
             raise ConfigError(
-                "one principal", name="--principal", value=principal, expected="User:NAME"
+                "not one principal", name="--principal", value=principal, expected="User:NAME"
             )
         if group is not None:
             check_group(group)
@@ -171,7 +171,7 @@ class _Wanted:
         for role in dict.fromkeys(roles):
             if role not in files:
                 raise ConfigError(
-                    "a role", name="--role", value=role, expected=f"one of {', '.join(files)}"
+                    "no such role", name="--role", value=role, expected=f"one of {', '.join(files)}"
                 )
             entries = RoleSpec.parse(role, files[role]).wanted(
                 namespace=config.namespace, group=group, topics=tuple(topics or ()),

@@ -87,7 +87,10 @@ def list_locks(
     elif rows:
         console().print(lock_rows.list_table(rows))
     else:
-        typer.echo(f"nobody holds a queue in {config.namespace}")
+        of = "".join(
+            f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
+        )
+        typer.echo(f"nobody holds a queue{of} in {config.namespace}")
 
 
 @app.command()
