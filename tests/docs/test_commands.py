@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from txlayer.cli.main import build_app
 from txlayer.config import check_names
 
 ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.DOTALL)
+ENDS = ("|", "||", "&&", "&", ";", ">", ">>", "2>", "<")
+"""Where a command's own words end."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -42,7 +45,7 @@ def command_lines(page: Path, program: str) -> list[list[str]]:
         while words and ASSIGNMENT.fullmatch(words[0]):
             words.pop(0)
         if words[:1] == [program]:
-            found.append(words[1:])
+            found.append(list(takewhile(lambda word: word not in ENDS, words[1:])))
     return found
 
 

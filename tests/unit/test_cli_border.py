@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import txlayer
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
-from txlayer.cli.border import INTERRUPTED, guard
+from txlayer.cli.border import INTERRUPTED, UNREAD, guard
 from txlayer.cli.exits import ExitCode, exit_code
 from txlayer.cli.main import GROUPS, SINGLE, build_app
 from txlayer.cli.options import client_config
@@ -181,3 +184,20 @@ def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
 
     assert (2, "") == (code, out)
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "command", [["--version"], ["tx", "list", "--help"]], ids=["typer", "rich"]
+)
+def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-u", "-m", "txlayer", *command], stdout=writing, stderr=subprocess.PIPE,
+            text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+
+    assert (UNREAD, "") == (ran.returncode, ran.stderr)
