@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from txlayer.cli.main import build_app
+from txlayer.cli.spark.main import build_app as build_spark_app
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "<!-- commands -->"
@@ -122,8 +123,8 @@ def on_page_markdown(markdown: str, page: Page, **_given: object) -> str:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, as the command line itself knows them."""
-    root = typer.main.get_command(build_app())
-    yield from described("txlayer", root)
+    for name, app in (("txlayer", build_app()), ("txlayer-spark", build_spark_app())):
+        yield from described(name, typer.main.get_command(app))
 
 
 def described(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[str]:

@@ -51,6 +51,10 @@ def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> A
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
+def look(_message: ReceivedMessage, _context: Context) -> None:
+    """Succeeds."""
+
+
 def die_once(message: ReceivedMessage, context: Context) -> None:
     """Kills its process at the first attempt at one message."""
     if message.value == b"deadly" and context.attempt == 1:
@@ -79,6 +83,22 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -
     figures = consumer.stats().topics[stage.topic]
     assert (3, 0) == (figures.handled, figures.dead_lettered)
     assert figures.failed >= 1
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: str) -> None:
+    stage.write(b"0", b"1", b"2", b"3")
+    consumer = plain(stage, workers=workers, worker_count=1)
+    consumer.handler(look)
+
+    with consumer:
+        stage.wait_stored(4)
+
+    figures = consumer.stats().topics[stage.topic]
+    assert figures.attempt_durations is not None
+    bounds, counts, total = figures.attempt_durations
+    assert (4, 4, len(bounds) + 1) == (figures.attempts, counts[-1], len(counts))
+    assert figures.attempt_s == total > 0
 
 
 @pytest.mark.promise("P9")

@@ -54,10 +54,11 @@ opened.close()
 """
 
 ASK_FASTSTREAM = """
+from faststream import TestApp
 from faststream.confluent import TestKafkaBroker
 
 async def hear():
-    async with lifespan(app.context), TestKafkaBroker(broker):
+    async with TestKafkaBroker(broker), TestApp(app):  # calls `lifespan` as `faststream run` does
         for _ in range(2):
             await broker.publish(
                 {"customer": "customer-7", "cents": 42},
@@ -121,6 +122,13 @@ def programs(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+def statements(page: str) -> str:
+    """The page's one block of SQL: what its program takes for granted."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sql\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return str(block)
+
+
 def in_memory(program: str) -> str:
     """The program, with a cluster in its own process."""
     own = program.replace(
@@ -161,10 +169,7 @@ def rows(database: Path, query: str) -> list[Any]:
 
 
 def test_an_order_is_taken_once_and_told_once(tmp_path: Path) -> None:
-    make_table(
-        tmp_path / "shop.db",
-        "CREATE TABLE orders (reference TEXT PRIMARY KEY, customer TEXT, cents INTEGER)",
-    )
+    make_table(tmp_path / "shop.db", statements("fastapi.md"))
     (program,) = programs("fastapi.md")
 
     statuses, told = run(STAGE + in_memory(program) + ASK_FASTAPI, tmp_path)
@@ -177,11 +182,7 @@ def test_an_order_is_taken_once_and_told_once(tmp_path: Path) -> None:
 
 
 def test_a_message_that_is_read_twice_gives_its_points_once(tmp_path: Path) -> None:
-    make_table(
-        tmp_path / "loyalty.db",
-        "CREATE TABLE account (customer TEXT, points INTEGER);"
-        "INSERT INTO account VALUES ('customer-7', 0)",
-    )
+    make_table(tmp_path / "loyalty.db", statements("faststream.md"))
     (program,) = programs("faststream.md")
 
     told, (prepared_count, decisions) = run(STAGE + in_memory(program) + ASK_FASTSTREAM, tmp_path)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
+from tests.support.debian import program
 from tests.support.deployment import COMPOSE, documents, exit_code, services
 from txlayer.cli.main import build_app
 from txlayer.config import check_names
@@ -35,6 +38,18 @@ def test_every_file_is_applied() -> None:
 
     assert there == set(KUSTOMIZATION["resources"])
     assert {"Deployment/txlayer-coordinator", "Deployment/txlayer-responder", "Job/txlayer-topics"} == set(PODS)  # fmt: skip
+
+
+def test_what_kubectl_makes_of_the_folder_is_what_its_files_say() -> None:
+    kubectl = program("kubectl", package="kubernetes-client")
+
+    answer = subprocess.run(
+        [kubectl, "kustomize", str(FOLDER)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (0, "") == (answer.returncode, answer.stderr)
+    made = list(yaml.safe_load_all(answer.stdout))
+    assert {f"{found['kind']}/{found['metadata']['name']}": found for found in made} == OBJECTS
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import txlayer
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
-from txlayer.cli.border import INTERRUPTED, guard
+from txlayer.cli.border import INTERRUPTED, UNREAD, guard
 from txlayer.cli.exits import ExitCode, exit_code
 from txlayer.cli.main import GROUPS, SINGLE, build_app
 from txlayer.cli.options import client_config
@@ -137,6 +144,29 @@ def test_there_are_commands_in_every_group_and_those_that_stand_alone() -> None:
     assert len(found) > 12
 
 
+def bare_nouns(path: Path) -> list[str]:
+    """Sentences of settings' errors that only name the thing: `error: a role` tells nobody what is wrong with it."""
+    calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
+    said = [
+        str(n.args[0].value)
+        for n in calls
+        if isinstance(n.func, ast.Name) and n.func.id == "ConfigError" and n.args
+        and isinstance(n.args[0], ast.Constant)
+    ]  # fmt: skip
+    return [s for s in said if re.match(r"(an?|one|what|where) ", s) and not _HAS_VERB.search(s)]
+
+
+_HAS_VERB = re.compile(r" (is|are|has|would|rests|needs) ")
+
+
+def test_an_error_says_what_is_wrong_and_not_only_with_what() -> None:
+    package = Path(txlayer.__file__).parent
+
+    found = {p.name: nouns for p in package.rglob("*.py") if (nouns := bare_nouns(p))}
+
+    assert {} == found
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -144,7 +174,7 @@ def test_there_are_commands_in_every_group_and_those_that_stand_alone() -> None:
         (["plan", "--no-such-option"], "no-such-option"),
         (["plan", "-X", "acks=0"], "error: a promise rests on this setting"),
         (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),
-        (["apply", "-n", "a/b"], "error: a namespace names topics"),
+        (["apply", "-n", "a/b"], "error: not a namespace: it names topics"),
     ],
 )
 def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
@@ -154,3 +184,20 @@ def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
 
     assert (2, "") == (code, out)
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "command", [["--version"], ["tx", "list", "--help"]], ids=["typer", "rich"]
+)
+def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-u", "-m", "txlayer", *command], stdout=writing, stderr=subprocess.PIPE,
+            text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+
+    assert (UNREAD, "") == (ran.returncode, ran.stderr)

@@ -68,6 +68,22 @@ def test_every_kind_of_setting_is_read_from_the_environment() -> None:
     assert 17 == config.batch_lines_max
 
 
+@pytest.mark.parametrize(
+    "pattern", ["orders,loyalty", "orders loyalty", "", "shop/orders", "größe"]
+)
+def test_a_target_topic_that_no_topic_can_be_called_is_refused_at_the_start(pattern: str) -> None:
+    # It would park what is committed to the topics that were meant.
+    with pytest.raises(ConfigError, match="no topic has such a name") as caught:
+        CoordinatorConfig(target_topics=("shop.*", pattern))
+
+    assert ("target_topics", pattern) == (caught.value.name, caught.value.value)
+
+
+@pytest.mark.parametrize("pattern", ["orders", "shop.*", "*", "a-[bc]?_1", "x-[!a]"])
+def test_a_pattern_of_target_topics_is_taken(pattern: str) -> None:
+    assert (pattern,) == CoordinatorConfig(target_topics=(pattern,)).target_topics
+
+
 def test_what_is_given_wins_over_the_environment_and_none_is_not_given() -> None:
     environ = {"TXLAYER_NAMESPACE": "from-environment", "TXLAYER_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 

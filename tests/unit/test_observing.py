@@ -54,7 +54,7 @@ def test_a_port_that_is_none_ends_the_command_in_one_line(
 
     assert (ExitCode.USAGE, "") == (code, said)
     assert [
-        "error: a port (name='metrics_port', value=70000, expected='0 (nothing listens) to 65535')"
+        "error: not a port (name='metrics_port', value=70000, expected='0 (nothing listens) to 65535')"
     ] == told.splitlines()
 
 

@@ -46,8 +46,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        ("orders", "module:function"),
-        (":check", "module:function"),
+        ("orders", "MODULE:FUNCTION"),
+        (":check", "MODULE:FUNCTION"),
         ("no_such_module_here:check", "no module named no_such_module_here"),
         ("json:check", "json has no check"),
         ("json:__name__", "str is not callable"),

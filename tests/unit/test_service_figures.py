@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.meters import EVERYBODYS, Health
+from txlayer.adapters.meters import EVERYBODYS, Health, HistogramView
 from txlayer.consumer import figures as consumer
 from txlayer.consumer.stats import ConsumerStats, TopicStats
 from txlayer.core.messages import COMMIT, UNKNOWN
@@ -18,7 +18,7 @@ NOW = 1_000.0
 TOPIC = TopicStats(
     handled=5, failed=2, dead_lettered=1, passed_over=3, rate=0.5, attempt_ms=4.0, in_flight=6, waiting=7, retrying=1,
     parked_keys=2, oldest_ms=2_500, paused_partitions=1, handled_by_key_group={"gold": 5}, attempts=8, attempt_s=1.5,
-    unread=11,
+    attempt_durations=HistogramView((0.1, 0.5), (6, 8, 8), 1.5), unread=11,
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def test_a_consumer_has_a_sample_of_every_family_and_of_no_other() -> None:
         found["txlayer_consumer_messages_handled_total"], found["txlayer_consumer_oldest_message_seconds"],
         found["txlayer_consumer_held_queues"], found["txlayer_consumer_leases_lost_total"],
     )  # fmt: skip
+    assert TOPIC.attempt_durations == found["txlayer_consumer_attempt_duration_seconds"]
 
 
 def test_key_groups_of_users_are_no_labels() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli import aside_rows, tx, tx_filters, tx_rows
+from txlayer.cli import aside_rows, tables, tx, tx_filters, tx_rows
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.asides import Aside
 from txlayer.core.messages import (
@@ -59,16 +59,16 @@ def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
     ("arguments", "said"),
     [
         (["list", "--state", "settled"], "parked-committed"),
-        (["list", "--older-than", "an hour"], "error: a length of time"),
+        (["list", "--older-than", "an hour"], "error: not a length of time"),
         (["list", "--limit", "0"], "--limit"),
         (["list", "--kept-aside", "--group", "orders"], "error: --kept-aside"),
         (["list", "--kept-aside", "--state", "open"], "error: --kept-aside"),
         (["list", "--kept-aside", "--reason-code", "too-old"], "error: --kept-aside"),
         (["list", "--reason-code", "bad-luck"], "checks-exhausted"),
-        (["list", "--younger-than", "soon"], "error: a length of time"),
+        (["list", "--younger-than", "soon"], "error: not a length of time"),
         (["show", "two words"], "error: transaction id 'two words'"),
         (["show", "x" * 129], "error: transaction id"),
-        (["show", "order-4711", "--since", "yesterday"], "error: a length of time"),
+        (["show", "order-4711", "--since", "yesterday"], "error: not a length of time"),
         (["stats", "-b", "example.invalid:9092"], "error: plain text to another machine"),
     ],
 )
@@ -107,9 +107,9 @@ def test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing() -> None:
 
 
 def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:
-    assert r"a\x1b[31mb\x07\r\n c" == tx_rows.plain("a\x1b[31mb\x07\r\n c")
-    assert "Zoë, 7 €" == tx_rows.plain("Zoë, 7 €")
-    assert r"\u202egnp" == tx_rows.plain("\u202egnp")
+    assert r"a\x1b[31mb\x07\r\n c" == tables.plain("a\x1b[31mb\x07\r\n c")
+    assert "Zoë, 7 €" == tables.plain("Zoë, 7 €")
+    assert r"\u202egnp" == tables.plain("\u202egnp")
 
 
 # --- list -------------------------------------------------------------------------------------------------------------

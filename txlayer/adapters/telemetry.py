@@ -25,10 +25,12 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     """
     if log_format not in ("text", "json"):
         raise ConfigError(
-            "a log format", name="log format", value=log_format, expected="text or json"
+            "no such log format", name="log format", value=log_format, expected="text or json"
         )
     if level.upper() not in _LEVELS:
-        raise ConfigError("a log level", name="log level", value=level, expected=" ".join(_LEVELS))
+        raise ConfigError(
+            "no such log level", name="log level", value=level, expected=" ".join(_LEVELS)
+        )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger("txlayer")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from txlayer.adapters.topic_files import read_acl_files
+from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -164,7 +163,7 @@ class _Wanted:
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name) or principal == acls.ANYBODY:
             raise ConfigError(
-                "one principal", name="--principal", value=principal, expected="User:NAME"
+                "not one principal", name="--principal", value=principal, expected="User:NAME"
             )
         if group is not None:
             check_group(group)
@@ -172,7 +171,7 @@ class _Wanted:
         for role in dict.fromkeys(roles):
             if role not in files:
                 raise ConfigError(
-                    "a role", name="--role", value=role, expected=f"one of {', '.join(files)}"
+                    "no such role", name="--role", value=role, expected=f"one of {', '.join(files)}"
                 )
             entries = RoleSpec.parse(role, files[role]).wanted(
                 namespace=config.namespace, group=group, topics=tuple(topics or ()),
@@ -205,10 +204,12 @@ class _Wanted:
         if not changes:
             typer.echo(f"{self.principal}: all {len(self.acls)} rights are there, and no other")
             return
-        table = Table("what", "resource", "operation", "why", title=f"rights of {self.principal}")
+        table = tables.table(
+            "what", "resource", "operation", "why", title=f"rights of {self.principal}"
+        )
         for change in changes:
-            table.add_row(*_row(change))
-        Console().print(table)
+            table.add_row(*map(tables.cell, _row(change)))
+        tables.console().print(table)
 
 
 def _others(changes: Sequence[AclChange]) -> list[AclChange]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.table import Table
 
-from txlayer.cli.tx_rows import Json, age_text, cell, time_text
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.core import codec
 from txlayer.core.asides import Aside
 from txlayer.core.messages import nonce_of, txn_id_of
@@ -41,12 +43,7 @@ def aside_json(found: Aside, *, now_ms: int) -> Json:
 
 def aside_list(rows: list[Json]) -> Table:
     """The table of `tx list --kept-aside`."""
-    table = Table()
-    table.add_column("kept aside")
-    table.add_column("reason", no_wrap=True)
-    table.add_column("what is wrong")
-    table.add_column("names transaction")
-    table.add_column("age", justify="right")
+    table = tables.table("kept aside", "reason", "what is wrong", "names transaction", "age", right=("age",), whole=("reason",))  # fmt: skip
     for row in rows:
         cells = (row["name"], row["reason"] or "", row["why"], _named(row), age_text(row["age_ms"]))
         table.add_row(*(cell(text) for text in cells))

@@ -12,6 +12,9 @@ from txlayer.errors import TxLayerError
 INTERRUPTED = 130
 """What shells say of a program that Ctrl-C ended."""
 
+UNREAD = 141
+"""What shells say of a program whose reader has gone, such as `head`. It is no finding: what it found was not told."""
+
 
 def guard(call: Callable[[], object]) -> int:
     """Run a command; 0, or the exit code of the error that it ended with, told in one line.
@@ -20,6 +23,11 @@ def guard(call: Callable[[], object]) -> int:
     """
     try:
         call()
+    except SystemExit as exc:
+        # typer and rich end with 1 when they hear of it; 1 would be a finding.
+        if isinstance(exc.__context__, BrokenPipeError):
+            return UNREAD
+        raise
     except TxLayerError as exc:
         # What a broker said may have lines of its own.
         _tell(" ".join(str(exc).split()))

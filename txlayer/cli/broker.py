@@ -10,12 +10,11 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.background import BackgroundCluster, ClusterStatus, WantedCluster
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
+from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.fetching import fetch_progress
 from txlayer.config import parse_settings
@@ -194,12 +193,12 @@ def _show(found: ClusterStatus, *, as_json: bool) -> None:
         )
         return
     typer.echo(f"{_state(found)}: {cluster.bootstrap_servers} (Kafka {cluster.kafka_version})")
-    table = Table("broker", "address", "process", "log")
+    table = tables.table("broker", "address", "process", "log")
     for n in found.nodes:
         table.add_row(
-            str(n.node.node_id), n.node.address, str(n.pid or "not running"), str(n.log_file)
+            *map(tables.cell, (n.node.node_id, n.node.address, n.pid or "not running", n.log_file))
         )
-    Console().print(table)
+    tables.console().print(table)
 
 
 def _state(found: ClusterStatus) -> str:

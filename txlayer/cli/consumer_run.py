@@ -17,13 +17,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from txlayer import __version__
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.telemetry import set_up_logging
+from txlayer.cli import tables
 from txlayer.cli.coordinator import (
     GC_THRESHOLD,
     DryRun,
@@ -291,9 +291,7 @@ def _show(rows: list[tuple[str, int, int | None, int]], *, as_json: bool) -> Non
     if as_json:
         typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
         return
-    table = Table(title="offsets")
-    for column in columns:
-        table.add_column(column)
+    table = tables.table(*columns, title="offsets")
     for row in rows:
         table.add_row(*("none" if v is None else str(v) for v in row))
-    Console().print(table)
+    tables.console().print(table)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from txlayer import __version__
+from txlayer.adapters.administration import GroupMember
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.coordinator_status import (
     CoordinatorStatus,
@@ -25,6 +25,7 @@ from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.namespace import OffsetReset, StartPosition
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.adapters.topic_files import read_topic_files
+from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.observing import (
     MetricsHost,
@@ -50,6 +51,8 @@ from txlayer.coordinator.workers import StopSignal, supervise
 
 GC_THRESHOLD = 100_000
 """New objects between two looks of Python's garbage collector; its default is 700."""
+
+_LIBRARY_NAME = "rdkafka"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -288,11 +291,8 @@ def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(body))
         return
-    owners = {p: m.client_id for m in found.members for _, p in m.partitions}
-    table = Table(
-        title=f"{found.group}: {found.state}, {len(found.members)} members, op lag {total_lag}"
-    )
-    for column in (
+    owners = {p: owner_name(m) for m in found.members for _, p in m.partitions}
+    numbers = (
         "partition",
         "op next",
         "op end",
@@ -301,12 +301,24 @@ def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
         "half end",
         "read again",
         "doubt",
-        "owner",
-    ):
-        table.add_column(column, justify="left" if column == "owner" else "right")
+    )
+    table = tables.table(
+        *numbers, "owner", right=numbers,
+        title=f"{found.group}: {found.state}, {len(found.members)} members, op lag {total_lag}",
+    )  # fmt: skip
     for p in found.partitions:
-        table.add_row(*_row(p), owners.get(p.partition, "nobody"))
-    Console().print(table)
+        table.add_row(*_row(p), tables.cell(owners.get(p.partition, "nobody")))
+    tables.console().print(table)
+
+
+def owner_name(member: GroupMember) -> str:
+    """A member, so that two of them differ: its host and what the group drew for it; before it the name that somebody gave it.
+
+    Clients of one library have one name unless somebody gives them others (`client.id`).
+    """
+    drawn = member.member_id.removeprefix(f"{member.client_id}-")[:8]
+    given = "" if member.client_id in ("", _LIBRARY_NAME) else f"{member.client_id}@"
+    return f"{given}{member.host}/{drawn}"
 
 
 def _row(p: PartitionStatus) -> list[str]:
@@ -330,9 +342,7 @@ def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -
             )
         )
         return
-    table = Table(title="offsets")
-    for column in ("topic", "partition", "before", "after"):
-        table.add_column(column)
+    table = tables.table("topic", "partition", "before", "after", title="offsets")
     for row in rows:
         table.add_row(*("none" if v is None else str(v) for v in row))
-    Console().print(table)
+    tables.console().print(table)

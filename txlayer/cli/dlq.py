@@ -26,7 +26,7 @@ from txlayer.cli.dlq_options import (
     parse_letter,
 )
 from txlayer.cli.options import BootstrapServers, ClientSetting, Insecure, Json, client_config
-from txlayer.cli.tx_rows import console
+from txlayer.cli.tables import console
 from txlayer.config import ClientConfig
 from txlayer.consumer.dead_letter_log import FoundLetter
 from txlayer.core.letter_states import ENDED

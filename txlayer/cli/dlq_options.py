@@ -153,7 +153,7 @@ def make_filter(
         try:
             raw = bytes.fromhex(key_hex)
         except ValueError as exc:
-            raise ConfigError("a key", name="--key-hex", value=key_hex, expected="hex digits") from exc  # fmt: skip
+            raise ConfigError("not a key", name="--key-hex", value=key_hex, expected="hex digits") from exc  # fmt: skip
     return LetterFilter(
         raw,
         frozenset(reason_code or ()),
@@ -177,7 +177,7 @@ def parse_time(name: str, text: str, *, now_ms: int) -> int:
         return max(int(at.timestamp() * 1000), 0)
     except (ValueError, OverflowError) as exc:
         raise ConfigError(
-            "a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00"
+            "not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00"
         ) from exc
 
 

@@ -7,7 +7,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from txlayer.cli.dlq_rows import place_json
-from txlayer.cli.tx_rows import Json, plain
+from txlayer.cli.tables import plain
+from txlayer.cli.tx_rows import Json
 from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.letter_choice import Unable
 from txlayer.core.handling import ReplayKind, ReplayOutcome

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
 from txlayer.cli.tx_export import bytes_json
-from txlayer.cli.tx_rows import Json, age_text, cell, time_text
+from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.consumer.dead_letter_log import FoundLetter, Place
 from txlayer.consumer.letter_choice import Chosen
 from txlayer.core.dead_letters import original_headers
@@ -74,12 +76,9 @@ def _of_letter(letter: DeadLetter) -> Json:
 
 def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
     """The table of `dlq list`."""
-    table = Table()
     names = ["letter", "state", "reason", "age", "attempts", "error", "came from"]
     names += ["key"] if has_key else []
-    for name in names:
-        is_number = name in ("age", "attempts")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "letter")
+    table = tables.table(*names, right=("age", "attempts"), whole=("letter",))
     for row in rows:
         origin = row.get("origin")
         cells = [
@@ -147,7 +146,7 @@ def show_tables(row: Json) -> RenderableType:
         head.add_row(cell(name, "bold"), cell(value))
     if not row["history"]:
         return head
-    history = Table("when", "what", "request", "outcome", "who", "text")
+    history = tables.table("when", "what", "request", "outcome", "who", "text")
     for said in row["history"]:
         history.add_row(
             cell(time_text(said["at_ms"])), cell(said["kind"]), cell(said["request_id"]),

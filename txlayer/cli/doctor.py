@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -96,7 +96,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(findings_json(found, config=config)))
     else:
-        _show(found, config=config, show_all=show_all)
+        show_findings(found, namespace=config.namespace, show_all=show_all)
     if is_ill(found, is_strict=strict):
         raise typer.Exit(ExitCode.FINDING)
 
@@ -127,19 +127,34 @@ def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[st
     }
 
 
-def _show(found: list[Finding], *, config: CoordinatorConfig, show_all: bool) -> None:
+def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -> None:
+    """Prints them for a person, the worst first."""
     counts = Counter(finding.level for finding in found)
     shown = [f for f in found if show_all or f.level is not Level.OK]
-    console = Console()
-    if shown:
-        table = Table("", "check", "about", "reason", "mend it by", title=f"namespace {config.namespace}", show_lines=True)  # fmt: skip
-        for finding in sorted(shown, key=lambda f: _ORDER.index(f.level)):
-            style = _STYLES[finding.level]
-            table.add_row(
-                f"[{style}]{finding.level.value}[/]",
-                *map(escape, (finding.check, finding.about, finding.reason, finding.mend)),
-            )
-        console.print(table)
+    console = tables.console()
+    console.print(tables.plain(f"namespace {namespace}"))
+    for finding, about in _together(sorted(shown, key=lambda f: _ORDER.index(f.level))):
+        console.print()
+        console.print(_block(finding, about), soft_wrap=True)
+    console.print()
     summary = ", ".join(f"{counts[level]} {level.value}" for level in Level)
     more = "" if show_all else "; --all shows what is in order"
     console.print(f"{summary}{more}")
+
+
+def _together(found: Sequence[Finding]) -> list[tuple[Finding, str]]:
+    """What is said of several in the same words is said once, of all of them."""
+    same: dict[Finding, list[str]] = {}
+    for finding in found:
+        same.setdefault(finding._replace(about=""), []).append(finding.about)
+    return [(finding, ", ".join(filter(None, about))) for finding, about in same.items()]
+
+
+def _block(finding: Finding, about: str) -> Text:
+    # Lines as they are, however narrow the terminal: what mends is there to be copied.
+    lines = [finding.reason, f"mend it by: {finding.mend}" if finding.mend else ""]
+    block = Text(f"{finding.level.value:8} ", style=_STYLES[finding.level])
+    block.append(tables.plain(f"{finding.check}  {about}"), style="not bold default")
+    for line in filter(None, lines):
+        block.append(f"\n{'':9}{tables.plain(line)}", style="not bold default")
+    return block

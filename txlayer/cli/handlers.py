@@ -48,7 +48,9 @@ def load_object(place: str, kind: type[T], *, folder: str) -> T:
 def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
     module_name, colon, path = place.partition(":")
     if not colon or not module_name or not path:
-        raise ConfigError(f"a {kind}", name=name, value=place, expected=f"module:{kind}")
+        raise ConfigError(
+            f"names no {kind}", name=name, value=place, expected=f"MODULE:{kind.upper()}"
+        )
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:

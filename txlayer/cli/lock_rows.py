@@ -7,7 +7,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from txlayer.cli.tx_rows import age_text, cell, time_text
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import age_text, time_text
 from txlayer.consumer.locks_by_hand import FoldedEntry, LockStanding, LockState
 from txlayer.core.lock_codec import parse_queue
 
@@ -55,10 +57,10 @@ def record_json(folded: FoldedEntry) -> Json:
 
 def list_table(rows: list[Json]) -> Table:
     """The table of `locks list`."""
-    table = Table()
-    for name in ("queue", "state", "holder", "instance", "generation", "token", "expires in"):
-        is_number = name in ("generation", "token", "expires in")
-        table.add_column(name, justify="right" if is_number else "left")
+    table = tables.table(
+        "queue", "state", "holder", "instance", "generation", "token", "expires in",
+        right=("generation", "token", "expires in"),
+    )  # fmt: skip
     for row in rows:
         table.add_row(
             cell(row["queue"]),
@@ -74,10 +76,10 @@ def list_table(rows: list[Json]) -> Table:
 
 def detail(row: Json) -> RenderableType:
     """What `locks show` tells."""
-    table = Table(title="newest records")
-    for name in ("offset", "appended", "kind", "effect", "holder", "generation", "token", "reason"):
-        is_number = name in ("offset", "generation", "token")
-        table.add_column(name, justify="right" if is_number else "left")
+    table = tables.table(
+        "offset", "appended", "kind", "effect", "holder", "generation", "token", "reason",
+        title="newest records", right=("offset", "generation", "token"),
+    )  # fmt: skip
     for record in row["records"]:
         token = "" if record["token"] is None else record["token"]
         table.add_row(

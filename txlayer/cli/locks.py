@@ -22,7 +22,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
-from txlayer.cli.tx_rows import console
+from txlayer.cli.tables import console
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
 from txlayer.consumer.locks_by_hand import LocksByHand, LockState
 from txlayer.core.leases import LeaseEffect
@@ -87,7 +87,10 @@ def list_locks(
     elif rows:
         console().print(lock_rows.list_table(rows))
     else:
-        typer.echo(f"nobody holds a queue in {config.namespace}")
+        of = "".join(
+            f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
+        )
+        typer.echo(f"nobody holds a queue{of} in {config.namespace}")
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from txlayer.cli.tx_rows import Json, age_text, plain, time_text
+from txlayer.cli.tables import plain
+from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.coordinator.acts import Act, Outcome, Result, Said
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.history import split_operator_reason

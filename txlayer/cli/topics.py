@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.namespace import Applied
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.cli import acls, topics_widen
+from txlayer.cli import acls, tables, topics_widen
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -101,7 +100,7 @@ def plan(
     )
     wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
     changes = _planned(wanted)
-    _show(changes, wanted=wanted, as_json=as_json)
+    show_changes(changes, config=config, group=group, as_json=as_json)
     if _by_hand(changes):
         raise typer.Exit(ExitCode.FINDING)
 
@@ -132,7 +131,7 @@ def apply(
     wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
     with KafkaAdmin(config) as admin:
         applied = wanted.apply(admin)
-    _show([*applied.done, *applied.left], wanted=wanted, as_json=as_json)
+    show_changes(applied.left, done=applied.done, config=config, group=group, as_json=as_json)
     if applied.left:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -160,7 +159,7 @@ def check(
     )
     wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
     changes = _planned(wanted)
-    _show(changes, wanted=wanted, as_json=as_json)
+    show_changes(changes, config=config, group=group, as_json=as_json)
     if changes:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -231,8 +230,17 @@ def _by_hand(changes: Sequence[Change]) -> list[Difference]:
     return [change for change in changes if isinstance(change, Difference)]
 
 
-def _show(changes: Sequence[Change], *, wanted: _Wanted, as_json: bool) -> None:
-    owner = ("namespace", wanted.config.namespace) if wanted.group is None else ("group", wanted.group)  # fmt: skip
+def show_changes(
+    left: Sequence[Change],
+    *,
+    config: ClientConfig,
+    group: str | None,
+    as_json: bool,
+    done: Sequence[Change] = (),
+) -> None:
+    """What was done and what is to do, for a person or a program."""
+    changes = [*done, *left]
+    owner = ("namespace", config.namespace) if group is None else ("group", group)
     if as_json:
         rows = [{"change": type(change).__name__, **asdict(change)} for change in changes]
         typer.echo(json.dumps({owner[0]: owner[1], "changes": rows}, indent=2))
@@ -240,10 +248,14 @@ def _show(changes: Sequence[Change], *, wanted: _Wanted, as_json: bool) -> None:
     if not changes:
         typer.echo(f"{owner[1]}: every topic is as it must be")
         return
-    table = Table("topic", "what", "is", "must be", "why", title=" ".join(owner))
-    for change in changes:
-        table.add_row(*_row(change))
-    Console().print(table)
+    parts = ((done, "done", "was", "is now"), (left, "to do", "is", "must be"))
+    for shown, word, before, after in parts:
+        if shown:
+            title = f"{' '.join(owner)}: {word}"
+            table = tables.table("topic", "what", before, after, "why", title=title)
+            for change in shown:
+                table.add_row(*map(escape, _row(change)))
+            tables.console().print(table)
 
 
 def _row(change: Change) -> tuple[str, str, str, str, str]:

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.namespace import START_OF_LOG
+from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -81,7 +80,7 @@ def drain(
             before = found
         time.sleep(LOOK_S)
     is_growing = before is not None and found.half_ends != before.half_ends
-    _show(config.namespace, found, is_growing=is_growing, as_json=as_json)
+    show_drain(config.namespace, found, is_growing=is_growing, as_json=as_json)
     if not found.is_drained:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -122,7 +121,7 @@ def widen(
         known = _known_count(admin, topics, counts)
         left = _left(config, counts, known)
         if left is not None:
-            _show(config.namespace, left, is_growing=False, as_json=as_json)
+            show_drain(config.namespace, left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
         # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
         wanted = {t: partitions for t in (topics.doubt, topics.op, topics.half) if counts[t] < partitions}  # fmt: skip
@@ -204,7 +203,8 @@ def _store_first_offsets(admin: Administration, topics: SystemTopics, partitions
     admin.store_offsets(topics.coordinator_group, missing)
 
 
-def _show(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
+def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
+    """What is not drained yet, for a person or a program."""
     if as_json:
         body = {
             "namespace": namespace, "is_drained": found.is_drained, "is_growing": is_growing,
@@ -216,11 +216,13 @@ def _show(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> N
     if found.is_drained:
         typer.echo(f"{namespace}: drained; nothing of before is needed any more")
         return
-    table = Table("group", "state", "count", "oldest", "for instance", title=f"{namespace}: open")
+    table = tables.table(
+        "group", "state", "count", "oldest", "for instance", title=f"{namespace}: open"
+    )
     for o in found.open:
         row = (o.producer_group, o.state, str(o.count), f"{o.oldest_ms // 1000} s")
-        table.add_row(*row, " ".join(o.txn_ids))
-    Console().print(table)
+        table.add_row(*map(tables.cell, row), tables.cell(" ".join(o.txn_ids)))
+    tables.console().print(table)
     typer.echo(f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}")  # fmt: skip
     if is_growing:
         typer.echo("half is growing: producers still begin transactions; stop them")

@@ -35,7 +35,7 @@ def tracing_of(option: bool | None, environ: Mapping[str, str]) -> Tracing:  # n
     """
     said = environ.get(TRACING, "").lower()
     if said not in _WORDS:
-        raise ConfigError("a switch", name=TRACING, value=said, expected="true or false")
+        raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")
     if not (_WORDS[said] if option is None else option):
         return NO_TRACING
     try:

@@ -19,7 +19,7 @@ from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
-from txlayer.cli import aside_rows, tx_export, tx_rows, tx_settle, tx_show_rows
+from txlayer.cli import aside_rows, tables, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     BootstrapServers,
@@ -149,7 +149,7 @@ def list_(
         kind = "" if wanted.is_empty else " of this kind"
         typer.echo(f"nothing{kind} is open in {config.namespace}")
     else:
-        tx_rows.console().print(tx_rows.list_table(rows))
+        tables.console().print(tx_rows.list_table(rows))
     _say_more(matching.count - len(rows), as_json=as_json)
     if asides:
         typer.echo(f"{len(asides):,} kept aside; --kept-aside shows what", err=as_json)
@@ -165,7 +165,7 @@ def _list_asides(
     elif not rows:
         typer.echo(f"nothing is kept aside in {config.namespace}")
     else:
-        tx_rows.console().print(aside_rows.aside_list(rows))
+        tables.console().print(aside_rows.aside_list(rows))
     _say_more(len(asides) - len(rows), as_json=as_json)
 
 
@@ -228,7 +228,7 @@ def stats(
     if as_json:
         typer.echo(json.dumps(body))
     else:
-        tx_rows.console().print(tx_rows.stats_tables(body))
+        tables.console().print(tx_rows.stats_tables(body))
 
 
 @app.command()
@@ -273,7 +273,7 @@ def show(
             f"the id {what}; --since goes further back"
         )
     if not histories:
-        typer.echo(tx_rows.plain(f"not found: {searched}"), err=True)
+        typer.echo(tables.plain(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
     rows = [
         tx_show_rows.history_json(h, is_applied=applied)
@@ -283,7 +283,7 @@ def show(
         typer.echo(json.dumps(rows))
         return
     for row in rows:
-        tx_rows.console().print(tx_show_rows.history_tables(row))
+        tables.console().print(tx_show_rows.history_tables(row))
 
 
 def parse_since(text: str, *, now_ms: int) -> int:
@@ -314,7 +314,7 @@ def _show_aside(
     if as_json:
         typer.echo(json.dumps([row]))
     else:
-        tx_rows.console().print(aside_rows.aside_table(row))
+        tables.console().print(aside_rows.aside_table(row))
     return True
 
 

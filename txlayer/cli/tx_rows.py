@@ -1,43 +1,21 @@
-"""What `txlayer tx` shows: transactions as JSON values and as rows of tables. Users' keys and values are never shown.
-
-Ids, groups, topics and reasons come from the log, where anybody may have put anything: control characters are shown, not
-sent to the terminal.
-"""
+"""What `txlayer tx` shows: transactions as JSON values and as rows of tables. Users' keys and values are never shown."""
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from txlayer.adapters.coordinator_status import PartitionStatus
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
 from txlayer.coordinator.overview import Standing
 from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
 from txlayer.core.transitions import TxnState
 
-WIDE = 240
-"""Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
-
 Json = dict[str, Any]
-
-
-def console() -> Console:
-    """Where tables go."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-
-
-def plain(text: str) -> str:
-    """Text in which nothing moves a cursor or rings a bell: what cannot be printed is shown as Python escapes it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def cell(text: object, style: str = "") -> Text:
-    """A cell of a table that is taken as it is: no markup, no control characters."""
-    return Text(plain(str(text)), style=style, overflow="fold")
 
 
 def age_text(length_ms: int) -> str:
@@ -97,8 +75,7 @@ def standing_json(found: Standing, *, now_ms: int) -> Json:
 
 def list_table(rows: list[Json]) -> Table:
     """The table of `tx list`."""
-    table = Table()
-    for name in (
+    table = tables.table(
         "id",
         "nonce",
         "group",
@@ -111,9 +88,9 @@ def list_table(rows: list[Json]) -> Table:
         "in",
         "checks",
         "last asked",
-    ):
-        is_number = name in ("age", "messages", "half", "checks")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "nonce")
+        right=("age", "messages", "half", "checks"),
+        whole=("nonce",),
+    )
     for row in rows:
         offset = "none" if row["first_half_offset"] is None else row["first_half_offset"]
         table.add_row(
@@ -158,11 +135,10 @@ def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
-    states = Table(
-        title=plain(f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}")
-    )
-    for name in ("group", "state", "transactions", "oldest"):
-        states.add_column(name, justify="right" if name in ("transactions", "oldest") else "left")
+    states = tables.table(
+        "group", "state", "transactions", "oldest", right=("transactions", "oldest"),
+        title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
+    )  # fmt: skip
     for row in body["states"]:
         states.add_row(
             cell(row["producer_group"]),
@@ -170,15 +146,13 @@ def stats_tables(body: Json) -> RenderableType:
             cell(f"{row['count']:,}"),
             cell(age_text(row["oldest_age_ms"])),
         )
-    partitions = Table(title="partitions")
     names = {
         "partition": "partition", "low water": "low_water", "half end": "half_end", "op next": "op_next",
         "op end": "op_end", "op lag": "op_lag", "doubt low": "doubt_low", "doubt end": "doubt_end",
         "doubt records": "doubt_record_count", "on doubt": "doubt_transaction_count",
         "kept aside": "kept_aside_count",
     }  # fmt: skip
-    for name in names:
-        partitions.add_column(name, justify="right")
+    partitions = tables.table(*names, title="partitions", right=names)
     for row in body["partitions"]:
         partitions.add_row(*(cell("none" if row[n] is None else row[n]) for n in names.values()))
     if body["states"]:

@@ -6,7 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txlayer.cli.tx_rows import Json, age_text, cell, options_json, style_of, time_text
+from txlayer.cli import tables
+from txlayer.cli.tables import cell
+from txlayer.cli.tx_rows import Json, age_text, options_json, style_of, time_text
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.messages import OpMessage, Source
 from txlayer.core.transitions import SETTLED
@@ -100,7 +102,9 @@ def history_tables(row: Json) -> RenderableType:
         head.add_row(cell(name, "bold"), value)
     parts: list[RenderableType] = [head]
     if row["half_records"]:
-        halves = Table("offset", "appended", "real topic", "message", "options", title="half")
+        halves = tables.table(
+            "offset", "appended", "real topic", "message", "options", title="half"
+        )
         for r in row["half_records"]:
             message = f"{r['index'] + 1} of {row['message_count']}"
             halves.add_row(
@@ -110,7 +114,7 @@ def history_tables(row: Json) -> RenderableType:
         parts.append(halves)
     parts.extend(_check_tables(row))
     if row["op_lines"]:
-        ops = Table(
+        ops = tables.table(
             "position",
             "appended",
             "resolution",
@@ -134,7 +138,7 @@ def history_tables(row: Json) -> RenderableType:
 def _check_tables(row: Json) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if row["questions"]:
-        checks = Table("number", "asked", "answered", "answer", "by", title="check")
+        checks = tables.table("number", "asked", "answered", "answer", "by", title="check")
         for q in row["questions"]:
             answers = q["answers"] or [
                 {"appended_ms": None, "resolution": "none yet", "source": ""}
@@ -146,7 +150,7 @@ def _check_tables(row: Json) -> list[RenderableType]:
                 )  # fmt: skip
         parts.append(checks)
     if row["refusals"]:
-        refused = Table("told", "what came too late", title="refused")
+        refused = tables.table("told", "what came too late", title="refused")
         for r in row["refusals"]:
             refused.add_row(cell(time_text(r["appended_ms"])), cell(r["text"]))
         parts.append(refused)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from txlayer.adapters.verification import Telling, Verification
 from txlayer.adapters.verification import verify as verify_window
 from txlayer.adapters.window import Asked
-from txlayer.cli import verify_rows
+from txlayer.cli import tables, verify_rows
 from txlayer.cli.bars import two_step_progress
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -110,7 +109,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps(verify_rows.verification_json(found, asked=asked, config=config)))
     else:
-        console = Console()
+        console = tables.console()
         for part in verify_rows.verification_tables(found, config=config, limit=limit):
             console.print(part)
     if found.proof.is_refuted:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from txlayer.adapters.verification import Verification
 from txlayer.adapters.window import Asked
+from txlayer.cli import tables
 from txlayer.config import ClientConfig
 from txlayer.core.proving import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
@@ -51,12 +51,12 @@ def verification_tables(
 ) -> Iterator[RenderableType]:
     """For a person."""
     proof = found.proof
-    table = Table("promise", "", "says the window", title=f"namespace {config.namespace}")
+    table = tables.table("promise", "", "says the window", title=f"namespace {config.namespace}")
     for status in proof.statuses():
         style = _STYLES.get(status.word, "")
         table.add_row(status.promise.name, status.promise.value, f"[{style}]{sentence(status)}[/]" if style else sentence(status))  # fmt: skip
     yield table
-    verdicts = Table("verdict", "transactions")
+    verdicts = tables.table("verdict", "transactions")
     for verdict in Verdict:
         if proof.verdicts[verdict]:
             style = _SEVERITY_STYLES[severity(verdict)]
@@ -74,8 +74,8 @@ def verification_tables(
     yield _read_line(found)
 
 
-def _findings(found: Verification, *, limit: int) -> Table:
-    table = Table("verdict", "breaks", "where", "transaction", "reason", title="findings")
+def _findings(found: Verification, *, limit: int) -> RenderableType:
+    table = tables.table("verdict", "breaks", "where", "transaction", "reason", title="findings")
     # The faults first, however many warnings there are.
     ordered = sorted(found.proof.findings, key=lambda f: not f.promises)
     for finding in ordered[:limit]:

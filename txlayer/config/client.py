@@ -51,7 +51,7 @@ def check_namespace(namespace: str) -> str:
     """
     if _NAMESPACE.fullmatch(namespace) is None:
         raise ConfigError(
-            "a namespace names topics",
+            "not a namespace: it names topics",
             name="namespace",
             value=namespace[:110],
             expected="1-100 of A-Z a-z 0-9 . _ -",
@@ -186,4 +186,6 @@ def check_limits(config: ClientConfig) -> None:
         if (isinstance(value, int) and value < 1) or (
             isinstance(value, timedelta) and value <= timedelta(0)
         ):
-            raise ConfigError("a limit", name=f.name, value=value, expected="more than 0")
+            raise ConfigError(
+                "not possible as a limit", name=f.name, value=value, expected="more than 0"
+            )

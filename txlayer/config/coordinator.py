@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from txlayer.config.client import ClientConfig, check_limits
+from txlayer.errors import ConfigError
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
+"""What topics' names are made of, and what patterns are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +72,11 @@ class CoordinatorConfig(ClientConfig):
         """Check every limit."""
         ClientConfig.__post_init__(self)
         check_limits(self)
+        for pattern in self.target_topics:
+            # A pattern that no topic's name can fit would park whatever is committed to the topic that was meant.
+            if not _PATTERN.fullmatch(pattern):
+                raise ConfigError(
+                    "no topic has such a name", name="target_topics", value=pattern,
+                    expected="a name or a pattern (orders, shop.*); several as --target-topic each, or with commas in "
+                    "TXLAYER_TARGET_TOPICS",
+                )  # fmt: skip

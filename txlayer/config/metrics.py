@@ -26,12 +26,12 @@ class MetricsConfig:
         """Check what can be checked without listening."""
         if not 0 <= self.metrics_port <= PORT_MAX:
             raise ConfigError(
-                "a port", name="metrics_port", value=self.metrics_port,
+                "not a port", name="metrics_port", value=self.metrics_port,
                 expected=f"0 (nothing listens) to {PORT_MAX}",
             )  # fmt: skip
         if not self.metrics_host.strip():
             raise ConfigError(
-                "an address", name="metrics_host", value="", expected="127.0.0.1 or another one"
+                "not an address", name="metrics_host", value="", expected="127.0.0.1 or another one"
             )
 
     @property
@@ -64,7 +64,7 @@ def metrics_config(
     if port is None:
         text = environ.get(PORT, "0").strip()
         if not (text.isascii() and text.isdigit()) or len(text) > len(str(PORT_MAX)):
-            raise ConfigError("a port", name=PORT, value=text, expected=f"0 to {PORT_MAX}")
+            raise ConfigError("not a port", name=PORT, value=text, expected=f"0 to {PORT_MAX}")
         port = int(text)
     if host is None:
         host = environ.get(HOST, MetricsConfig().metrics_host)

@@ -95,14 +95,14 @@ def parse_duration(name: str, text: str) -> timedelta:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
     if match is None:
         raise ConfigError(
-            "a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
+            "not a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
         )
     unit = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
     try:
         return timedelta(seconds=float(match[1]) * unit)
     except OverflowError as exc:
         raise ConfigError(
-            "a length of time", name=name, value=text, expected="a shorter one"
+            "too long a time", name=name, value=text, expected="a shorter one"
         ) from exc
 
 
@@ -122,11 +122,11 @@ def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig])
         return parse_duration(name, text)
     if kind == "int":
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
-            raise ConfigError("a number", name=name, value=text, expected="a whole number")
+            raise ConfigError("not a number", name=name, value=text, expected="a whole number")
         return int(text.strip())
     if kind == "bool":
         if text.lower() not in ("1", "0", "true", "false"):
-            raise ConfigError("a switch", name=name, value=text, expected="true or false")
+            raise ConfigError("neither on nor off", name=name, value=text, expected="true or false")
         return text.lower() in ("1", "true")
     if kind.startswith("tuple"):
         return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -186,7 +186,9 @@ class Dispatcher:
         tally.handled += len(done)
         tally.failed += len(outcome.failed)
         tally.attempt_count += job_count
-        tally.attempt_s += outcome.seconds * (job_count if not self._pool.chunk_s else 1)
+        if job_count:
+            together = job_count if self._pool.chunk_s else 1
+            tally.durations.observe(outcome.seconds / together, job_count)
         if job_count and self._pool.chunk_s:
             owned.chunk_size.learn(job_count, outcome.seconds)
         if self._key_group is not None:

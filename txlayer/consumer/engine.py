@@ -387,7 +387,8 @@ def _topic_stats(
         ),
         handled_by_key_group=dict(tally.by_key_group),
         attempts=tally.attempt_count,
-        attempt_s=tally.attempt_s,
+        attempt_s=tally.durations.total,
+        attempt_durations=tally.durations.view(),
         unread=sum(
             max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends
         ),

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from txlayer.adapters.meters import Health, Sample, counter, everybodys, gauge
-from txlayer.consumer.stats import ConsumerStats, TopicStats
+from txlayer.adapters.meters import Health, Histogram, Sample, counter, everybodys, gauge, histogram
+from txlayer.consumer.stats import ATTEMPT_S, ConsumerStats, TopicStats
 
 STALL_S = 60.0
 """A loop that has not turned for so long hangs: a store of offsets is given up after 10 s, and the pause after an error is
@@ -18,7 +18,7 @@ PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages w
 DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
 ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
 FAILED = counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic")  # fmt: skip
-ATTEMPT_SECONDS = counter("txlayer_consumer_attempt_seconds_total", "Time that calls of handlers took.", "topic")  # fmt: skip
+ATTEMPT_SECONDS = histogram("txlayer_consumer_attempt_duration_seconds", "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.", "topic")  # fmt: skip
 IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")  # fmt: skip
 WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")  # fmt: skip
 RETRYING = gauge("txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic")  # fmt: skip
@@ -94,11 +94,13 @@ def health_of(stats: ConsumerStats, *, now: float) -> Health:
 def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
     values = {
         HANDLED: found.handled, PASSED_OVER: found.passed_over, DEAD_LETTERED: found.dead_lettered,
-        ATTEMPTS: found.attempts, FAILED: found.failed, ATTEMPT_SECONDS: found.attempt_s,
+        ATTEMPTS: found.attempts, FAILED: found.failed,
         IN_FLIGHT: found.in_flight, WAITING: found.waiting, RETRYING: found.retrying, UNREAD: found.unread,
         OLDEST: found.oldest_ms / 1000, PARKED_KEYS: found.parked_keys, PAUSED: found.paused_partitions,
     }  # fmt: skip
-    return (Sample(family, value, (topic,)) for family, value in values.items())
+    counts = (Sample(family, value, (topic,)) for family, value in values.items())
+    durations = found.attempt_durations or Histogram(ATTEMPT_S).view()
+    return chain(counts, [Sample(ATTEMPT_SECONDS, durations, (topic,))])
 
 
 def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:

@@ -117,7 +117,7 @@ class HandlerSet:
         )
         if is_async and not self._is_async:
             raise ConfigError(
-                "a coroutine handler", name="handler", value=function.__qualname__,
+                "a coroutine handler needs an event loop", name="handler", value=function.__qualname__,
                 expected="a plain function, or an AsyncOrderedConsumer",
             )  # fmt: skip
         if self._is_async and not is_async:

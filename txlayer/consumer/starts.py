@@ -30,7 +30,7 @@ def check_start(start_at: StartAt | None) -> StartAt | None:
         is_right = start_at.tzinfo is not None and start_at.timestamp() >= 0
     if not is_right:
         raise ConfigError(
-            "where a group begins that has stored nothing", name="start_at", value=start_at,
+            "no place where a group can begin that has stored nothing", name="start_at", value=start_at,
             expected="'earliest', 'latest', a datetime with a time zone, or None",
         )  # fmt: skip
     return start_at

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
+
+from txlayer.adapters.meters import Histogram, HistogramView
 
 RATE_WINDOW_S = 5.0
 """Rates are those of the last window that is over."""
+
+ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # fmt: skip
+"""Upper bounds for calls of handlers: from a look into memory to a long call of another service."""
 
 
 class TopicStats(NamedTuple):
@@ -42,6 +48,8 @@ class TopicStats(NamedTuple):
     """Attempts that ended, since the start."""
     attempt_s: float = 0.0
     """Seconds that they took together."""
+    attempt_durations: HistogramView | None = None
+    """How many took how long; of those that were handed over together, each their mean."""
     unread: int = 0
     """Messages in the topic's log that were not read yet, by offset, as the last fetches told."""
 
@@ -77,7 +85,7 @@ class Tally:
     dead_lettered: int = 0
     passed_over: int = 0
     attempt_count: int = 0
-    attempt_s: float = 0.0
+    durations: Histogram = field(default_factory=partial(Histogram, ATTEMPT_S))
     by_key_group: dict[str, int] = field(default_factory=dict)
     rate: float = 0.0
     mean_ms: float = 0.0
@@ -93,7 +101,9 @@ class Tally:
             return
         attempts = self.attempt_count - self._window_attempts
         self.rate = (self.handled - self._window_handled) / age_s if self._window_at else 0.0
-        self.mean_ms = (self.attempt_s - self._window_s) / attempts * 1000 if attempts else 0.0
+        self.mean_ms = (
+            (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
+        )
         self._window_at = now
         self._window_handled, self._window_attempts = self.handled, self.attempt_count
-        self._window_s = self.attempt_s
+        self._window_s = self.durations.total

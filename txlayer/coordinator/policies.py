@@ -35,7 +35,7 @@ def check_policies(config: CoordinatorConfig) -> CheckPolicies:
         group, _, setting = name.rpartition(".")
         if not group or setting not in _FIELDS:
             raise ConfigError(
-                "a check setting of a producer group", name=name, value=text,
+                "no check setting of a producer group", name=name, value=text,
                 expected="GROUP.NAME=VALUE, NAME one of " + ", ".join(_FIELDS),
             )  # fmt: skip
         value = parse_value(name, setting, text, CoordinatorConfig)
@@ -51,10 +51,12 @@ def _policy(values: Mapping[str, Any]) -> CheckPolicy:
         made["then"] = Then(made["then"])
     except ValueError as exc:
         raise ConfigError(
-            "what becomes of a transaction that nobody resolves", name="unresolved",
+            "no end for a transaction that nobody resolves", name="unresolved",
             value=made["then"], expected=" or ".join(then.value for then in Then),
         ) from exc  # fmt: skip
     for name, field in _FIELDS.items():
         if field != "then" and made[field] < 1:
-            raise ConfigError("a limit", name=name, value=made[field], expected="more than 0")
+            raise ConfigError(
+                "not possible as a limit", name=name, value=made[field], expected="more than 0"
+            )
     return CheckPolicy(**made)

@@ -68,7 +68,9 @@ class SqlBarrier:
             ("transaction_age_max", transaction_age_max),
         ):
             if length < timedelta(milliseconds=1):
-                raise ConfigError("a limit", name=name, value=length, expected="1 ms or more")
+                raise ConfigError(
+                    "not possible as a limit", name=name, value=length, expected="1 ms or more"
+                )
         self.table = barrier_table(table, schema=schema)
         self._engine = engine
         oldest_check = IMMUNITY_MAX + transaction_age_max

@@ -151,7 +151,10 @@ def jvm_flags(profile: JvmProfile, *, heap_mb: int | None = None) -> tuple[str, 
     default_mb, flags = _PROFILE_FLAGS[profile]
     if heap_mb is not None and heap_mb < HEAP_MB_MIN:
         raise ConfigError(
-            "a broker's heap", name="heap_mb", value=heap_mb, expected=f"{HEAP_MB_MIN} or more"
+            "too small as a broker's heap",
+            name="heap_mb",
+            value=heap_mb,
+            expected=f"{HEAP_MB_MIN} or more",
         )
     return (
         *flags,

@@ -28,7 +28,10 @@ def open_cluster(folder: ClusterFolder, *, kafka_version: str, broker_count: int
     """
     if broker_count is not None and broker_count not in BROKER_COUNTS:
         raise ConfigError(
-            "a number of brokers", name="brokers", value=broker_count, expected="1 or 3"
+            "not possible as a number of brokers",
+            name="brokers",
+            value=broker_count,
+            expected="1 or 3",
         )
     found = folder.load()
     if found is None:
