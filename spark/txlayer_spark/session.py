@@ -85,6 +85,9 @@ def source_options(
         "kafka.isolation.level": "read_committed",
         # The connector asks for a partition's ends once per poll: few large polls.
         "kafka.max.poll.records": "20000",
+        # What is asked for is there: only the request that reads ahead at a partition's end finds nothing, and the
+        # connector's next one (where does it end?) waits behind it, by default half a second.
+        "kafka.fetch.max.wait.ms": "10",
         "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
         "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     }
