@@ -1,27 +1,29 @@
 """What Spark says of the day: every record of every topic is read again, and each transaction gets a verdict.
 
-It knows neither the shop nor its database: what it judges is whether txlayer kept its promises.
+It knows neither the shop nor its database: what it judges is whether txlayer kept its promises. Its process starts in the
+evening, while the last orders are handled: to start Java, and to read what is there, takes some ten seconds.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from coordinators import environment
 
-PROGRAM = [sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()"]
-"""`txlayer-spark`, also where it is not on the path."""
-SMALL = ("--master=local[2]", "--memory=1g", "--spark-setting=spark.sql.shuffle.partitions=4")
-"""Some 200,000 records: more tasks or memory would only take longer to start."""
+PROGRAM = Path(__file__).with_name("auditor.py")
 JUDGED = (0, 1)
 """Its exit codes for a judgement: all is well, or a promise is broken."""
 PAGE_FILE = "report.html"
+LOG_FILE = "auditor.log"
 
 
 class AuditTroubleError(Exception):
@@ -38,33 +40,65 @@ class Audit:
     """No promise is broken."""
     page: str
     took_s: float
+    """Since nothing was under way any more."""
 
 
-def audit(bootstrap_servers: str, *, folder: Path) -> Audit:
-    """Read all topics into `folder`, judge, and write the page there; nothing is under way any more.
+class Auditor:
+    """One `auditor.py`, which reads into `folder` and writes the page there. It ends when this process ends."""
 
-    Raises:
-        AuditTroubleError: it could not run to its end.
-    """
-    began = time.monotonic()
-    line = [
-        "audit", f"--bootstrap-servers={bootstrap_servers}", f"--data={folder / 'spark'}",
-        f"--page={folder / PAGE_FILE}", "--json",
-        # Whoever forwards has ended: what is not visible now never will be.
-        "--grace=0s", *SMALL,
-    ]  # fmt: skip
-    answer = subprocess.run(  # noqa: S603 - our own program
-        [*PROGRAM, *line], env=_environment(), cwd=folder, capture_output=True, text=True, check=False
-    )  # fmt: skip
-    if answer.returncode not in JUDGED or not answer.stdout:
-        raise AuditTroubleError(answer.stderr.strip() or f"txlayer-spark: {answer.returncode}")
-    told = json.loads(answer.stdout)
-    return Audit(
-        verdicts=told["verdicts"],
-        is_good=answer.returncode == 0,
-        page=told["page"],
-        took_s=time.monotonic() - began,
-    )
+    def __init__(self, *, bootstrap_servers: str, folder: Path) -> None:
+        self._line = [
+            sys.executable, str(PROGRAM), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}",
+        ]  # fmt: skip
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)  # Java too, which it started
+            self._process.communicate()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was started."""
+        return self._process is not None
+
+    def open(self) -> subprocess.Popen[str]:
+        """Let it start and read what is there; others may go on."""
+        with (self._folder / LOG_FILE).open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                self._line, env=_environment(), cwd=self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+        return self._process
+
+    def judge(self) -> Audit:
+        """Have the rest read, judge, and write the page; nothing is under way any more.
+
+        Raises:
+            AuditTroubleError: it could not run to its end.
+        """
+        began = time.monotonic()
+        process = self._process or self.open()
+        told, _ = process.communicate("judge\n")
+        if process.returncode not in JUDGED or not told:
+            said = (self._folder / LOG_FILE).read_text("utf-8", "replace")
+            raise AuditTroubleError(said.strip() or f"{PROGRAM.name}: {process.returncode}")
+        answer = json.loads(told)
+        return Audit(
+            verdicts=answer["verdicts"],
+            is_good=process.returncode == 0,
+            page=answer["page"],
+            took_s=time.monotonic() - began,
+        )
 
 
 def _environment() -> dict[str, str]:

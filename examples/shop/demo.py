@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit import PAGE_FILE, AuditTroubleError, audit
+from audit import PAGE_FILE, Auditor, AuditTroubleError
 from bad_day import BadDay
 from child import ShopTroubleError
 from compare import compare, stored_purchases
@@ -43,6 +43,8 @@ from txlayer.errors import TxLayerError
 PURCHASES_MIN = 1_000
 """Fewer are over before a coordinator can be killed in the middle."""
 TICK_S = 0.1
+AUDITOR_COMES_AT = 0.75
+"""Share of the purchases: Spark takes what others leave of the cores, and has read most when all are sold."""
 SETTLING_MAX_S = 60.0
 """Nobody is asked about a transaction for 6 s, and a dead coordinator is noticed after 6 s; the rest is catching up."""
 
@@ -149,6 +151,7 @@ def run(  # the whole day from morning to evening, in one piece
             RewardingService(
                 bootstrap_servers=servers, folder=folder, broken=most_faithful(purchases)
             ) as loyalty,
+            Auditor(bootstrap_servers=servers, folder=folder) as auditor,
         ):  # fmt: skip
             bad_day = BadDay(
                 coordinators, shop, loyalty, purchase_count=len(purchases), seed=seed,
@@ -168,18 +171,20 @@ def run(  # the whole day from morning to evening, in one piece
 
                 while not shop.is_sold_out:
                     tick()
+                    if not auditor.is_open and shop.sold_count > AUDITOR_COMES_AT * len(purchases):
+                        auditor.open()  # what comes after this it reads at the end
                     time.sleep(TICK_S)
                 closed = time.monotonic()
                 settling_s = settle(coordinators, watcher, tick=tick, database_file=database_file)
                 rewards = reward(loyalty, tick=tick, folder=folder, show=show)
             shop.close()
             coordinators.stop()
-        # Nobody forwards any more: what the topics hold now is all that they will ever hold.
-        comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
-        checks = read_checks(servers)
-        whole_s = show.elapsed_s
-        with show.working("Spark reads all topics and judges each transaction: half a minute"):
-            judged = audit(servers, folder=folder)
+            # Nobody forwards any more: what the topics hold now is all that they will ever hold.
+            comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
+            checks = read_checks(servers)
+            whole_s = show.elapsed_s
+            with show.working("Spark reads the rest of all topics and judges each transaction"):
+                judged = auditor.judge()
     return Report(
         purchase_count=len(purchases),
         seed=seed,

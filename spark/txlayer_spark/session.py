@@ -14,6 +14,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     # Of the default, 200, each task on the way writes as many pieces; few cores read them one after the other.
     "spark.sql.shuffle.partitions": "16",
+    # Java's own choice, G1, cleans up beside the tasks, on cores that they want: 10 to 15 % of all CPU.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 """A driver and its executors in one process of this machine."""
 
@@ -85,6 +87,9 @@ def source_options(
         "kafka.isolation.level": "read_committed",
         # The connector asks for a partition's ends once per poll: few large polls.
         "kafka.max.poll.records": "20000",
+        # What is asked for is there: only the request that reads ahead at a partition's end finds nothing, and the
+        # connector's next one (where does it end?) waits behind it, by default half a second.
+        "kafka.fetch.max.wait.ms": "10",
         "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
         "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,8 @@ BUCKETS_MAX = 120
 FINDINGS_MAX = 500
 """Findings that a page lists, the worst first; JSON says how many there are, the ledger has them all."""
 HOT_MAX = 15
+QUERIES_AT_ONCE = 3
+"""Beside the curve's: the driver plans them on few cores."""
 AGES_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000)
 """Ends of the classes of age: a minute, ten, an hour, six, a day, three."""
 STAGES = ("decide_ms", "forward_ms", "total_ms")
@@ -47,34 +50,38 @@ class Summary:
 
 def summarise(ledger: DataFrame, bronze: DataFrame, *, namespace: str, cut_ms: int) -> Summary:
     """The numbers of a ledger and of the dead letters in bronze."""
-    verdicts = {row.verdict: row.n for row in _count(ledger, "verdict").collect()}
-    step_s = _step_s(ledger)
     bad = ledger.where(F.col("verdict").isin(*_not_good()))
+    checked = ledger.withColumn("checked", F.least("checked_count", F.lit(3)))
+    keyed = ledger.where(F.isnotnull("key_hash"))
+    dead = bronze.where(F.col("kind").isin(TopicKind.DLQ.value, TopicKind.REPLAY.value))
+    # Each is planned and compiled for longer than it runs, and one alone leaves the other cores idle meanwhile.
+    with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+        found = {
+            name: pool.submit(_rows, frame)
+            for name, frame in {
+                "verdicts": _count(ledger, "verdict"),
+                "findings": _findings(bad),
+                "hot_keys": _count(keyed, "key_hash").orderBy(F.desc("n"), "key_hash").limit(HOT_MAX),
+                "checks": _count(checked, "checked", "decided_by").orderBy("checked", "decided_by"),
+                "partitions": _count(ledger, "half_partition").orderBy("half_partition"),
+                "dead_letters": _count(dead, "topic", "kind").orderBy("topic"),
+            }.items()
+        }  # fmt: skip
+        ages = pool.submit(_ages, ledger, cut_ms)
+        step_s = _step_s(ledger)
+        curve = _rows(_curve(ledger, step_s))
+        rows = {name: future.result() for name, future in found.items()}
+    verdicts = {row["verdict"]: row["n"] for row in rows.pop("verdicts")}
     return Summary(
         namespace=namespace,
         cut_ms=cut_ms,
         verdicts=verdicts,
         step_s=step_s,
-        curve=_rows(_curve(ledger, step_s)),
-        ages=_ages(ledger, cut_ms),
-        checks=_rows(
-            _count(
-                ledger.withColumn("checked", F.least("checked_count", F.lit(3))),
-                "checked",
-                "decided_by",
-            ).orderBy("checked", "decided_by")
-        ),
-        hot_keys=_rows(
-            _count(ledger.where(F.isnotnull("key_hash")), "key_hash").orderBy(F.desc("n"), "key_hash").limit(HOT_MAX)
-        ),
-        partitions=_rows(_count(ledger, "half_partition").orderBy("half_partition")),
-        dead_letters=_rows(
-            _count(bronze.where(F.col("kind").isin(TopicKind.DLQ.value, TopicKind.REPLAY.value)), "topic", "kind")
-            .orderBy("topic")
-        ),
-        findings=_rows(_findings(bad)),
+        curve=curve,
+        ages=ages.result(),
         finding_count=sum(n for verdict, n in verdicts.items() if verdict in _not_good()),
-    )  # fmt: skip
+        **rows,
+    )
 
 
 def _not_good() -> list[str]:

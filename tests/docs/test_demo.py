@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import LOCAL_CONFIG
+from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,14 +309,45 @@ def test_messages_planted_into_a_topic_are_found(left: Left) -> None:
         assert finding in output
 
 
-def test_a_commit_planted_into_its_topics_that_nobody_forwards_breaks_a_promise_in_the_report(
+def test_a_commit_that_nobody_forwards_breaks_a_promise_though_the_auditor_had_read_the_topics_before(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PYTHONPATH", *filter(lambda name: name.startswith("TXLAYER_"), environment())):
         monkeypatch.setenv(name, environment()[name])
     monkeypatch.syspath_prepend(str(SHOP))
+    auditor = importlib.import_module("audit").Auditor
+    records = tmp_path / "spark" / "bronze" / "v1" / "records"
+    with auditor(bootstrap_servers=left.bootstrap_servers, folder=tmp_path) as opened:
+        opened.open()
+        wait_until(
+            lambda: len(list(records.glob("*/_SUCCESS"))) == 2, within=120, what="both have read"
+        )
+        place = plant_commit(left.bootstrap_servers)
+
+        judged = opened.judge()
+
+    assert (1, False) == (judged.verdicts["lost"], judged.is_good)
+    assert f"txlayer.half-0@{place}" in Path(judged.page).read_text("utf-8")
+
+
+def test_an_auditor_that_cannot_read_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLAYER_JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.syspath_prepend(str(SHOP))
+    module = importlib.import_module("audit")
+
+    with (
+        pytest.raises(module.AuditTroubleError, match="nowhere"),
+        module.Auditor(bootstrap_servers="127.0.0.1:9", folder=tmp_path) as opened,
+    ):
+        opened.judge()
+
+
+def plant_commit(bootstrap_servers: str) -> int | None:
+    """A half record and its commit in the topics of the demo; where the half record stands in partition 0."""
     places: list[int | None] = []
-    producer = Producer({"bootstrap.servers": left.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(
         "txlayer.half", key="k", value="v", partition=0,
         headers={"txl": b"1|planted/00000001|shop|orders|0/1|1|"},
@@ -325,11 +357,7 @@ def test_a_commit_planted_into_its_topics_that_nobody_forwards_breaks_a_promise_
     said = f"1|C|planted/00000001|shop|{places[0]}|1|producer||"
     producer.produce("txlayer.op", value=said, partition=0)
     assert 0 == producer.flush(30)
-
-    judged = importlib.import_module("audit").audit(left.bootstrap_servers, folder=tmp_path)
-
-    assert (1, False) == (judged.verdicts["lost"], judged.is_good)
-    assert f"txlayer.half-0@{places[0]}" in Path(judged.page).read_text("utf-8")
+    return places[0]
 
 
 def test_a_broken_promise_makes_the_demo_fail_though_everything_is_equal(

@@ -19,8 +19,9 @@ from txlayer.errors import ConfigError
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
-    # Short jobs: what the second compiler takes they never give back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Short jobs: what the second compiler takes they never give back. Without it Java reserves 48 MB for compiled code,
+    # which the plans of all tests of one process may fill.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.streaming.minBatchesToRetain": "5",
 }
 
