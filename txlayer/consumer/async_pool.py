@@ -33,7 +33,7 @@ class AsyncPool:
     ) -> None:
         self._caller = caller
         self._loop = loop
-        self._task_count_max = task_count_max
+        self._task_count_max = self.busy_count = task_count_max
         self._attempt_timeout_s = attempt_timeout_s
         self._outcomes = Outcomes()
         self._begun_count = 0
