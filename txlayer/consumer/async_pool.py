@@ -22,6 +22,7 @@ class AsyncPool:
     """A `Pool` of tasks. The engine's thread calls it, the loop's thread runs the handlers."""
 
     chunk_s = 0.0
+    has_runs = False  # they run side by side
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ class Pool(Protocol):
 
     chunk_s: float
     """How much work a chunk should be; 0: jobs of a chunk run side by side, so its size does not matter."""
+    has_runs: bool
+    """True: a chunk may hold several messages of one key, for they are handled one after the other and all answered for."""
     busy_count: int
     """Jobs that keep every worker busy: with more of them nothing begins sooner."""
 
@@ -130,6 +132,7 @@ class ThreadPool(Workers):
     """A `Pool` of threads."""
 
     chunk_s = THREAD_CHUNK_S
+    has_runs = True
 
     def __init__(self, run: Callable[[Chunk], Outcome], *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-handler")

@@ -111,6 +111,7 @@ class ProcessPool(Workers):
     """A `Pool` of processes; each is served by a thread here."""
 
     chunk_s = PROCESS_CHUNK_S
+    has_runs = False  # who dies fails all of its chunk, and of a key only the first may fail
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-process")

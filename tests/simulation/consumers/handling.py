@@ -33,6 +33,7 @@ class SimulatedPool:
     """A `Pool` whose workers are greenlets of the consumer's process; who waits in a handler lets others run."""
 
     chunk_s = THREAD_CHUNK_S
+    has_runs = True
 
     def __init__(self, society: ConsumerSociety, process: Process, *, worker_count: int) -> None:
         self._world = society.world
