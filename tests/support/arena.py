@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.checker import Verdict, judge, missing_from
+from tests.support.checker import Verdict, judge
 from tests.support.doubt import DoubtShelf, read_doubt
 from tests.support.history import Logs
 from tests.support.load import Load
 from tests.support.logs import Seen, hanging, header, partition_counts, read_log
+from tests.support.run_checker import missing_from
 from tests.support.waiting import wait_until
 from txlayer.adapters.coordinator_status import CoordinatorStatus, read_status
 from txlayer.adapters.kafka.admin import KafkaAdmin

@@ -6,7 +6,7 @@ What must be visible follows from the half and op logs alone; what is visible an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -387,18 +387,6 @@ def home_of(head: HalfHeader, *, partition_count: int) -> int:
 def judge(logs: Logs) -> Verdict:
     """Everything that is wrong in what was read."""
     return Judge(logs).verdict()
-
-
-def missing_from(
-    records: Iterable[Seen], acknowledged: Iterable[tuple[int, int]], *, what: str
-) -> list[Finding]:
-    """Acknowledged (partition, offset) places that a log does not hold."""
-    there = {(record.partition, record.offset) for record in records}
-    return [
-        Finding(Kind.LOST, "", f"{what} {place} was acknowledged")
-        for place in acknowledged
-        if place not in there
-    ]
 
 
 def _user_headers(headers: Headers) -> Headers:

@@ -15,10 +15,9 @@ from tests.support.checker import (
     Kind,
     Verdict,
     home_of,
-    missing_from,
 )
 from tests.support.history import History, Sample
-from tests.support.logs import header
+from tests.support.logs import Seen, header
 from tests.support.parked_by_answers import parked_by_answers
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -63,6 +62,18 @@ def judge_history(history: History) -> Verdict:
         *check_back_findings(history, judge),
     ]
     return verdict
+
+
+def missing_from(
+    records: Iterable[Seen], acknowledged: Iterable[tuple[int, int]], *, what: str
+) -> list[Finding]:
+    """Acknowledged (partition, offset) places that a log does not hold."""
+    there = {(record.partition, record.offset) for record in records}
+    return [
+        Finding(Kind.LOST, "", f"{what} {place} was acknowledged")
+        for place in acknowledged
+        if place not in there
+    ]
 
 
 def _missing(history: History) -> Iterable[Finding]:

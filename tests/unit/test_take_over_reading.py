@@ -64,6 +64,8 @@ class AtOnce:
     """A pool that has done a chunk before anybody asks."""
 
     chunk_s = 0.001
+    has_runs = True
+    busy_count = 10
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -22,6 +22,7 @@ class AsyncPool:
     """A `Pool` of tasks. The engine's thread calls it, the loop's thread runs the handlers."""
 
     chunk_s = 0.0
+    has_runs = False  # they run side by side
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class AsyncPool:
     ) -> None:
         self._caller = caller
         self._loop = loop
-        self._task_count_max = task_count_max
+        self._task_count_max = self.busy_count = task_count_max
         self._attempt_timeout_s = attempt_timeout_s
         self._outcomes = Outcomes()
         self._begun_count = 0

@@ -29,13 +29,22 @@ def items_of(job: Job) -> list[Item[Any]]:
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
-    __slots__ = ("begun_at", "jobs", "lease", "owner")
+    __slots__ = ("begun_at", "jobs", "lasts", "lease", "owner")
 
-    def __init__(self, owner: Any, lease: Lease, jobs: Sequence[Job]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        lease: Lease,
+        jobs: Sequence[Job],
+        *,
+        lasts: Sequence[Item[Any]] | None = None,
+    ) -> None:
         self.owner = owner
         """Whose it is; opaque here."""
         self.lease = lease
         self.jobs = jobs
+        self.lasts = lasts
+        """The last message of each key; None: each has a key of its own."""
         self.begun_at = 0.0
         """Of the monotonic clock; 0: not begun."""
 
@@ -58,7 +67,9 @@ class Outcome(NamedTuple):
     chunk: Chunk
     done: Sequence[Job]
     failed: Sequence[Failed] = ()
-    not_run: Sequence[Job] = ()  # their lease ended first
+    not_run: Sequence[
+        Job
+    ] = ()  # their lease ended first, or a message of their key failed before them
     seconds: float = 0.0  # that the calls took together
 
 
@@ -87,13 +98,18 @@ class Caller:
         clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
         route, function = self._routes[lease.topic], self.bare_function(lease.topic)
         failed: list[Failed] = []
+        not_run: list[Job] = []
         jobs = chunk.jobs
         chunk.begun_at = began = now = clock()
         is_lost = lease.lost.is_set
         for place, job in enumerate(jobs):
             valid_until = lease.valid_until
             if now >= valid_until or is_lost():
-                return _cut_short(chunk, place, failed, now - began)
+                not_run += jobs[place:]
+                break
+            if failed and _is_behind_one_of(failed, job, chunk):
+                not_run.append(job)
+                continue
             deadline = now + timeout_s
             if deadline > valid_until:
                 deadline = valid_until
@@ -111,9 +127,11 @@ class Caller:
                 if result is not None and type(result) is not Ack:
                     failed.append(self.refusal(job, result, now))
             now = clock()
-        if not failed:
+        if not failed and not not_run:
             return Outcome(chunk, jobs, seconds=now - began)
-        return Outcome(chunk, _without(jobs, failed), failed, seconds=now - began)
+        gone = {id(f.job) for f in failed}.union(map(id, not_run))
+        done = [job for job in jobs if id(job) not in gone]
+        return Outcome(chunk, done, failed, not_run, now - began)
 
     async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
         """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""
@@ -273,12 +291,8 @@ async def _ended(told: Any) -> None:
         await told
 
 
-def _without(jobs: Sequence[Job], failed: Sequence[Failed]) -> list[Job]:
-    gone = {id(f.job) for f in failed}
-    return [job for job in jobs if id(job) not in gone]
-
-
-def _cut_short(chunk: Chunk, place: int, failed: list[Failed], seconds: float) -> Outcome:
-    ran = chunk.jobs[:place]
-    done = _without(ran, failed) if failed else ran
-    return Outcome(chunk, done, failed, chunk.jobs[place:], seconds)
+def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:
+    """True when a message of its key failed in this chunk."""
+    if chunk.lasts is None:
+        return False
+    return any(f.job.chain == job.chain for f in failed)  # type: ignore[union-attr]  # no batches there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,7 +10,7 @@ from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.calls import Chunk, Failed, Job, Outcome, items_of
 from txlayer.consumer.owned import Owned
 from txlayer.consumer.pools import Pool
-from txlayer.core.items import Failure, Item
+from txlayer.core.items import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk whose jobs run side by side: queues get their turns."""
@@ -82,7 +82,12 @@ class Dispatcher:
 
     def _begin_chunk(self, owned: Owned, count_max: int, now_ms: int) -> int:
         """One chunk of jobs that follow each other, and one for each that failed before; how many chunks."""
-        jobs = self._taken(owned, count_max, now_ms)
+        lasts: list[Item[Any]] | None = None
+        if self._pool.has_runs and not owned.route.batch_count_max:
+            taken, lasts = owned.queues.take_runs(count_max, now_ms=now_ms)
+            jobs: list[Job] = list(taken)
+        else:
+            jobs = self._taken(owned, count_max, now_ms)
         if not jobs:
             return 0
         if owned.route.batch_count_max:
@@ -90,12 +95,12 @@ class Dispatcher:
         else:
             alone = [job for job in jobs if job.more is not None]  # type: ignore[union-attr]  # no batches here
         if not alone:
-            self._submit(owned, jobs)
+            self._submit(owned, jobs, lasts)
             return 1
         # What failed before may be slow, or kill its process: nobody waits behind it.
         together = [job for job in jobs if items_of(job)[0].more is None]
         if together:
-            self._submit(owned, together)
+            self._submit(owned, together, lasts)
         for job in alone:
             self._submit(owned, [job])
         return len(alone) + bool(together)
@@ -114,8 +119,8 @@ class Dispatcher:
         batch_count = max(count_max // batch_max, 1)
         return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
 
-    def _submit(self, owned: Owned, jobs: list[Job]) -> None:
-        chunk = Chunk(owned, owned.lease, jobs)
+    def _submit(self, owned: Owned, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
+        chunk = Chunk(owned, owned.lease, jobs, lasts=lasts)
         count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
         self._begun[chunk] = count
         self.in_flight_count += count
@@ -167,12 +172,32 @@ class Dispatcher:
             self._clear(owned, chunk, left)
             return
         self._count(owned, outcome, done)
+        if chunk.lasts is not None and not_run_count + failed_count:
+            self._take_cut(owned, outcome, done, chunk.lasts)
+            return
         if done:
-            owned.queues.handled(done)
+            owned.queues.handled(done, chunk.lasts)
         for failed in outcome.failed:
             self._fail(owned, failed)
         for job in reversed(outcome.not_run):
             owned.queues.put_back(items_of(job))
+
+    def _take_cut(
+        self, owned: Owned, outcome: Outcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
+    ) -> None:
+        """Of some keys not all messages of a chunk were handled: the first of the others goes next, or failed."""
+        queues, ended = owned.queues, set(map(id, done))
+        queues.handled(done, [item for item in lasts if id(item) in ended])
+        behind: dict[Chain, list[Item[Any]]] = {}
+        for job in outcome.not_run:
+            for item in items_of(job):
+                behind.setdefault(item.chain, []).append(item)
+        for failed in outcome.failed:
+            first = items_of(failed.job)
+            queues.shorten([*first, *behind.pop(first[0].chain, ())], 1)
+            self._fail(owned, failed)
+        for items in reversed(behind.values()):
+            queues.put_back(items)
 
     def _clear(self, owned: Owned, chunk: Chunk, left: int) -> None:
         stale = self._stale.get(owned.place)

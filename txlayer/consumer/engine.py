@@ -48,6 +48,9 @@ READY_FACTOR = 4
 AHEAD_FACTOR = 10
 """Records in memory, as so many times `in_flight_max`, beyond which only who has not enough to begin reads on: what is
 used long after it was read has left the processor's caches, and an empty handler then costs a quarter more."""
+FILLED_SHARE = 0.9
+"""What of `in_flight_max` is enough to begin: the last slots may wait for keys that have failed and come back by themselves,
+and who reads on for them fills the memory."""
 STORING_WAIT_S = 0.002
 """The same while a store is under way: next attempts wait for its acknowledgement."""
 DRAIN_LOOK_S = 0.02
@@ -239,8 +242,9 @@ class Engine:
         in_flight_max = self._config.in_flight_max
         found = [owned.queues for owned in self._holdings.owned.values()]
         ready = sum(queues.ready_count for queues in found)
+        busy_count = min(int(in_flight_max * FILLED_SHARE), self._pool.busy_count)
         has_enough = ready >= READY_FACTOR * in_flight_max or (
-            ready + self._dispatcher.in_flight_count >= in_flight_max
+            ready + self._dispatcher.in_flight_count >= busy_count
             and sum(queues.count for queues in found) >= AHEAD_FACTOR * in_flight_max
         )
         # Who has enough to begin serves the group, and reads no more than that takes.

@@ -14,6 +14,9 @@ from txlayer.consumer.calls import Chunk, Outcome
 
 THREAD_CHUNK_S = 0.001
 """Work of one chunk for a thread: handing over costs some 20 µs, and who waits behind a chunk waits for so long."""
+THREAD_JOB_COUNT = 10
+"""Jobs of 0.1 ms are that many a chunk. What is quicker waits for nobody, so the interpreter's lock lets one thread at a time
+run it, and jobs for the others make nothing quicker."""
 
 
 class Pool(Protocol):
@@ -21,6 +24,10 @@ class Pool(Protocol):
 
     chunk_s: float
     """How much work a chunk should be; 0: jobs of a chunk run side by side, so its size does not matter."""
+    has_runs: bool
+    """True: a chunk may hold several messages of one key, for they are handled one after the other and all answered for."""
+    busy_count: int
+    """Jobs that keep every worker busy: with more of them nothing begins sooner."""
 
     def start(self) -> None:
         """Get ready."""
@@ -125,9 +132,11 @@ class ThreadPool(Workers):
     """A `Pool` of threads."""
 
     chunk_s = THREAD_CHUNK_S
+    has_runs = True
 
     def __init__(self, run: Callable[[Chunk], Outcome], *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-handler")
+        self.busy_count = worker_count * THREAD_JOB_COUNT
         self._run = run
 
     def _work(self) -> None:

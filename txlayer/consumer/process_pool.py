@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of
 from txlayer.consumer.context import Lease
+from txlayer.consumer.owned import CHUNK_COUNT_MAX
 from txlayer.consumer.pools import Workers
 from txlayer.core.handling import Reject, Retry
 from txlayer.core.items import Item, More
@@ -110,9 +111,11 @@ class ProcessPool(Workers):
     """A `Pool` of processes; each is served by a thread here."""
 
     chunk_s = PROCESS_CHUNK_S
+    has_runs = False  # who dies fails all of its chunk, and of a key only the first may fail
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-process")
+        self.busy_count = worker_count * CHUNKS_EACH * CHUNK_COUNT_MAX
         try:
             self._caller = pickle.dumps(caller)
         except Exception as exc:

@@ -89,6 +89,18 @@ class Chains(Generic[R]):
             elif place + 1 == len(ended) or ended[place + 1] is not follower:
                 self.turn(follower)
 
+    def go_on_behind(self, lasts: Sequence[Item[R]]) -> None:
+        """These have ended, each the last of its chain that did; of none of these chains the key is parked."""
+        tails, start = self.tails, self._lanes.ready.append
+        for item in lasts:
+            follower = item.follower
+            if follower is None:
+                del tails[item.chain]
+            elif follower.more is None:
+                start(follower)
+            else:
+                self.turn(follower)
+
     def turn(self, item: Item[R]) -> None:
         """`item` is the first of its chain, or what it waited for has happened."""
         more = item.more
@@ -119,11 +131,19 @@ class Chains(Generic[R]):
         if item.is_replay and self._parked.holds(item.chain):
             self._stuck_at[item.chain] = _dead_letter(item)
 
-    def answer(self, item: Item[R]) -> None:
-        """A request was handled."""
-        more = item.more = item.more or More()
-        more.end = ReplayOutcome.HANDLED
-        self._due.append(item)
+    def answer(self, items: Sequence[Item[R]]) -> list[Item[R]]:
+        """These were handled: requests are due now, the others are returned."""
+        ended = [item for item in items if item.more is None]
+        if len(ended) < len(items):
+            ended = []
+            for item in items:
+                if not item.is_replay:
+                    ended.append(item)
+                    continue
+                more = item.more = item.more or More()
+                more.end = ReplayOutcome.HANDLED
+                self._due.append(item)
+        return ended
 
     def take_due(self, count_max: int) -> list[Item[R]]:
         """At most so many items whose ends are to be written, in order."""
@@ -187,6 +207,30 @@ class Chains(Generic[R]):
         request = item.more.request
         is_replay = request is not None and request.kind is ReplayKind.REPLAY
         return is_replay and _dead_letter(item) > stuck_at
+
+
+def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], list[Item[R]]]:
+    """(`firsts` and so many behind them that they are at most `count_max`, the last one of each chain that never failed).
+
+    Every chain has a turn before one has its next. What has failed before has nothing behind it, and is no last one.
+    """
+    taken: list[Item[R]] = list(firsts)
+    lasts: list[Item[R]] = []
+    room = count_max - len(taken)
+    layer = [item for item in firsts if item.more is None]
+    while layer:
+        following: list[Item[R]] = []
+        follow, end = following.append, lasts.append
+        for item in layer:
+            follower = item.follower
+            if follower is not None and room > 0 and follower.more is None:
+                follow(follower)
+                room -= 1
+            else:
+                end(item)
+        taken += following
+        layer = following
+    return taken, lasts
 
 
 def chains_of(

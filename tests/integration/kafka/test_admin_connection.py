@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -59,7 +58,7 @@ def test_the_first_question_of_a_new_client_may_be_one_to_leaders(
 
     def make_and_dawdle(connection: AdminConnection) -> AdminClient:
         client = make(connection)
-        time.sleep(0.001)  # it connects meanwhile: the moment that one in seven clients misses
+        client.poll(0.001)  # it connects meanwhile: the moment that one in seven clients misses
         return client
 
     monkeypatch.setattr(AdminConnection, "client", make_and_dawdle)

@@ -106,7 +106,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
-        ConsumerVariant(registry=un.EverlastingRegistry), 86, _LEASE,
+        ConsumerVariant(registry=un.EverlastingRegistry), 91, _LEASE,
     ),
     ConsumerGuard(
         "a chunk stops when its lease is lost", "P10", "consumer/calls.py",

@@ -15,7 +15,7 @@ from txlayer.adapters.memory import ClientCrashedError
 from txlayer.consumer.calls import Chunk, Outcome, items_of
 from txlayer.consumer.context import Context
 from txlayer.consumer.intake import LetterRecord
-from txlayer.consumer.pools import THREAD_CHUNK_S
+from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.handling import Ack, HandlerResult, Reject, Retry
 
@@ -33,11 +33,13 @@ class SimulatedPool:
     """A `Pool` whose workers are greenlets of the consumer's process; who waits in a handler lets others run."""
 
     chunk_s = THREAD_CHUNK_S
+    has_runs = True
 
     def __init__(self, society: ConsumerSociety, process: Process, *, worker_count: int) -> None:
         self._world = society.world
         self._process = process
         self._worker_count = worker_count
+        self.busy_count = worker_count * THREAD_JOB_COUNT
         self._run: Callable[[Chunk], Outcome] | None = None
         self._begun_count = 0
         self._running_count = 0

@@ -1,0 +1,167 @@
+"""Messages of one key that are handed out together to who handles them one after the other."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import Any
+
+from tests.support.queue_stage import FAILED, TOPIC, QueueStage
+from txlayer.consumer.calls import Caller, Chunk
+from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.owned import Owned
+from txlayer.consumer.pools import ThreadPool
+from txlayer.consumer.process_pool import SentRecord
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.stats import Tally
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.items import QueueSettings, Start
+from txlayer.core.key_queues import KeyQueues
+
+A, B = b"a", b"b"
+AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)
+
+
+def test_every_key_has_a_turn_before_one_has_its_next() -> None:
+    stage = QueueStage([A, A, A, B, B])
+
+    taken, lasts = stage.queue.take_runs(4, now_ms=0)
+
+    assert ["0", "3", "1", "4"] == [item.record for item in taken]
+    assert ["1", "4"] == [item.record for item in lasts]
+    assert 4 == stage.queue.in_flight_count
+    stage.queue.handled(taken, lasts)
+    assert ["2"] == stage.taken()
+
+
+def test_nothing_goes_along_behind_what_failed_before() -> None:
+    stage = QueueStage([A, A], QueueSettings(policy=AT_ONCE))
+    stage.queue.failed(stage.take(), FAILED, now_ms=0, draw=0.0)
+    stage.store()
+
+    taken, lasts = stage.queue.take_runs(4, now_ms=stage.now_ms)
+
+    assert ["0"] == [item.record for item in taken]
+    assert [] == lasts
+
+
+def test_when_the_metadata_are_full_nothing_goes_along() -> None:
+    settings = QueueSettings(metadata_bytes_max=1_000, parked_keys_max=1)
+    stage = QueueStage([A, *(b"%d" % n for n in range(8_000)), A], settings)
+    _, *items = stage.take(8_001)
+    stage.queue.handled(random.Random(7).sample(items, 4_000))
+    stage.store()
+    stage.restart()
+    stage.store()
+    assert stage.queue.is_full
+
+    taken, lasts = stage.queue.take_runs(10, now_ms=stage.now_ms)
+
+    assert ["0"] == [item.record for item in taken] == [item.record for item in lasts]
+
+
+class OneWorker:
+    """A pool of which the test says when its chunk is run."""
+
+    chunk_s = ThreadPool.chunk_s
+    has_runs = ThreadPool.has_runs
+    busy_count = 10
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._begun: list[Chunk] = []
+        self.is_free = True
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def free_count(self) -> int:
+        return 1 if self.is_free else 0
+
+    def submit(self, chunk: Chunk) -> None:
+        self._begun.append(chunk)
+
+    def take(self) -> list[Any]:
+        begun, self._begun = self._begun, []
+        return [self._caller.run(chunk) for chunk in begun]
+
+    def wait(self, timeout_s: float) -> None:
+        """Nothing runs."""
+
+    def close(self, timeout_s: float) -> None:
+        """Nothing runs."""
+
+
+class Handling:
+    """One queue, and a handler that fails at some offsets."""
+
+    def __init__(self, keys: list[bytes], *, failing: set[int], lost_at: int = -1) -> None:
+        self.seen: list[int] = []
+        self._failing, self._lost_at = failing, lost_at
+        handlers = HandlerSet(is_async=False)
+        handlers.add(self._handle, topics=(), tags="*", retry=None)
+        routes = handlers.routes(["orders"])
+        ticks = count()
+        self.lease = Lease("loyalty", "orders", 0)
+        pool = OneWorker(Caller(routes, attempt_timeout_s=60.0, clock=lambda: next(ticks) / 1e6))
+        self.queues: KeyQueues[Any] = KeyQueues(
+            topic=Start(0), replays=Start(0), settings=QueueSettings(policy=AT_ONCE), now_ms=0
+        )
+        records = [SentRecord(("orders", 0, n), k, b"", None, (1, 0)) for n, k in enumerate(keys)]
+        self.queues.add(
+            records, offsets=range(len(keys)), keys=keys, sizes=[1] * len(keys), now_ms=0
+        )
+        self.owned = Owned(
+            self.lease, self.queues, route=routes["orders"], tally=Tally(), chunk_s=pool.chunk_s, next_offsets={}
+        )  # fmt: skip
+        self.owned.chunk_size.count = 100
+        self.dispatcher = Dispatcher(
+            pool, in_flight_max=100, clock=lambda: 0.0, now_ms=lambda: 0, draw=lambda: 0.0
+        )
+
+    def _handle(self, message: ReceivedMessage, _context: Context) -> None:
+        self.seen.append(message.offset)
+        if message.offset == self._lost_at:
+            self.lease.valid_until = 0.0
+        if message.offset in self._failing:
+            raise ValueError("no")
+
+    def turn(self) -> None:
+        self.dispatcher.begin([self.owned])
+        self.dispatcher.take()
+
+
+def test_behind_a_message_that_fails_none_of_its_key_is_begun_and_all_come_in_order() -> None:
+    handling = Handling([A, B, A, B, A], failing={0})
+
+    handling.turn()
+    assert [0, 1, 3] == handling.seen
+    assert (0, 0) == (handling.queues.in_flight_count, handling.dispatcher.in_flight_count)
+
+    handling._failing.clear()
+    handling.turn()
+    assert [0, 1, 3] == handling.seen, "its count is not stored yet"
+    handling.queues.stored(TOPIC, handling.queues.snapshot(TOPIC).version)
+    for _ in range(3):
+        handling.turn()
+
+    assert [0, 1, 3, 0, 2, 4] == handling.seen
+    assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+def test_what_a_lost_lease_cuts_short_waits_in_order() -> None:
+    handling = Handling([A, B, A, B, A], failing=set(), lost_at=1)
+
+    handling.turn()
+    assert [0, 1] == handling.seen
+    assert 0 == handling.queues.in_flight_count
+
+    handling.lease.valid_until = float("inf")
+    handling._lost_at = -1
+    for _ in range(3):
+        handling.turn()
+
+    assert [0, 1, 2, 3, 4] == handling.seen
+    assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
