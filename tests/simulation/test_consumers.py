@@ -18,6 +18,7 @@ from tests.support.seed import SEED, say
 
 FOUND = {
     2261: "a consumer that was told to stop ended by an error when its session was over",
+    23241912665: "a chunk of slow messages counted as one that hangs, and its key was handled by two at once",
     7: "with all in flight that may be, the engine asked again and again what to do, and took a whole core",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first one red again.)"""

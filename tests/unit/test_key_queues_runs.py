@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -103,7 +104,9 @@ class Handling:
         handlers = HandlerSet(is_async=False)
         handlers.add(self._handle, topics=(), tags="*", retry=None)
         routes = handlers.routes(["orders"])
-        ticks = count()
+        ticks = count(1)
+        self.during: dict[int, Callable[[], None]] = {}
+        """What happens while the message at this offset is handled."""
         self.lease = Lease("loyalty", "orders", 0)
         pool = OneWorker(Caller(routes, attempt_timeout_s=60.0, clock=lambda: next(ticks) / 1e6))
         self.queues: KeyQueues[Any] = KeyQueues(
@@ -123,6 +126,7 @@ class Handling:
 
     def _handle(self, message: ReceivedMessage, _context: Context) -> None:
         self.seen.append(message.offset)
+        self.during.get(message.offset, list)()
         if message.offset == self._lost_at:
             self.lease.valid_until = 0.0
         if message.offset in self._failing:
@@ -165,3 +169,40 @@ def test_what_a_lost_lease_cuts_short_waits_in_order() -> None:
 
     assert [0, 1, 2, 3, 4] == handling.seen
     assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+def test_what_a_drain_cuts_short_is_not_begun_and_waits_in_order() -> None:
+    handling = Handling([A, B, A, B, A], failing=set())
+    cut: list[int] = []
+    handling.during[1] = lambda: cut.append(handling.dispatcher.cut())
+
+    handling.turn()
+    assert [0, 1] == handling.seen
+    assert [5] == cut
+    assert (0, 0) == (handling.queues.in_flight_count, handling.dispatcher.in_flight_count)
+
+    for _ in range(3):
+        handling.turn()
+
+    assert [0, 1, 2, 3, 4] == handling.seen
+    assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+def test_a_chunk_that_began_long_ago_is_waited_for_when_its_job_has_just_begun() -> None:
+    handling = Handling([A, A, A], failing=set())
+    found: list[bool] = []
+
+    def lose() -> None:
+        handling.owned.end()
+        handling.dispatcher.forget(handling.owned)
+        # The first message began at 1 us, this one at 2 us.
+        found.extend(
+            handling.dispatcher.is_clear(("orders", 0), since=us * 1e-6) for us in (1.5, 2.5)
+        )
+
+    handling.during[1] = lose
+    handling.turn()
+
+    assert [0, 1] == handling.seen
+    assert [False, True] == found
+    assert handling.dispatcher.is_clear(("orders", 0), since=0.0)

@@ -29,7 +29,7 @@ def items_of(job: Job) -> list[Item[Any]]:
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
-    __slots__ = ("begun_at", "jobs", "lasts", "lease", "owner")
+    __slots__ = ("begun_at", "is_cut", "jobs", "lasts", "lease", "owner")
 
     def __init__(
         self,
@@ -46,7 +46,9 @@ class Chunk:
         self.lasts = lasts
         """The last message of each key; None: each has a key of its own."""
         self.begun_at = 0.0
-        """Of the monotonic clock; 0: not begun."""
+        """When the job that runs began, of the monotonic clock; 0: none has begun."""
+        self.is_cut = False
+        """True: what has not begun shall not begin."""
 
 
 class Failed(NamedTuple):
@@ -67,9 +69,7 @@ class Outcome(NamedTuple):
     chunk: Chunk
     done: Sequence[Job]
     failed: Sequence[Failed] = ()
-    not_run: Sequence[
-        Job
-    ] = ()  # their lease ended first, or a message of their key failed before them
+    not_run: Sequence[Job] = ()  # lease or chunk ended first, or one of their key failed
     seconds: float = 0.0  # that the calls took together
 
 
@@ -100,13 +100,14 @@ class Caller:
         failed: list[Failed] = []
         not_run: list[Job] = []
         jobs = chunk.jobs
-        chunk.begun_at = began = now = clock()
+        began = now = clock()
         is_lost = lease.lost.is_set
         for place, job in enumerate(jobs):
             valid_until = lease.valid_until
-            if now >= valid_until or is_lost():
+            if now >= valid_until or chunk.is_cut or is_lost():
                 not_run += jobs[place:]
                 break
+            chunk.begun_at = now
             if failed and _is_behind_one_of(failed, job, chunk):
                 not_run.append(job)
                 continue

@@ -139,6 +139,12 @@ class Dispatcher:
         """Return when something ended."""
         self._pool.wait(timeout_s)
 
+    def cut(self) -> int:
+        """Of what was handed over begin nothing more: what runs is enough to wait for. How many messages that were."""
+        for chunk in self._begun:
+            chunk.is_cut = True
+        return self.in_flight_count
+
     def is_clear(self, place: TopicPartition, *, since: float) -> bool:
         """True when no handler of an earlier lease of this queue still runs, but for those begun before `since`."""
         return all(0 < chunk.begun_at < since for chunk in self._stale.get(place, ()))

@@ -329,7 +329,7 @@ class Engine:
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
         """Begin nothing more and wait for what was begun; what does not end in time is given up."""
         dispatcher, give_up_at = self._dispatcher, self._clock() + timeout_s
-        in_flight = dispatcher.in_flight_count
+        in_flight = dispatcher.cut()
         while self._holdings.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
             serve()
             dispatcher.wait(min(DRAIN_LOOK_S, max(give_up_at - self._clock(), 0.0)))
