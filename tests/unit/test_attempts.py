@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlayer.core.attempts import (
@@ -103,7 +103,31 @@ def test_a_take_over_brings_those_that_failed_together_back_apart() -> None:
     assert all(later - earlier <= 10 for earlier, later in pairwise(waits))
 
 
+@given(
+    st.integers(1, 300), st.integers(0, 1_000), st.integers(0, 100_000), st.floats(1, 1e3) | st.floats(1, 1.001)
+)  # fmt: skip
+@example(300, 100, 900, 1.0000000000000002)
+def test_what_it_would_have_waited_without_is_the_sum_of_all_back_offs(
+    attempt_count: int, first_ms: int, more_ms: int, factor: float
+) -> None:
+    policy = RetryPolicy(
+        attempt_count_max=3, backoff_first_ms=first_ms, backoff_max_ms=first_ms + more_ms, backoff_factor=factor
+    )  # fmt: skip
+    wholes = [float(first_ms)]
+    while len(wholes) < attempt_count:
+        wholes.append(min(wholes[-1] * factor, first_ms + more_ms))
+
+    at_ms = resume_at_ms(
+        attempt_count, first_at_s=-1, offset=0, taken_over_ms=1 << 60, policy=policy
+    )
+
+    assert (
+        abs(at_ms - sum(wholes)) <= 1 + first_ms / 2
+    )  # a factor that is hardly a number: half a back-off
+
+
 @given(st.integers(1, 10**9), st.integers(0, 10**6), st.integers(0, 2**63), st.floats(1, 1e9))
+@example(10**9, 0, 0, 1.0000000000000002)  # nothing may be done for each attempt
 def test_no_clock_and_no_number_of_attempts_makes_the_wait_after_a_take_over_longer_than_the_maximum(
     attempt_count: int, first_at_s: int, offset: int, factor: float
 ) -> None:

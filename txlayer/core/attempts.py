@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,18 +112,19 @@ def resume_at_ms(
 
 
 def _all_backoffs_ms(attempt_count: int, policy: RetryPolicy) -> int:
-    total_ms, number = 0.0, 1
-    while number <= attempt_count:
-        whole_ms = _whole_ms(number, policy)
-        if whole_ms == policy.backoff_max_ms or policy.backoff_factor == 1:
-            total_ms += whole_ms * (attempt_count - number + 1)
-            break
-        total_ms += whole_ms
-        number += 1
-    return int(total_ms)
+    """Of attempts 1 to `attempt_count` together; a sum, because stored counts may be large and a factor hardly more than 1."""
+    first_ms, factor = policy.backoff_first_ms, policy.backoff_factor
+    if factor == 1 or first_ms == 0:
+        return first_ms * attempt_count
+    steps_to_max = math.ceil(math.log(policy.backoff_max_ms / first_ms) / math.log(factor))
+    growing_count = min(attempt_count, steps_to_max)
+    growing_ms = first_ms * (factor**growing_count - 1) / (factor - 1)
+    return int(round(growing_ms, 3)) + policy.backoff_max_ms * (attempt_count - growing_count)
 
 
 def _whole_ms(attempt_count: int, policy: RetryPolicy) -> float:
+    if policy.backoff_first_ms == 0:
+        return 0
     try:
         whole_ms = policy.backoff_first_ms * policy.backoff_factor ** (attempt_count - 1)
     except OverflowError:  # a float ends at 2^1024
