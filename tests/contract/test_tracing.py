@@ -296,8 +296,8 @@ def test_a_batch_links_to_all_its_messages(scene: Scene, spans: Spans) -> None:
             handled.set()
 
     with scene.coordinator(spans), scene.producer(spans) as producer:
-        for value in (b"1", b"2"):
-            producer.publish(Message(scene.topic, key=b"k", value=value))
+        for value in (b"1", b"2"):  # in order: else two half partitions may forward them either way
+            producer.publish(Message(scene.topic, key=b"k", value=value), ordering_key="k")
         wait_until(lambda: len(scene.lab.read(scene.topic)) == 2, within=20, what="both are there")
         with consumer:
             assert handled.wait(20)
