@@ -6,6 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.core import codec
+from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
 from txlayer_spark.events import Names
 
@@ -46,3 +48,33 @@ def test_a_name_has_its_number_however_many_there_are(spark: SparkSession, count
 
     expected = [names.topics.index(name) if name in names.topics else None for name in asked]
     assert [(at, number) for at, number in enumerate(expected)] == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize("form", ["half", "op"])
+def test_a_name_is_as_long_as_the_codec_lets_it_be(spark: SparkSession, form: str) -> None:
+    def line(
+        txn_id: str = "a", nonce: str = "00000001", topic: str = "orders", born: str = "5"
+    ) -> str:
+        if form == "half":
+            return f"1|{txn_id}/{nonce}|shop|{topic}|0/1|{born}|"
+        return f"1|C|{txn_id}/{nonce}|shop|7|{born}|producer||"
+
+    cases = [line()]
+    cases += [line(txn_id="i" * count) for count in (0, 1, 127, 128, 129, 130, 300)]
+    cases += [line(nonce="f" * count) for count in (0, 7, 8, 9)]
+    cases += [line(topic="t" * count) for count in (0, 1, 248, 249, 250, 251, 600)]
+    cases += [line(topic=topic) for topic in (".", "..", "...", ".a", "..a")]
+    cases += [line(born="1" * count) for count in (0, 1, 18, 19, 20, 40)]
+    pattern = lines.HALF if form == "half" else lines.OP
+    frame = spark.createDataFrame(
+        [(at, case) for at, case in enumerate(cases)], "at int, line string"
+    )
+
+    fitting = frame.where(F.col("line").rlike(pattern)).orderBy("at").collect()
+
+    decode = (
+        codec.decode_half_header if form == "half" else lambda raw: codec.decode_op(raw.decode())
+    )
+    good = [case for case in cases if not isinstance(decode(case.encode()), Undecodable)]
+    assert good == [row.line for row in fitting]
+    assert 10 < len(good) < len(cases) - 5
