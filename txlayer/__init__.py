@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
     from txlayer.producer.check_handler import CheckRequest
+    from txlayer.producer.metrics import ProducerMetrics
     from txlayer.producer.questions import RefusedResolution, ResponderStats
     from txlayer.producer.results import TransactionSendResult
     from txlayer.producer.rocketmq import (
@@ -59,6 +60,7 @@ _PLACES = {
     "OrderedConsumer": "txlayer.consumer.ordered",
     "PreparedMessage": "txlayer.producer.rocketmq",
     "ROLLBACK": "txlayer.core.messages",
+    "ProducerMetrics": "txlayer.producer.metrics",
     "ReceivedMessage": "txlayer.consumer.received",
     "RefusedResolution": "txlayer.producer.questions",
     "Reject": "txlayer.core.handling",
@@ -96,6 +98,7 @@ __all__ = [
     "OrderMode",
     "OrderedConsumer",
     "PreparedMessage",
+    "ProducerMetrics",
     "ReceivedMessage",
     "RefusedResolution",
     "Reject",

@@ -59,7 +59,7 @@ def unknown_in(words: list[str], root: Any) -> list[str]:
     """What of a command line there is not."""
     command = root
     rest = list(words)
-    while rest and getattr(command, "commands", None):
+    while rest and getattr(command, "commands", None) and not rest[0].startswith("-"):
         # `list|show|stats` on a page stands for each of them.
         names = rest.pop(0).rstrip(",").split("|")
         missing = [name for name in names if name not in command.commands]

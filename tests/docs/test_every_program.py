@@ -24,6 +24,7 @@ RUN_BY = {
     "docs/howto/local-broker.md": "tests/docs/test_producer_pages.py",
     "docs/howto/locks.md": "tests/docs/test_consumer_database_pages.py",
     "docs/howto/memory-kafka.md": "tests/docs/test_memory_page.py",
+    "docs/howto/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/howto/personal-data.md": "tests/docs/test_framework_pages.py",
     "docs/howto/settle-by-hand.md": "tests/docs/test_producer_pages.py",
     "docs/howto/spark-jobs.md": "tests/spark/test_jobs_page.py",

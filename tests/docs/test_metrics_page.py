@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.dashboards import alerts
+from tests.support.databases import free_port
+from tests.support.pages import ROOT, programs
 from txlayer.adapters.meters import EVERYBODYS, Family
 from txlayer.consumer.figures import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.families import FAMILIES as OF_COORDINATORS
 from txlayer.producer.figures import FAMILIES as OF_RESPONDERS
+from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
+BEFORE = """
+from txlayer.adapters.memory import MemoryKafka
+
+kafka = MemoryKafka()
+kafka.create_topic("orders")
+kafka.create_namespace("txlayer")
+"""
+AFTER = """
+from urllib.request import urlopen
+from txlayer import Message
+
+with producer:
+    producer.publish(Message("orders", value=b"42 cents"))
+    with urlopen("http://127.0.0.1:PORT/metrics") as answer:
+        print(answer.read().decode())
+"""
 PARTS = ("**Means**: ", "**Look at**: ", "**Do**: ")
 
 
@@ -37,6 +59,7 @@ def row(family: Family) -> str:
         ("Coordinator", OF_COORDINATORS),
         ("Consumer", OF_CONSUMERS),
         ("Responder", OF_RESPONDERS),
+        ("Producer", OF_PRODUCERS),
     ],
 )
 def test_every_metric_stands_there_as_the_code_has_it(
@@ -56,3 +79,25 @@ def test_a_section_says_what_it_means_what_to_look_at_and_what_to_do(name: str) 
     text = sections("on-call.md")[name]
 
     assert list(PARTS) == [part for part in PARTS if part in text]
+
+
+def test_a_program_shows_its_producers(tmp_path: Path) -> None:
+    (program,) = programs("metrics")
+    port = str(free_port())
+    own = program.replace(
+        'bootstrap_servers="127.0.0.1:9092"',
+        "bootstrap_servers=kafka.bootstrap_servers, connect=kafka.connect_producer",
+    )
+    assert own != program
+
+    ran = subprocess.run(
+        [sys.executable, "-c", BEFORE + own.replace("9465", port) + AFTER.replace("PORT", port)],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (0, "") == (ran.returncode, ran.stderr)
+    lines = ran.stdout.splitlines()
+    assert 'txlayer_producer_transactions_total{group="shop",outcome="commit"} 1.0' in lines
+    assert 'txlayer_producer_transaction_duration_seconds_count{group="shop"} 1.0' in lines
+    assert 'txlayer_producer_in_flight_transactions{group="shop"} 0.0' in lines
+    assert any(line.startswith('txlayer_info{name="shop",role="producer"') for line in lines)

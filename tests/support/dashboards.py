@@ -13,12 +13,19 @@ from txlayer.adapters.meters import EVERYBODYS, Family, FamilyKind
 from txlayer.consumer.figures import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.families import FAMILIES as OF_COORDINATORS
 from txlayer.producer.figures import FAMILIES as OF_RESPONDERS
+from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "compose" / "grafana" / "dashboards" / "txlayer.json"
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
 
-FAMILIES: tuple[Family, ...] = (*EVERYBODYS, *OF_COORDINATORS, *OF_CONSUMERS, *OF_RESPONDERS)
+FAMILIES: tuple[Family, ...] = (
+    *EVERYBODYS,
+    *OF_COORDINATORS,
+    *OF_CONSUMERS,
+    *OF_RESPONDERS,
+    *OF_PRODUCERS,
+)
 
 OF_PROMETHEUS = frozenset({"up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"})  # fmt: skip
 """Series that are not ours: its own, and its client's about the process."""

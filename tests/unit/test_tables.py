@@ -6,12 +6,14 @@ import ast
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from txlayer.adapters.administration import GroupMember
+from txlayer.adapters.coordinator_status import CoordinatorStatus, PartitionStatus
 from txlayer.cli import tables, topics, topics_widen
-from txlayer.cli.coordinator import owner_name
+from txlayer.cli.coordinator import owner_name, status_table
 from txlayer.cli.doctor import show_findings
+from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
 from txlayer.coordinator.draining import Drain, OpenOnes
 from txlayer.core.doctor_findings import Finding, Level
@@ -19,6 +21,8 @@ from txlayer.core.topicspec import CreateTopic, Difference
 
 CLI = Path(tables.__file__).parent
 NARROW = 80
+BIG = 9_876_543_210
+"""An offset of a namespace that has worked for years."""
 CONFIG = ClientConfig(bootstrap_servers="127.0.0.1:9092")
 
 
@@ -108,3 +112,54 @@ def test_two_coordinators_that_nobody_named_have_two_names() -> None:
     names = [owner_name(member) for member in (first, second, named)]
 
     assert ["10.0.0.7/3cd1e9e1", "10.0.0.7/aa11e9e1", "blue@10.0.0.8/bb11e9e1"] == names
+
+
+def printed(made: RenderableType, *, width: int) -> str:
+    """What a terminal of this width would show."""
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as caught:
+        console.print(made)
+    return caught.get()
+
+
+def status(*, offset: int) -> CoordinatorStatus:
+    """Two partitions of a coordinator that has done so much."""
+    member = GroupMember("rdkafka-3cd1e9e1-1a2f", "rdkafka", "10.0.200.107", (("half", 0),))
+    parts = [PartitionStatus(p, offset, offset, offset, offset, offset - 5, offset, "") for p in (0, 1)]  # fmt: skip
+    return CoordinatorStatus("txlayer.coordinator", "stable", (member,), tuple(parts))
+
+
+@pytest.mark.parametrize("offset", [7, BIG])
+def test_the_status_can_be_read_at_80_columns(offset: int) -> None:
+    said = printed(status_table(status(offset=offset)), width=NARROW)
+
+    words = {"partition", "op next", "op end", "op lag", "owner", "low water", "half end", "read again", "doubt"}  # fmt: skip
+    heads = [line for line in said.splitlines() if "partition" in line]
+    assert words == {cell.strip() for head in heads for cell in head.split("┃") if cell.strip()}
+    assert "txlayer.coordinator: stable, 1 member, op lag 0" in said
+    assert "10.0.200.107/3cd1e9e1" in said
+    assert f" {offset} " in said
+    assert f" {offset - 5}-{offset} " in said
+    assert NARROW >= max(len(line) for line in said.splitlines())
+
+
+def test_the_status_is_one_table_where_it_fits() -> None:
+    assert 2 == printed(status_table(status(offset=7)), width=NARROW).count("┏")
+    assert 1 == printed(status_table(status(offset=7)), width=120).count("┏")
+    assert 1 == printed(status_table(status(offset=BIG)), width=tables.WIDE).count("┏")
+
+
+def test_the_statistics_can_be_read_at_80_columns() -> None:
+    numbers = ("low_water", "half_end", "op_next", "op_end", "op_lag", "doubt_low", "doubt_end", "doubt_record_count")  # fmt: skip
+    row = dict.fromkeys(numbers, BIG) | {
+        "partition": 0, "doubt_transaction_count": 3, "kept_aside_count": 0,
+    }  # fmt: skip
+    body = {"namespace": "txlayer", "transaction_count": 0, "states": [], "partitions": [row]}
+
+    said = printed(stats_tables(body | {"kept_aside_count": 0}), width=NARROW)
+
+    heads = " ".join(line for line in said.splitlines() if "partition" in line)
+    assert [] == [
+        w for w in ("low water", "op lag", "doubt records", "kept aside") if w not in heads
+    ]
+    assert 8 == said.count(str(BIG))

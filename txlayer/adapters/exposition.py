@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from txlayer.adapters.meters import Family, FamilyKind, HistogramView, Observed, Sample
+from txlayer.adapters.meters import Family, FamilyKind, HistogramView, Measured, Observed, Sample
 
 _TOTAL = "_total"
 
@@ -24,7 +24,7 @@ class Page:
 
     def __init__(self, observed: Observed) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(observed))
+        self._registry.register(SampleCollector(observed))
         ProcessCollector(registry=self._registry)
         self._lock = Lock()
 
@@ -35,13 +35,19 @@ class Page:
             return encode(self._registry), content_type
 
 
-class _Collector(Collector):
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+class SampleCollector(Collector):
+    """What a registry of Prometheus' client collects from; nothing is done between two scrapes.
+
+    Args:
+        measured: whose figures, such as a program's `ProducerMetrics`.
+    """
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
         """Every family that has a sample now."""
-        return _metrics(self._observed.samples())
+        return _metrics(self._measured.samples())
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry would collect at once to learn the names."""

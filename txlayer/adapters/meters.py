@@ -70,12 +70,16 @@ class Health(NamedTuple):
     """Why it does not do its work yet; empty: it is ready."""
 
 
-class Observed(Protocol):
-    """Somebody whose figures and health can be asked, from any thread, at any time, without waiting for anybody."""
+class Measured(Protocol):
+    """Somebody whose figures can be asked, from any thread, at any time, without waiting for anybody."""
 
     def samples(self) -> Iterable[Sample]:
         """Its figures now."""
         ...
+
+
+class Observed(Measured, Protocol):
+    """Somebody whose figures and health can be asked so."""
 
     def health(self) -> Health:
         """Its health now."""
@@ -96,6 +100,13 @@ class Histogram:
         """`weight` times something of this size, which is 0 or more."""
         self._counts[bisect_left(self._bounds, value)] += weight
         self.total += value * weight
+
+    def add(self, other: Histogram) -> None:
+        """Count what another of the same bounds holds, too."""
+        self._counts = [
+            ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)
+        ]
+        self.total += other.total
 
     def view(self) -> HistogramView:
         """What it holds now."""

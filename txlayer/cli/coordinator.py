@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from txlayer import __version__
 from txlayer.adapters.administration import GroupMember
@@ -48,6 +48,7 @@ from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.view import ObservedCoordinator
 from txlayer.coordinator.workers import StopSignal, supervise
+from txlayer.core.doctor_findings import counted
 
 GC_THRESHOLD = 100_000
 """New objects between two looks of Python's garbage collector; its default is 700."""
@@ -291,24 +292,33 @@ def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(body))
         return
+    tables.console().print(status_table(found))
+
+
+def status_table(found: CoordinatorStatus) -> tables.Parted:
+    """Positions and owners of every partition; in a narrow terminal those of op, then those of half."""
     owners = {p: owner_name(m) for m in found.members for _, p in m.partitions}
-    numbers = (
-        "partition",
-        "op next",
-        "op end",
-        "op lag",
-        "low water",
-        "half end",
-        "read again",
-        "doubt",
+    columns: dict[str, list[RenderableType]] = {
+        "partition": [_number(p.partition) for p in found.partitions],
+        "op next": [_number(p.op_next) for p in found.partitions],
+        "op end": [_number(p.op_end) for p in found.partitions],
+        "op lag": [_number(p.op_lag) for p in found.partitions],
+        "low water": [_number(p.low_water) for p in found.partitions],
+        "half end": [_number(p.half_end) for p in found.partitions],
+        "read again": [_number(p.half_span) for p in found.partitions],
+        "doubt": [_doubt(p) for p in found.partitions],
+        "owner": [tables.cell(owners.get(p.partition, "nobody")) for p in found.partitions],
+    }
+    lag = sum(p.op_lag for p in found.partitions)
+    return tables.Parted(
+        columns,
+        parts=(
+            ("partition", "op next", "op end", "op lag", "owner"),
+            ("partition", "low water", "half end", "read again", "doubt"),
+        ),
+        title=f"{found.group}: {found.state}, {counted(len(found.members), 'member')}, op lag {lag}",
+        right=set(columns) - {"owner"},
     )
-    table = tables.table(
-        *numbers, "owner", right=numbers,
-        title=f"{found.group}: {found.state}, {len(found.members)} members, op lag {total_lag}",
-    )  # fmt: skip
-    for p in found.partitions:
-        table.add_row(*_row(p), tables.cell(owners.get(p.partition, "nobody")))
-    tables.console().print(table)
 
 
 def owner_name(member: GroupMember) -> str:
@@ -321,10 +331,12 @@ def owner_name(member: GroupMember) -> str:
     return f"{given}{member.host}/{drawn}"
 
 
-def _row(p: PartitionStatus) -> list[str]:
-    doubt = "" if p.doubt_low is None else f"{p.doubt_low}-{p.doubt_end}"
-    values = (p.partition, p.op_next, p.op_end, p.op_lag, p.low_water, p.half_end, p.half_span)
-    return ["none" if v is None else str(v) for v in values] + [doubt]
+def _number(value: int | None) -> str:
+    return "none" if value is None else str(value)
+
+
+def _doubt(p: PartitionStatus) -> str:
+    return "" if p.doubt_low is None else f"{p.doubt_low}-{p.doubt_end}"
 
 
 def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -> None:

@@ -152,9 +152,16 @@ def stats_tables(body: Json) -> RenderableType:
         "doubt records": "doubt_record_count", "on doubt": "doubt_transaction_count",
         "kept aside": "kept_aside_count",
     }  # fmt: skip
-    partitions = tables.table(*names, title="partitions", right=names)
-    for row in body["partitions"]:
-        partitions.add_row(*(cell("none" if row[n] is None else row[n]) for n in names.values()))
+    positions, doubt = list(names)[:6], list(names)[6:]
+    partitions = tables.Parted(
+        {
+            header: [cell("none" if row[name] is None else row[name]) for row in body["partitions"]]
+            for header, name in names.items()
+        },
+        parts=(positions, ["partition", *doubt]),
+        title="partitions",
+        right=names,
+    )
     if body["states"]:
         return Group(states, partitions)
     return Group(cell(f"nothing is open{asides}"), partitions)

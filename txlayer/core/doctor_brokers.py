@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from txlayer.core.cluster_facts import BrokerFacts, ClusterFacts, Limits
-from txlayer.core.doctor_findings import Finding, Level, fine, length
+from txlayer.core.doctor_findings import Finding, Level, counted, fine, length
 
 RELEASES = (
     (7, "3.3"), (8, "3.4"), (9, "3.5"), (12, "3.6"), (15, "3.7"), (20, "3.8"), (21, "3.9"), (22, "4.0"), (26, "4.1"),
@@ -170,7 +170,7 @@ def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     enough = min(3, len(facts.brokers))
     for topic in facts.internal_topics:
         if topic.replication_factor < enough:
-            reason = f"{topic.replication_factor} replicas on {len(facts.brokers)} brokers: with one of them stored offsets and Kafka transactions are gone"
+            reason = f"{counted(topic.replication_factor, 'replica')} on {counted(len(facts.brokers), 'broker')}: with one of them stored offsets and Kafka transactions are gone"
             yield Finding(check, Level.ERROR, topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")  # fmt: skip
         elif "delete" in topic.settings.get("cleanup.policy", ""):
             reason = (
@@ -181,7 +181,7 @@ def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
                 f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config cleanup.policy=compact",
             )  # fmt: skip
         else:
-            yield fine(check, topic.name, f"{topic.replication_factor} replicas")
+            yield fine(check, topic.name, counted(topic.replication_factor, "replica"))
 
 
 def _number(settings: Mapping[str, str], name: str) -> int | None:

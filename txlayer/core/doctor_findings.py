@@ -1,4 +1,4 @@
-"""One finding of `txlayer doctor`, and how lengths are written in it. Never a rule."""
+"""One finding of `txlayer doctor`, and how numbers are written in it. Never a rule."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ class Finding(NamedTuple):
 def fine(check: str, about: str, reason: str) -> Finding:
     """It was looked at."""
     return Finding(check, Level.OK, about, reason)
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something: 1 replica, 3 replicas."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def length(ms: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txlayer.core.cluster_facts import ClusterFacts, Limits
-from txlayer.core.doctor_findings import Finding, Level, fine, length
+from txlayer.core.doctor_findings import Finding, Level, counted, fine, length
 
 LAG_MAX = 100_000
 """Op offsets not applied: some seconds of a busy coordinator."""
@@ -26,15 +26,15 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         yield Finding(check, Level.ERROR, found.name, reason, run)
         return
     if found.state not in ("stable", "assigning", "reconciling"):
-        reason = f"{found.member_count} members, {found.state}: partitions are just being given out"
+        reason = f"{counted(found.member_count, 'member')}, {found.state}: partitions are just being given out"
         yield Finding(check, Level.WARNING, found.name, reason, "run doctor again; when it stays so, look at the coordinators' log for sessions that end")  # fmt: skip
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
-        reason = f"{found.member_count} members, but nobody owns partitions {', '.join(map(str, unowned))}"
+        reason = f"{counted(found.member_count, 'member')}, but nobody owns partitions {', '.join(map(str, unowned))}"
         yield Finding(check, Level.ERROR, found.name, reason, "restart the coordinators; all must be of one release and subscribe alike")  # fmt: skip
     elif found.member_count > len(facts.partitions):
-        reason = f"{found.member_count} members for {len(facts.partitions)} partitions: some have nothing to do"
+        reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
         yield Finding(check, Level.INFO, found.name, reason)
     elif found.member_count == 1:
         reason = "one member: until somebody restarts it, its end is everybody's"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from txlayer.core.cluster_facts import ClusterFacts, Limits
-from txlayer.core.doctor_findings import Finding, Level, fine, length
+from txlayer.core.doctor_findings import Finding, Level, counted, fine, length
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES
 from txlayer.core.topicspec import AlterSetting, CreateTopic, StoreFirstOffsets
 
@@ -50,11 +50,11 @@ def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         if found >= REPLICAS:
             yield fine(check, topic.name, f"{found} replicas")
         elif found < min(brokers, REPLICAS):
-            reason = f"{found} replicas on {brokers} brokers: acknowledged records are gone with one of them (P1)"
+            reason = f"{counted(found, 'replica')} on {counted(brokers, 'broker')}: acknowledged records are gone with one of them (P1)"
             level = Level.ERROR if brokers >= REPLICAS else Level.WARNING
-            yield Finding(check, level, topic.name, reason, f"kafka-reassign-partitions.sh with {min(brokers, REPLICAS)} replicas")  # fmt: skip
+            yield Finding(check, level, topic.name, reason, f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}")  # fmt: skip
         else:
-            reason = f"{found} replicas, because there are {brokers} brokers: what a lost disk held is gone"
+            reason = f"{counted(found, 'replica')}, because the cluster has {counted(brokers, 'broker')}: what a lost disk held is gone"
             yield Finding(check, Level.WARNING, topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         reason = "half messages name it, and it is not there: their transactions are held"
         yield Finding(check, Level.ERROR, name, reason, f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}")  # fmt: skip
     if facts.real_topics and not facts.missing_real_topics:
-        yield fine(check, f"{len(facts.real_topics)} topics", "all are there")
+        yield fine(check, counted(len(facts.real_topics), "topic"), "all are there")
 
 
 def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:

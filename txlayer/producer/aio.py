@@ -27,6 +27,7 @@ from txlayer.producer.flight import Flight
 from txlayer.producer.identity import Place, now_ms
 from txlayer.producer.local import check_kind
 from txlayer.producer.loop_bound import LoopEngine
+from txlayer.producer.metrics import ProducerMetrics, measured
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.results import TransactionSendResult
@@ -57,6 +58,7 @@ class AsyncTransactionalProducer:
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         tracing: Tracing = NO_TRACING,
+        metrics: ProducerMetrics | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig(
@@ -72,7 +74,7 @@ class AsyncTransactionalProducer:
         self._on_refused = on_refused
         self._serializer = serializer
         self._connect = connect
-        self._assemble = assemble_traced(tracing)
+        self._assemble = measured(assemble_traced(tracing), metrics)
         self._ready: LoopEngine | None = None
         self._opening: asyncio.Future[LoopEngine] | None = None
         self._is_closed = False

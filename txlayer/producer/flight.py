@@ -163,6 +163,8 @@ class Flight:
 
     def failed_to_prepare(self, error: BaseException) -> None:
         """Not all half messages are stored: roll back those that are."""
+        if self.queue.pipeline.meter is not None:
+            self.queue.pipeline.meter.failed()
         if self.last_offset < 0:
             self.queue.pipeline.give_back(1)
         else:

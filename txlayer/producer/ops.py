@@ -118,6 +118,8 @@ class OpRecord:
 
     def _acknowledged(self, offset: int) -> None:
         pipeline = self.queue.pipeline
+        if pipeline.meter is not None:
+            pipeline.meter.acknowledged(self)
         watched = []
         ended_count = 0
         with pipeline.condition:
@@ -149,6 +151,8 @@ class OpRecord:
 
     def give_up(self, error: BaseException) -> None:
         """Tell its flights that their lines may not be stored."""
+        if self.queue.pipeline.meter is not None:
+            self.queue.pipeline.meter.lost(self)
         logger.error(
             "op.not_acknowledged",
             extra={

@@ -31,6 +31,7 @@ from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.waiting import Bell, Waker
 
 if TYPE_CHECKING:
+    from txlayer.producer.metrics import Meter
     from txlayer.producer.places import Finder
     from txlayer.producer.submitted import SubmittedTransaction
 
@@ -105,6 +106,7 @@ class Pipeline:
         self.places_bell = Bell(lambda: bool(self.places) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
+        self.meter: Meter | None = None
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max

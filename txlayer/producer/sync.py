@@ -25,6 +25,7 @@ from txlayer.producer.check_handler import CheckHandler, handling_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import ANYWHERE, now_ms
 from txlayer.producer.local import check_kind
+from txlayer.producer.metrics import ProducerMetrics, measured
 from txlayer.producer.pipeline import LOOK_S, Pipeline, State
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
@@ -57,6 +58,7 @@ class TransactionalProducer:
         serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
         connect: makes the clients of the cluster.
         tracing: makes spans (`txlayer.adapters.otel`), and gives messages a `traceparent` that have none.
+        metrics: counts what becomes of transactions; several producers may share one.
         settings: limits and time-outs, see `ProducerConfig`.
 
     Raises:
@@ -75,6 +77,7 @@ class TransactionalProducer:
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         tracing: Tracing = NO_TRACING,
+        metrics: ProducerMetrics | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig(
@@ -90,7 +93,7 @@ class TransactionalProducer:
         self._answering = None if handling is None else Answering(handling, on_refused)
         self._serializer = serializer
         self._connect = connect
-        self._assemble = assemble_traced(tracing)
+        self._assemble = measured(assemble_traced(tracing), metrics)
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._is_closed = False

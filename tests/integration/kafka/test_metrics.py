@@ -51,9 +51,30 @@ def check(request):
     return COMMIT
 """
 
+TILL = """
+import signal, threading
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from txlayer import Message, ProducerMetrics, TransactionalProducer
+from txlayer.adapters.exposition import SampleCollector
+
+is_over = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+metrics, registry = ProducerMetrics(), CollectorRegistry()
+registry.register(SampleCollector(metrics))
+start_http_server({port}, addr="127.0.0.1", registry=registry)
+with TransactionalProducer(
+    bootstrap_servers={servers!r}, group="till", namespace={namespace!r}, metrics=metrics
+) as producer:
+    while not is_over.wait(0.02):
+        producer.publish(Message({topic!r}, value="42 cents"))
+"""
+"""A program of a user's, with the page that it has for its own metrics."""
+
 
 class Running:
-    """A coordinator, a consumer and a responder, a load on them, and a Prometheus that looks at all."""
+    """A coordinator, a consumer, a responder and a producer, a load on them, and a Prometheus that looks at all."""
 
     def __init__(self, prometheus: Prometheus, ports: dict[str, int]) -> None:
         self.prometheus = prometheus
@@ -76,6 +97,11 @@ def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int
         encoding="utf-8",
     )
 
+    (folder / "till.py").write_text(
+        TILL.format(port=ports["producer"], servers=arena.servers, namespace=arena.namespace, topic=topic),
+        encoding="utf-8",
+    )  # fmt: skip
+
     def at(role: str) -> list[str]:
         return ["--metrics-port", str(ports[role])]
 
@@ -94,6 +120,9 @@ def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int
             arguments=["--handler", "shop:check", *at("responder")],
         )
     )  # fmt: skip
+    stack.enter_context(
+        TxlayerProcess([], log_file=folder / "till.log", folder=folder, module="till")
+    )
     for role, port in ports.items():
         wait_until(lambda port=port: get(port, "/readyz")[0] == 200, within=PATIENCE_S, what=role)  # type: ignore[misc]  # a lambda's own argument
     load = arena.load(rate=50, seed=8)
@@ -111,7 +140,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             raise
         pytest.skip(str(exc))
     folder = tmp_path_factory.mktemp("metrics")
-    ports = {role: free_port() for role in ("coordinator", "consumer", "responder")}
+    ports = {role: free_port() for role in ("coordinator", "consumer", "responder", "producer")}
     targets = {f"txlayer-{role}": [f"127.0.0.1:{port}"] for role, port in ports.items()}
     with ExitStack() as stack:
         started(stack, broker, folder, ports)
@@ -121,12 +150,13 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         found.wait_for("rate(txlayer_forwarded_records_total[30s]) > 0")
         found.wait_for("rate(txlayer_consumer_messages_handled_total[30s]) > 0")
         found.wait_for("sum(txlayer_responder_answers_stored_total) >= 2")
-        found.wait_for("count(count_over_time((up == 1)[30s:1s]) > 3) == 3")
+        found.wait_for("count(count_over_time((up == 1)[30s:1s]) > 3) == 4")
+        found.wait_for("rate(txlayer_producer_transactions_total[30s]) > 0")
         found.wait_for("sum(txlayer_open_transactions) > 0")
         yield found
 
 
-@pytest.mark.parametrize("role", ["coordinator", "consumer", "responder"])
+@pytest.mark.parametrize("role", ["coordinator", "consumer", "responder", "producer"])
 def test_the_page_is_as_prometheus_wants_it(running: Running, role: str, tmp_path: Path) -> None:
     _, page = get(running.ports[role], "/metrics")
 

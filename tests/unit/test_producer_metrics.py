@@ -1,0 +1,228 @@
+"""What a program's producers show: how their transactions ended, how long that took, and what is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.answering_producer import answers, commit, member, quick_log
+from tests.support.fake_log import ProducerLog
+from tests.support.fake_member import question
+from tests.support.steps_world import HALF, ORDER, World, finish
+from tests.support.tracing import Spans
+from txlayer.adapters.meters import INFO, LABEL_COUNT_MAX, HistogramView
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
+from txlayer.producer import steps
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.engine import assemble
+from txlayer.producer.flight import Flight
+from txlayer.producer.heard_limits import OpenLimit
+from txlayer.producer.metrics import (
+    ANSWERS,
+    DURATION,
+    ENDED,
+    FAMILIES,
+    IN_FLIGHT,
+    IN_FLIGHT_MAX,
+    LIMITED,
+    OP_DURATION,
+    OPEN,
+    QUESTIONS,
+    ProducerMetrics,
+    measured,
+)
+
+
+class MeasuredWorld(World):
+    """A world whose engine is followed."""
+
+    def __init__(self, metrics: ProducerMetrics, **settings: Any) -> None:
+        super().__init__(**settings)
+        metrics.follow(self.engine)
+
+    def end(self, flight: Flight, resolution: Resolution) -> None:
+        """Say it, and have what follows reported."""
+        self.say(flight, resolution)
+        self.serve()
+
+    def say(self, flight: Flight, resolution: Resolution) -> None:
+        """Add it to the op queue; nothing is written."""
+        flight.resolution = resolution
+        flight.queue.waiting.append(flight)
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
+    yield from quick_log(monkeypatch)
+
+
+@pytest.fixture
+def metrics() -> ProducerMetrics:
+    return ProducerMetrics()
+
+
+@pytest.fixture
+def world(metrics: ProducerMetrics) -> MeasuredWorld:
+    return MeasuredWorld(metrics)
+
+
+def values(metrics: ProducerMetrics, family: Any) -> dict[tuple[str, ...], Any]:
+    """{labels behind the group: value} of a family."""
+    return {s.labels[1:]: s.value for s in metrics.samples() if s.family is family}
+
+
+def ended(metrics: ProducerMetrics) -> dict[str, int]:
+    """{outcome: how many}, those that there are."""
+    return {outcome: count for (outcome,), count in values(metrics, ENDED).items() if count}
+
+
+def view(metrics: ProducerMetrics, family: Any) -> HistogramView:
+    """The histogram of the one group."""
+    (found,) = values(metrics, family).values()
+    assert isinstance(found, HistogramView)
+    return found
+
+
+def test_what_the_broker_acknowledged_is_counted_by_resolution(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    for number, resolution in enumerate((COMMIT, COMMIT, ROLLBACK, UNKNOWN)):
+        world.end(world.prepared(key=f"order-{number}/00000001"), resolution)
+        world.serve()
+
+    assert {"commit": 2, "rollback": 1, "unknown": 1} == ended(metrics)
+    assert 4 == view(metrics, DURATION).counts[-1]
+    assert 4 == view(metrics, OP_DURATION).counts[-1]
+
+
+def test_nothing_has_ended_before_it_is_acknowledged(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    flight = world.prepared()
+    world.end(flight, COMMIT)  # written, and not reported
+
+    assert {} == ended(metrics)
+    assert {(): 1} == values(metrics, IN_FLIGHT)
+    world.serve()
+    assert {"commit": 1} == ended(metrics)
+    assert {(): 0} == values(metrics, IN_FLIGHT)
+
+
+def test_many_in_one_op_record_count_as_many(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    flights = [world.prepared(key="order-1/00000001") for _ in range(11)]
+    for flight in flights:
+        world.say(flight, COMMIT)
+    world.serve()
+    world.serve()
+
+    assert {"commit": 11} == ended(metrics)
+    assert 11 == view(metrics, DURATION).counts[-1]
+    assert 1 == view(metrics, OP_DURATION).counts[-1]
+
+
+def test_what_was_not_stored_failed_and_is_no_rollback(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    refused = iter([None, BrokerUnavailableError("away")])
+    world.writer.refuse = lambda r: next(refused, None) if r.topic_name == HALF else None
+    world.launch([ORDER, ORDER])
+    for _ in range(3):
+        world.serve()  # the half message that is stored is rolled back
+
+    assert 1 == len(world.writer.op_lines())
+    assert {"failed": 1} == ended(metrics)
+    assert 0 == view(metrics, DURATION).counts[-1]
+
+
+def test_a_resolution_that_may_not_be_stored_is_lost(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    flight = world.prepared()
+    world.writer.refuse = lambda r: None if r.topic_name == HALF else OutcomeUnknownError("?", txn_id="a", step="op")  # fmt: skip
+    world.engine.pipeline.resolution_timeout_s = 0
+    world.end(flight, COMMIT)
+    world.serve()
+
+    assert {"lost": 1} == ended(metrics)
+
+
+def test_the_producers_of_a_group_are_one_and_a_gone_one_leaves_its_counts(
+    metrics: ProducerMetrics, world: MeasuredWorld
+) -> None:
+    other = MeasuredWorld(metrics, in_flight_max=7)
+    other.end(other.prepared(), COMMIT)
+    other.serve()
+    world.engine.limit = OpenLimit((0,), 5)
+    both = values(metrics, OPEN), values(metrics, IN_FLIGHT_MAX), values(metrics, LIMITED)
+    in_flight_max = world.engine.config.in_flight_max
+    del other
+    gc.collect()
+
+    assert ({(): 2}, {(): in_flight_max + 7}, {(): 1}) == both
+    assert {"commit": 1} == ended(metrics)
+    assert {"commit": 1} == ended(metrics)
+    assert {(): 1} == values(metrics, OPEN)
+
+
+def test_what_a_producer_answers_is_counted_by_answer(
+    metrics: ProducerMetrics, log: ProducerLog
+) -> None:
+    log.producer(check=commit, metrics=metrics).start()
+    member(log).say(question("a"))
+    answers(log, count=1)
+
+    assert {(): 1} == values(metrics, QUESTIONS)
+    assert {("commit",): 1, ("rollback",): 0, ("unknown",): 0} == values(metrics, ANSWERS)
+
+
+async def publish_one(log: ProducerLog, metrics: ProducerMetrics) -> None:
+    """By a producer for asyncio."""
+    async with AsyncTransactionalProducer(
+        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections, metrics=metrics
+    ) as producer:  # fmt: skip
+        await producer.publish(ORDER)
+
+
+def test_both_kinds_of_producers_are_counted_traced_or_not(
+    metrics: ProducerMetrics, log: ProducerLog
+) -> None:
+    log.producer(metrics=metrics).publish(ORDER)
+    log.producer(metrics=metrics, tracing=Spans().tracing).publish(ORDER)
+    asyncio.run(publish_one(log, metrics))
+
+    assert {"commit": 3} == ended(metrics)
+
+
+def test_a_closed_producer_is_not_open(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
+    world.engine.pipeline.start()
+    finish(steps.close(world.engine, 0))
+
+    assert {(): 0} == values(metrics, OPEN)
+
+
+def test_every_family_is_shown_and_groups_beyond_the_limit_are_one(
+    metrics: ProducerMetrics,
+) -> None:
+    worlds = []
+    for number in range(LABEL_COUNT_MAX + 2):
+        worlds.append(World())
+        worlds[-1].engine.pipeline.group = f"group-{number}"
+        metrics.follow(worlds[-1].engine)
+    found = list(metrics.samples())
+
+    assert {*FAMILIES, INFO} == {sample.family for sample in found}
+    groups = [s.labels[0] for s in found if s.family is OPEN]
+    assert LABEL_COUNT_MAX + 1 == len(groups)
+    assert [2] == [s.value for s in found if s.family is OPEN and s.labels == ("other",)]
+
+
+def test_who_shows_nothing_has_no_meter() -> None:
+    assert measured(assemble, None) is assemble
+    assert World().engine.pipeline.meter is None

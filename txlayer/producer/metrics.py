@@ -1,0 +1,214 @@
+"""What may be seen of the producers of a program: counts that follow from op records, and states looked at by whoever scrapes.
+
+Nothing here is called for a single message or asked for a clock by one: a record of op tells, when it is acknowledged, how its
+transactions ended. A producer without metrics asks once per op record whether there are any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from txlayer.adapters.meters import (
+    CALL_S,
+    INFO,
+    LABEL_COUNT_MAX,
+    LATENCY_S,
+    OTHER,
+    Family,
+    Histogram,
+    HistogramView,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+)
+from txlayer.core.messages import Resolution
+from txlayer.producer.flight import FAILED, UNSTORED, Flight
+from txlayer.producer.identity import now_ms
+
+if TYPE_CHECKING:
+    from txlayer.producer.engine import Assemble, Engine
+    from txlayer.producer.ops import OpRecord
+
+SAMPLE_COUNT_MAX = 4
+"""Transactions of one op record whose duration is looked at; of more, evenly spaced ones stand for their neighbours."""
+
+
+class Outcome(Enum):
+    """How a transaction ended, as its producer saw it."""
+
+    COMMIT = "commit"  #: the broker acknowledged this resolution
+    ROLLBACK = "rollback"  #: likewise
+    UNKNOWN = "unknown"  #: likewise; a check-back settles it
+    FAILED = "failed"  #: not all of its half messages were stored; it never counts
+    LOST = "lost"  #: its resolution may not be stored; a check-back settles it
+
+
+_OUTCOMES = {resolution: Outcome[resolution.name] for resolution in Resolution}
+
+ENDED = counter("txlayer_producer_transactions_total", "Transactions that ended at their producer: by the resolution that the broker acknowledged, or failed (not all half messages stored), or lost (the resolution may not be stored, a check-back settles it).", "group", "outcome")  # fmt: skip
+DURATION = histogram("txlayer_producer_transaction_duration_seconds", "From the first half message queued until the resolution is acknowledged, the local transaction included.", "group")  # fmt: skip
+OP_DURATION = histogram("txlayer_producer_op_record_duration_seconds", "Op records, from queued until acknowledged; one holds the resolutions of one or more transactions.", "group")  # fmt: skip
+IN_FLIGHT = gauge("txlayer_producer_in_flight_transactions", "Transactions whose half messages are sent and whose resolution is not acknowledged.", "group")  # fmt: skip
+IN_FLIGHT_MAX = gauge("txlayer_producer_in_flight_transactions_max", "How many may be in flight; whoever begins one more waits.", "group")  # fmt: skip
+LIMITED = gauge("txlayer_producer_limited", "1 while the coordinators say that the group has too many open transactions, else 0.", "group")  # fmt: skip
+OPEN = gauge("txlayer_producer_open_producers", "Producers of this process that are started and not closed.", "group")  # fmt: skip
+QUESTIONS = counter("txlayer_producer_check_questions_total", "Check-backs that were these producers' to answer.", "group")  # fmt: skip
+ANSWERS = counter("txlayer_producer_check_answers_total", "Answers to check-backs, by answer.", "group", "answer")  # fmt: skip
+
+FAMILIES = (ENDED, DURATION, OP_DURATION, IN_FLIGHT, IN_FLIGHT_MAX, LIMITED, OPEN, QUESTIONS, ANSWERS)  # fmt: skip
+
+
+class ProducerMetrics:
+    """Figures of the producers that it is given to as `metrics=`, of any number and of any groups.
+
+    `txlayer.adapters.exposition.SampleCollector(metrics)` gives them to a registry of Prometheus' client. Any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._lock = threading.Lock()
+
+    def follow(self, engine: Engine) -> None:
+        """A producer was started; txlayer calls it."""
+        group = engine.pipeline.group
+        with self._lock:
+            if group not in self._groups and len(self._groups) >= LABEL_COUNT_MAX:
+                group = OTHER
+            engine.pipeline.meter = self._groups.setdefault(group, _Group()).begin(engine)
+
+    def samples(self) -> Iterator[Sample]:
+        """Every figure."""
+        with self._lock:
+            return iter([s for name, group in self._groups.items() for s in group.samples(name)])
+
+
+class Meter:
+    """Counts of one producer, or of those that are gone; one thread at a time writes."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[Outcome] = Counter()
+        self.durations = Histogram(LATENCY_S)
+        self.op_durations = Histogram(CALL_S)
+        self.asked = 0
+        self.answered: Counter[Resolution] = Counter()
+
+    def acknowledged(self, record: OpRecord) -> None:
+        """Its lines are stored; called before its flights are told."""
+        self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))
+        # What failed was counted then; a line that came twice is acknowledged already.
+        flights = [f for f in record.flights if f.op_offset == UNSTORED and f.stage is not FAILED]
+        for resolution, count in Counter(flight.resolution for flight in flights).items():
+            assert resolution is not None
+            self.ended[_OUTCOMES[resolution]] += count
+        at_ms = now_ms()
+        for flight, weight in _spaced(flights):
+            self.durations.observe(max(at_ms - flight.born_ms, 0) / 1000, weight)
+
+    def lost(self, record: OpRecord) -> None:
+        """Its lines may not be stored; called before its flights are told."""
+        self.ended[Outcome.LOST] += sum(flight.stage is not FAILED for flight in record.flights)
+
+    def failed(self) -> None:
+        """A transaction was not prepared."""
+        self.ended[Outcome.FAILED] += 1
+
+    def look(self, engine: Engine) -> None:
+        """Take what the producer's responder counted so far."""
+        if engine.responder is not None:
+            stats = engine.responder.stats()
+            self.asked, self.answered = stats.asked, Counter(stats.answered)
+
+    def add(self, other: Meter) -> None:
+        """Count what the other did, too."""
+        self.ended.update(other.ended)
+        self.durations.add(other.durations)
+        self.op_durations.add(other.op_durations)
+        self.asked += other.asked
+        self.answered.update(other.answered)
+
+
+class _Group:
+    """The producers of one group: those that are there, and what the others left."""
+
+    def __init__(self) -> None:
+        self._there: list[tuple[weakref.ref[Engine], Meter]] = []
+        self._gone = Meter()
+
+    def begin(self, engine: Engine) -> Meter:
+        meter = Meter()
+        self._there.append((weakref.ref(engine), meter))
+        return meter
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        engines, sums = self._look()
+        yield Sample(INFO, 1, ("producer", _version(), name))
+        for outcome in Outcome:
+            yield Sample(ENDED, sums.ended[outcome], (name, outcome.value))
+        for resolution in Resolution:
+            yield Sample(ANSWERS, sums.answered[resolution], (name, resolution.name.lower()))
+        values: dict[Family, float | HistogramView] = {
+            DURATION: sums.durations.view(), OP_DURATION: sums.op_durations.view(), QUESTIONS: sums.asked,
+            IN_FLIGHT: sum(e.pipeline.in_flight_count for e in engines),
+            IN_FLIGHT_MAX: sum(e.config.in_flight_max for e in engines),
+            LIMITED: int(any(e.limit is not None for e in engines)),
+            OPEN: len(engines),
+        }  # fmt: skip
+        for family, value in values.items():
+            yield Sample(family, value, (name,))
+
+    def _look(self) -> tuple[list[Engine], Meter]:
+        """(those that are open, the sums over all)."""
+        there, engines, sums = [], [], Meter()
+        for reference, meter in self._there:
+            engine = reference()
+            if engine is None:
+                self._gone.add(meter)
+                continue
+            meter.look(engine)
+            sums.add(meter)
+            there.append((reference, meter))
+            if engine.pipeline.is_alive:
+                engines.append(engine)
+        self._there = there
+        sums.add(self._gone)
+        return engines, sums
+
+
+@cache
+def _version() -> str:
+    """Which release runs here; asked of the installed package, because services do not import the whole of txlayer."""
+    try:
+        return version("txlayer")
+    except PackageNotFoundError:  # a folder on PYTHONPATH
+        return "unknown"
+
+
+def _spaced(flights: Sequence[Flight]) -> Iterator[tuple[Flight, int]]:
+    """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, and for how many each stands."""
+    bounds = [len(flights) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
+    return (
+        (flights[first], behind - first) for first, behind in pairwise(bounds) if behind > first
+    )
+
+
+def measured(make: Assemble, metrics: ProducerMetrics | None) -> Assemble:
+    """The same parts, with a meter; `make` itself where nobody wants to see them."""
+    if metrics is None:
+        return make
+
+    def assembled(*arguments: Any, **given: Any) -> Engine:
+        engine = make(*arguments, **given)
+        metrics.follow(engine)
+        return engine
+
+    return assembled
