@@ -9,6 +9,7 @@ requests of one kind, by Kafka's number of it, one action or several with `+` be
     hold:S      the request goes on S seconds later; those behind it on the connection wait too
     echo:S      the request goes on now, and S seconds later once more on a connection of its own, whose answer nobody
                 gets; `cut_after+echo:2` is a request whose connection was lost and that arrives all the same
+    echo        the same, and the later one comes when `release` is called: where a test says what has happened by then
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -59,6 +61,7 @@ class FaultProxy:
         self._rules = Rules()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held_back: list[asyncio.Future[None]] = []
         self._loop = asyncio.new_event_loop()
         self._is_open = asyncio.Event()
         self._is_open.set()
@@ -80,16 +83,29 @@ class FaultProxy:
         self._thread.join(10)
 
     def use(self, rules: Rules | None = None) -> None:
-        """Replace all rules; without an argument everything passes."""
+        """Replace all rules; without an argument everything passes. New actions forget what earlier ones held back."""
         self._loop.call_soon_threadsafe(self._use, rules or Rules())
 
     def _use(self, rules: Rules) -> None:
         self._rules = rules
         self.acted.clear()
+        if rules.actions:
+            for held_back in self._held_back:
+                held_back.cancel()
+            self._held_back.clear()
         if rules.is_blackhole:
             self._is_open.clear()
         else:
             self._is_open.set()
+
+    def release(self) -> None:
+        """Let the requests arrive now that an `echo` without a time held back."""
+        self._loop.call_soon_threadsafe(self._release)
+
+    def _release(self) -> None:
+        for held_back in self._held_back:
+            held_back.set_result(None)
+        self._held_back.clear()
 
     def cut(self) -> None:
         """Reset every open connection now."""
@@ -158,14 +174,21 @@ class FaultProxy:
         self.harmed[api] += bool(action)
         return action
 
-    def echo(self, api: int, frame: bytes, *, after_s: float) -> None:
-        """Send the frame again later, alone."""
-        task = self._loop.create_task(self._echo(api, frame, after_s))
+    def echo(self, api: int, frame: bytes, *, after_s: float | None) -> None:
+        """Send the frame again later, alone; None: when it is released."""
+        until: Awaitable[object]
+        if after_s is None:
+            held_back: asyncio.Future[None] = self._loop.create_future()
+            self._held_back.append(held_back)
+            until = held_back
+        else:
+            until = asyncio.sleep(after_s)
+        task = self._loop.create_task(self._echo(api, frame, until))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _echo(self, api: int, frame: bytes, after_s: float) -> None:
-        await asyncio.sleep(after_s)
+    async def _echo(self, api: int, frame: bytes, until: Awaitable[object]) -> None:
+        await until
         with contextlib.suppress(OSError):  # the broker is away by now: nothing comes late
             reader, writer = await asyncio.open_connection(*self._target)
             self._writers.add(writer)
@@ -221,7 +244,8 @@ class _Link:
         if "hold" in actions:
             await asyncio.sleep(float(actions["hold"]))
         if "echo" in actions:
-            self._proxy.echo(api, frame, after_s=float(actions["echo"]))
+            after_s = float(actions["echo"]) if actions["echo"] else None
+            self._proxy.echo(api, frame, after_s=after_s)
         self._is_mute = "cut_after" in actions
         writer.write(frame)
         await writer.drain()

@@ -106,11 +106,11 @@ class FaultyLab(Lab, Protocol):
         ...
 
     def echo(self, request: str) -> None:
-        """The same, and it arrives once more, later."""
+        """The same, and it arrives once more, when `wait_for_echo` is called."""
         ...
 
     def wait_for_echo(self) -> None:
-        """Let the late request arrive, or wait until it did."""
+        """Let the late request arrive, and wait until it did."""
         ...
 
     def lost_count(self, request: str) -> int:

@@ -32,7 +32,6 @@ from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30
-ECHO_S = 1.5
 
 API_KEYS = {
     "Produce": PRODUCE,
@@ -184,10 +183,10 @@ class KafkaLab:
     def echo(self, request: str) -> None:
         self._way.acted.clear()
         self._echo_count = self._way.echoed.total()
-        action = f"cut_after+echo:{ECHO_S}"
-        self._way.use(Rules(actions={API_KEYS[request]: action}, action_count_max=1))
+        self._way.use(Rules(actions={API_KEYS[request]: "cut_after+echo"}, action_count_max=1))
 
     def wait_for_echo(self) -> None:
+        self._way.release()
         wait_until(
             lambda: self._way.echoed.total() > self._echo_count,
             within=PATIENCE_S,
