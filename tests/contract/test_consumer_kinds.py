@@ -156,13 +156,17 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
 
     async def run() -> None:
         consumer = plain(stage, AsyncOrderedConsumer, in_flight_max=20)
+        are_many = asyncio.Event()
 
         @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
         async def handle(message: ReceivedMessage, _: Context) -> None:
             nonlocal together, most
             together += 1
             most = max(most, together)
-            await asyncio.sleep(0.01)
+            if together >= 10:
+                are_many.set()
+            await are_many.wait()
+            await asyncio.sleep(0)
             seen.setdefault(message.key, []).append(message.value)
             together -= 1
             if sum(map(len, seen.values())) == 100:

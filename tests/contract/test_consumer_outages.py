@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import Stage
+from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
+from tests.support.waiting import wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.ordered import OrderedConsumer
 from txlayer.errors import BrokerUnavailableError, RetriableError
@@ -109,8 +110,8 @@ def test_a_lock_log_that_cannot_be_read_again_just_then_does_not_end_the_consume
         stage.journal.wait_for(1)
         wavering.refusals[f"{stage.namespace}.locks"] = 2
         wavering.is_read_failing = True
+        wait_until(lambda: wavering.refused_count == 2, within=PATIENCE_S, what="both refusals")
         stage.write(b"1")
         stage.journal.wait_for(2)
 
-    assert 2 == wavering.refused_count
     assert [b"0", b"1"] == stage.journal.values(b"k")

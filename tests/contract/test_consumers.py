@@ -291,20 +291,35 @@ def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: S
     for key in (b"a", b"b"):
         stage.write(*numbers(25), key=key)
     batches: list[tuple[bytes | None, list[bytes]]] = []
+    gate = Gate()
     consumer = stage.consumer()
     consumer._handlers._handlers.clear()
 
     @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]  # it takes any function
     def handle(messages: list[ReceivedMessage], context: Context) -> None:
         assert {context.key} == {message.key for message in messages}
+        gate(messages[0], context)
         batches.append((context.key, [message.value for message in messages]))
 
     with consumer:
+        gate.wait_for_one()
+        wait_until(
+            lambda: unfinished(consumer, stage.topic) == 50,
+            within=PATIENCE_S,
+            what="all are read, whatever one fetch brought",
+        )
+        gate.is_open.set()
         stage.wait_stored(50)
 
     for key in (b"a", b"b"):
         assert numbers(25) == [value for k, values in batches for value in values if k == key]
     assert max(len(values) for _, values in batches) == 10
+
+
+def unfinished(consumer: Any, topic: str) -> int:
+    """How many messages a consumer has in memory."""
+    figures = consumer.stats().topics[topic]
+    return int(figures.in_flight + figures.waiting)
 
 
 def test_tags_choose_the_handler_and_what_nobody_asked_for_counts_as_handled(stage: Stage) -> None:

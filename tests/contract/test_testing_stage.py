@@ -11,6 +11,7 @@ import pytest
 from tests.contract.conftest import LOGS
 from txlayer import Context, OrderedConsumer, ReceivedMessage
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
+from txlayer.core.transitions import TxnState
 from txlayer.errors import ConfigError, TopicMismatchError
 from txlayer.testing import KafkaAccess, Stage, memory_access, real_access, wait_until
 
@@ -161,7 +162,7 @@ def test_on_kept_brokers_a_stage_leaves_nothing(request: pytest.FixtureRequest) 
         # A broker's metadata follow the controller's by some milliseconds.
         wait_until(
             lambda: not [n for n in admin.topic_names() if stage.namespace in n or group in n],
-            within=10,
+            within=30,
             what="every topic is gone",
         )
         assert topics.isdisjoint(admin.topic_names())
@@ -212,8 +213,11 @@ def test_what_the_coordinator_could_not_forward_is_told_by_its_own_words() -> No
             tx.send(orders, value="held")
             tx.prepare()
             kafka.deny(orders)
+        wait_until(
+            lambda: producer.status("order-1")[0].state is TxnState.HELD, within=30, what="held"
+        )
         with pytest.raises(AssertionError) as said:
-            stage.wait_until_settled(within=2)
+            stage.wait_until_settled(within=SOON_S)
         kafka.deny(orders, is_denied=False)
 
         assert "order-1: held, committed, and its topic refuses it" in str(said.value)

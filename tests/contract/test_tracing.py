@@ -187,6 +187,8 @@ def test_a_context_that_the_user_gave_stays(scene: Scene, spans: Spans) -> None:
     with scene.coordinator(spans), scene.producer(spans) as producer:
         producer.publish(Message(scene.topic, value=b"v", headers={"traceparent": GIVEN}))
         spans.wait_for(f"forward {scene.topic}")
+        # The span ends with the commit's answer; markers are written behind it.
+        wait_until(lambda: scene.lab.read(scene.topic), within=20, what="it is visible")
 
     (record,) = scene.lab.read(scene.topic)
     assert [GIVEN] == [value for name, value in record.headers if name == "traceparent"]
