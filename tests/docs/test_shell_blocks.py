@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,6 +24,7 @@ from tests.support.shell import Block, Terminal, shell_blocks
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local.ports import free_ports
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, SystemTopics
@@ -283,9 +283,7 @@ def test_coordinators_start(
         terminal.type_block(block)
     terminal.stop()
 
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        terminal.words["9464"] = str(made.getsockname()[1])
+    terminal.words["9464"] = str(free_ports(1)[0])
     start, ask = here(f"{HOWTO}metrics.md")
     terminal.type_block(start)
     assert "txlayer_ready 1.0" in wait_until(
@@ -319,9 +317,7 @@ def test_a_service_of_faststream(terminal: Terminal, servers: str) -> None:
 
 @pytest.mark.kafka
 def test_a_local_broker(terminal: Terminal) -> None:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port = made.getsockname()[1]
+    (port,) = free_ports(1)
     (block,) = here(f"{HOWTO}local-broker.md")
     terminal.words |= {
         "broker start": f"broker start --port {port} --data broker",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -47,9 +47,7 @@ class Reader:
     """Somebody with a folder of their own, a port that is free, and bash."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as made:
-            made.bind(("127.0.0.1", 0))
-            self._port = str(made.getsockname()[1])
+        self._port = str(free_ports(1)[0])
         self._folder = folder
         command = folder / "bin" / "txlayer"  # what pip would have made, of this checkout
         command.parent.mkdir()

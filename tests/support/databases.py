@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.local.ports import free_ports
 
 START_S = 60
 PACKAGES = {
@@ -34,10 +35,8 @@ class NoServerError(Exception):
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+    """A port of this machine that nobody listens on now, and that no outgoing connection is given until it is used."""
+    return free_ports(1)[0]
 
 
 def programs(kind: str) -> dict[str, str]:
@@ -92,6 +91,8 @@ class _Owner:
 @contextmanager
 def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
     """A PostgreSQL server; its address for SQLAlchemy and psycopg."""
+    import psycopg
+
     found = programs("postgresql")
     port = free_port()
     with _folder() as (folder, owner, log):
@@ -109,7 +110,16 @@ def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
         server = owner.start(command, log, folder)
         with _running(server, signal.SIGINT, log):
             _wait_until_listening(server, port, log)
-            yield f"postgresql+psycopg://txlayer@127.0.0.1:{port}/postgres"
+            place = f"txlayer@127.0.0.1:{port}/postgres"
+
+            def is_ready() -> bool:
+                # It listens before it has started up, and turns away whoever comes then.
+                with suppress(psycopg.OperationalError), psycopg.connect(f"postgresql://{place}"):
+                    return True
+                return False
+
+            wait_until(is_ready, within=START_S, what="PostgreSQL has started up")
+            yield f"postgresql+psycopg://{place}"
 
 
 @contextmanager
