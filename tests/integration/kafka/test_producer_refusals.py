@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.support.arena import Arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.producers import GROUP, half_end, halves
+from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
@@ -121,6 +122,12 @@ def test_a_topic_that_grew_is_noticed(arena: Arena, producer: TransactionalProdu
         producer.publish(Message(topic, b"k", b"v", partition=1))
     admin = AdminClient({"bootstrap.servers": arena.servers})
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    # A broker's metadata follow the controller's by some milliseconds.
+    wait_until(
+        lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 2,
+        within=30,
+        what="both partitions are known",
+    )
 
     result = producer.publish(Message(topic, b"k", b"v", partition=1))
     assert COMMIT is result.resolution
