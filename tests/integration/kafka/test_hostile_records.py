@@ -18,6 +18,8 @@ from txlayer.core.messages import NO_OPTIONS, HalfHeader
 
 pytestmark = pytest.mark.kafka
 
+SESSION = timedelta(seconds=10)
+"""Longer than a busy machine stands still: who loses its session rebuilds, and here nobody may."""
 IMPOSSIBLE = ("two words", ".", "..", "x" * 250, "a\0b", "\0", "\x1b[2J", "a/b")
 
 
@@ -26,7 +28,7 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     config = CoordinatorConfig(
         bootstrap_servers=arena.servers,
         namespace=arena.namespace,
-        session_timeout=timedelta(seconds=3),
+        session_timeout=SESSION,
     )
     with RunningCoordinator(config) as running:
         yield running
