@@ -67,4 +67,6 @@ def test_killed_copies_are_taken_up_by_the_same_request(broker: Broker, planted:
 
     assert 5 <= copied_before < COUNT
     assert dict.fromkeys(letters, "republished") == results
+    # Markers are written behind the answer.
+    wait_until(lambda: len(planted.seen(to)) >= COUNT, within=PATIENCE_S, what="every copy")
     assert values == [copy.value for copy in planted.seen(to)]

@@ -15,6 +15,9 @@ CLIENT_COUNT = 8
 
 
 def test_a_proxy_that_ends_while_clients_come_leaves_no_connection_open() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what other tests left is not told here
     with (
         socket.create_server(("127.0.0.1", 0)) as target,
         warnings.catch_warnings(record=True) as seen,

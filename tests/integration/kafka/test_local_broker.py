@@ -88,7 +88,7 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
 
     wait_until(
         lambda: not is_broker(pid, properties_file=properties_file),
-        within=10,
+        within=30,
         what="the broker ends with its parent",
     )
 
@@ -118,7 +118,7 @@ def test_the_next_start_removes_what_a_killed_process_left_and_nothing_else(
         parent.send_signal(signal.SIGKILL)
         wait_until(
             lambda: not is_broker(int(pid), properties_file=properties_file),
-            within=10,
+            within=30,
             what="the broker ends with its parent",
         )
         assert properties_file.exists(), "killed, it could not clear away"
@@ -189,7 +189,7 @@ def test_a_proxied_listener_leads_its_clients_to_the_proxy(
         # The broker's answer names the proxy, so the client goes there next.
         host, port = broker.upstream(listener=1)
         with socket.create_server(("127.0.0.1", proxy_port)) as proxy:
-            proxy.settimeout(10)
+            proxy.settimeout(30)
             admin = AdminClient({"bootstrap.servers": f"{host}:{port}", "log_level": 0})
             admin.poll(0)
             connection, _ = proxy.accept()

@@ -73,7 +73,8 @@ def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes
 ) -> None:
     arena = make_arena(own_broker.bootstrap_servers)
     message = Message(arena.targets[0], b"k", b"v")
-    with made_for(arena, prepare_timeout=timedelta(seconds=2)) as producer:
+    # A broker that has just started on a busy machine takes seconds for its first records.
+    with made_for(arena, prepare_timeout=timedelta(seconds=6)) as producer:
         producer.publish(message)
         with producer.transaction("prepared-before") as tx:
             tx.send(*message[:1], key=b"k", value=b"v")
@@ -84,7 +85,7 @@ def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes
         with pytest.raises(OutcomeUnknownError) as raised:
             producer.publish(message, txn_id="sent-meanwhile")
         assert ("sent-meanwhile", "half") == (raised.value.txn_id, raised.value.step)
-        assert 10 > time.monotonic() - began
+        assert 20 > time.monotonic() - began
 
         own_broker.start(1)
         assert COMMIT is tx.result(30).resolution

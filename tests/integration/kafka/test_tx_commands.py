@@ -140,7 +140,7 @@ def test_list_reads_from_the_low_water_mark_and_doubt_tells_the_rest(
     wait_until(lambda: looking.states() == expected, within=30, what="all stand on doubt")
     wait_until(
         lambda: all(p.low_water == p.half_end for p in arena.status().partitions),
-        within=10,
+        within=30,
         what="nothing is needed of half any more",
     )
     coordinator.terminate()
@@ -257,7 +257,7 @@ def test_show_tells_what_became_of_a_transaction_by_its_id(
     crafted.op(rolled_back, ROLLBACK, source=Source.OPERATOR, reason="ticket 12")
     crafted.op(crafted.half("incomplete/00000001", target, count=2), COMMIT)
     arena.wait_until_applied(within=30)
-    wait_until(lambda: "incomplete" in looking.states(), within=10, what="it is parked")
+    wait_until(lambda: "incomplete" in looking.states(), within=30, what="it is parked")
 
     (row,) = looking.json("show", "committed")
     assert ("committed", True, None) == (row["state"], row["is_applied"], row["reason"])
