@@ -64,7 +64,7 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
         str(program), str(Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"),
         field.servers, field.namespace, field.orders,
         "audit", "-b", field.servers, "-n", field.namespace, "--data", str(tmp_path / "data"),
-        "--page", str(page), "--json",
+        "--page", str(page), "--grace", "1h", "--json",
         jars=runtime.jars, settings={"spark.sql.shuffle.partitions": "2"}, within=300,
     )  # fmt: skip
 

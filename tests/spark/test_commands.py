@@ -21,7 +21,7 @@ def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedP
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
