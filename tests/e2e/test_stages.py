@@ -13,6 +13,7 @@ from sqlalchemy import create_engine
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
+from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import say
 from tests.support.shop import make_shop
@@ -31,6 +32,8 @@ pytestmark = [
 
 QUICK = {"check_immunity": "2s", "check_interval": "1s", "check_interval_max": "2s"}
 PATIENCE_S = 60.0
+RUN_COUNT_MAX = 3
+"""One run in some hundred meets the broker's own fault."""
 COMMITTED_BY_THEN = {
     Stage.LOCAL_COMMITTED,
     Stage.OP_WRITTEN,
@@ -147,19 +150,40 @@ def test_producers_killed_at_every_stage_are_answered_for_by_others(
 
 @pytest.mark.parametrize("who", ["coordinator", "broker"])
 def test_whoever_else_is_killed_at_any_stage_database_and_readers_agree(
-    broker_of_its_own: LocalBroker, start_coordinator: Start, tmp_path: Path, who: str
+    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, who: str
 ) -> None:
-    arena = make_arena(broker_of_its_own.bootstrap_servers)
-    coordinator = start_coordinator(arena, settings=QUICK)
-    with eight(arena, tmp_path) as staged:
-        kills: dict[str, Callable[[], None]] = {
-            "coordinator": lambda: replace(coordinator, start_coordinator, arena),
-            "broker": lambda: restart(broker_of_its_own),
-        }
-        kills[who]()
-        for one in staged:
-            one.go_on()
-        outcomes = judge(arena, staged, who)
+    """A run in which the broker's own log says that it left a marker out is made again (KAFKA-20734, one broker alone)."""
+    for run in range(RUN_COUNT_MAX):
+        folder = tmp_path / f"run-{run}"
+        folder.mkdir()
+        try:
+            live_through(local_config, start_coordinator, folder, who)
+        except MarkerLeftOutError as exc:
+            say("made again:", exc)
+        else:
+            return
+    pytest.fail(f"Kafka left a marker out in each of {RUN_COUNT_MAX} runs")
+
+
+def live_through(local_config: LocalConfig, start: Start, folder: Path, who: str) -> None:
+    """Kill one of the two when a producer stands at each stage, and judge."""
+    with LocalBroker(config=local_config, data=folder / "broker") as broker:
+        arena = make_arena(broker.bootstrap_servers)
+        coordinator = start(arena, settings=QUICK)
+        with eight(arena, folder) as staged:
+            kills: dict[str, Callable[[], None]] = {
+                "coordinator": lambda: replace(coordinator, start, arena),
+                "broker": lambda: restart(broker),
+            }
+            kills[who]()
+            for one in staged:
+                one.go_on()
+            try:
+                outcomes = judge(arena, staged, who)
+            except AssertionError:
+                coordinator.kill()
+                raise_if_marker_left_out(broker)
+                raise
 
     assert COMMITTED_BY_THEN <= {s for s, outcome in outcomes.items() if outcome == "forwarded"}
 

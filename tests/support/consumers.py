@@ -127,11 +127,11 @@ class Stage:
         found = self._connections.stored_offsets(self.group, [place], is_stable=True)[place]
         return -1 if found is None else found.offset
 
-    def wait_stored(self, offset: int, *, partition: int = 0) -> None:
+    def wait_stored(self, offset: int, *, partition: int = 0, within: float = PATIENCE_S) -> None:
         """Until the group stored this offset."""
         wait_until(
             lambda: self.stored(partition) == offset,
-            within=PATIENCE_S,
+            within=within,
             what=f"offset {offset} stored for {partition}",
         )
 
@@ -139,11 +139,11 @@ class Stage:
         """The dead letters' values, in order."""
         return [record.value for record in self.lab.read(self.letters)]
 
-    def wait_for_letters(self, values: Iterable[bytes]) -> None:
+    def wait_for_letters(self, values: Iterable[bytes], *, within: float = PATIENCE_S) -> None:
         """Until these are the dead letters."""
         wanted = list(values)
         wait_until(
-            lambda: self.letter_values() == wanted, within=PATIENCE_S, what=f"dead letters {wanted}"
+            lambda: self.letter_values() == wanted, within=within, what=f"dead letters {wanted}"
         )
 
     def close(self) -> None:
