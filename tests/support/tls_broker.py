@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
     AclBinding,
     AclOperation,
@@ -73,6 +74,17 @@ class TlsBroker:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS)
         change = UserScramCredentialUpsertion(user.name, info, password.encode())
         admin.alter_user_scram_credentials([change])[user.name].result(30)
+
+        def is_known() -> bool:
+            # A broker follows the controller by some milliseconds.
+            told: Any = admin.describe_user_scram_credentials([user.name])
+            try:
+                told[user.name].result(30)
+            except KafkaException:
+                return False
+            return True
+
+        wait_until(is_known, within=30, what=f"{user.name} is known")
         return user
 
     def scram(self, user: User, *, password: str | None = None) -> dict[str, str]:
@@ -114,7 +126,7 @@ class TlsBroker:
         wanted = frozenset(acls)
         with KafkaAcls(ClientConfig(bootstrap_servers=self.open_servers)) as admin:
             admin.create(acls)
-            wait_until(lambda: wanted <= set(admin.read()), within=10, what="the ACLs are there")
+            wait_until(lambda: wanted <= set(admin.read()), within=30, what="the ACLs are there")
 
     def allow_everything(self, principal: str) -> None:
         """Make somebody an administrator."""
@@ -132,6 +144,12 @@ class TlsBroker:
         ]  # fmt: skip
         for future in admin.create_acls(bindings).values():
             future.result(30)
+        with KafkaAcls(ClientConfig(bootstrap_servers=self.open_servers)) as known:
+            wait_until(
+                lambda: sum(a.principal == principal for a in known.read()) >= len(bindings),
+                within=30,
+                what=f"{principal} may do everything",
+            )
 
 
 def tls_broker(config: LocalConfig, folder: Path) -> TlsBroker:
