@@ -103,7 +103,9 @@ def test_no_clear_word_is_unknown_and_counted_by_its_cause(log: ProducerLog, sai
             return COMMIT
         return said
 
-    producer = log.producer(check=check, check_timeout=timedelta(milliseconds=50))
+    # Who is not slow has the time of a busy machine.
+    timeout = timedelta(milliseconds=50) if said == "slow" else timedelta(seconds=PATIENCE_S)
+    producer = log.producer(check=check, check_timeout=timeout)
     producer.start()
     member(log).say(question())
 
@@ -152,7 +154,8 @@ def test_an_instance_whose_handler_hangs_for_good_lets_others_answer(
         may_end.wait(PATIENCE_S)
         return COMMIT
 
-    settings = {"check_timeout": timedelta(milliseconds=20), "check_workers": 1}
+    # So long that the answer to the second question, which does not hang, is not late on a busy machine.
+    settings = {"check_timeout": timedelta(milliseconds=500), "check_workers": 1}
     log.producer(check=check, **settings).start()
     first = member(log)
     first.say(question("a"))
