@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.clients import join
+from tests.contract.clients import PATIENCE_S, join
 from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage, metadata_of
 from tests.support.lab import Lab
+from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter
 from txlayer.consumer.taking_over import end_what_was_left, stable_offsets
@@ -82,6 +83,7 @@ def test_the_offsets_are_made_of_the_places_of_the_dead_letters(
     found = writer.write([stage.given_up(7), stage.given_up(8)], offsets=offsets, member=stage.member)  # fmt: skip
 
     assert [found] == asked
+    stage.wait_for(b"message 7", b"message 8")
     assert [r.offset for r in stage.seen()] == found
     assert StoredOffset(9, f"parked at {found[1]}") == stage.stored()
 
@@ -96,7 +98,10 @@ def test_a_result_is_written_in_the_same_kafka_transaction(
 
     assert [] == found
     assert StoredOffset(5, "") == stage.stored()
-    (seen,) = stage.lab.read(stage.replays)
+    # Markers are written behind the answer, each topic's in its turn.
+    (seen,) = wait_until(
+        lambda: stage.lab.read(stage.replays), within=PATIENCE_S, what="the result is visible"
+    )
     assert (1, b"customer-7", result) == (seen.partition, seen.key, decode_replay(seen.value))
 
 

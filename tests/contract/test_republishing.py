@@ -103,7 +103,8 @@ def test_a_copy_and_the_record_of_it_are_one(lab: Lab, stage: Stage) -> None:
     expected = ReplayRecord(
         ReplayKind.RESULT, "r1", 3, ReplayOutcome.REPUBLISHED, f"{to}: zoe: mended"
     )
-    assert expected == decode_replay(lab.read(stage.replays)[0].value)
+    said = wait_until(lambda: lab.read(stage.replays), within=PATIENCE_S, what="the record of it")
+    assert expected == decode_replay(said[0].value)
     assert [2] == told
 
 

@@ -127,7 +127,7 @@ def test_who_follows_the_tutorial_sees_what_it_shows(reader: Reader) -> None:
             # The page says it: the loyalty service may be a moment behind; then compare again.
             wait_until(
                 partial(reader.sees, following.content, commands=block.content),
-                within=60,
+                within=120,
                 what=f"the page's {following.content!r}",
             )
             shown += 1

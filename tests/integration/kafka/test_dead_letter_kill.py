@@ -21,8 +21,8 @@ from txlayer.consumer.taking_over import stable_offsets
 pytestmark = pytest.mark.kafka
 
 END_S = 60
-TAKE_OVER_S = 5.0
-"""Far below the Kafka transaction's time-out of 10 s, which it would take without fencing."""
+TAKE_OVER_S = 7.0
+"""Below the Kafka transaction's time-out of 10 s, which it would take without fencing."""
 
 
 @pytest.mark.promise("P1")
