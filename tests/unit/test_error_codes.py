@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.error_codes import STALE_LEADER_CODES, UNAVAILABLE_CODES, Code
 from txlayer.adapters.memory.refusal import ClientError
 from txlayer.adapters.translation import (
     translate_error,
@@ -14,6 +14,30 @@ from txlayer.adapters.translation import (
     translate_unwritten,
     translate_writer_error,
 )
+from txlayer.errors import BrokerUnavailableError, RetriableError
+
+# librdkafka's own list of errors that it answers by asking for the leaders again, or by trying again
+# (`rd_kafka_err_action`), without those that say something of a record or a group.
+PASSING_BY_ITSELF = {
+    Code.LOCAL_DESTROY_BROKER: BrokerUnavailableError,
+    Code.LOCAL_SSL: BrokerUnavailableError,
+    Code.LOCAL_TRANSPORT: BrokerUnavailableError,
+    Code.LOCAL_TIMED_OUT: BrokerUnavailableError,
+    Code.LOCAL_TIMED_OUT_QUEUE: BrokerUnavailableError,
+    Code.LOCAL_WAIT_COORD: BrokerUnavailableError,
+    Code.BROKER_NOT_AVAILABLE: BrokerUnavailableError,
+    Code.LEADER_NOT_AVAILABLE: BrokerUnavailableError,
+    Code.NETWORK_EXCEPTION: BrokerUnavailableError,
+    Code.REQUEST_TIMED_OUT: BrokerUnavailableError,
+    Code.COORDINATOR_NOT_AVAILABLE: BrokerUnavailableError,
+    Code.NOT_COORDINATOR: BrokerUnavailableError,
+    Code.NOT_LEADER_FOR_PARTITION: RetriableError,
+    Code.FENCED_LEADER_EPOCH: RetriableError,
+    Code.UNKNOWN_LEADER_EPOCH: RetriableError,
+    Code.REPLICA_NOT_AVAILABLE: RetriableError,
+    Code.OFFSET_NOT_AVAILABLE: RetriableError,
+    Code.KAFKA_STORAGE_ERROR: RetriableError,
+}
 
 
 @pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
@@ -42,3 +66,15 @@ def test_an_error_means_the_same_whichever_client_reports_it(
     ):
         assert type(said[0]) is type(said[1])
         assert str(said[0]) == str(said[1])
+
+
+@pytest.mark.parametrize("code", list(PASSING_BY_ITSELF))
+def test_what_passes_by_itself_can_be_tried_again(code: Code) -> None:
+    error = translate_error(ClientError(code, "said", is_fatal=False, is_abortable=False))
+
+    assert type(error) is PASSING_BY_ITSELF[code]
+    assert isinstance(error, RetriableError)
+
+
+def test_no_code_is_both_a_broker_that_is_away_and_a_leader_that_moved() -> None:
+    assert UNAVAILABLE_CODES.isdisjoint(STALE_LEADER_CODES)

@@ -20,6 +20,7 @@ class Code(IntEnum):
     NOT_LEADER_FOR_PARTITION = 6
     REQUEST_TIMED_OUT = 7
     BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
     MSG_SIZE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
@@ -51,13 +52,14 @@ class Code(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    KAFKA_STORAGE_ERROR = 56
     SECURITY_DISABLED = 54
+    KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     GROUP_ID_NOT_FOUND = 69
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
     FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
@@ -74,6 +76,7 @@ class Code(IntEnum):
     LOCAL_ALL_BROKERS_DOWN = -187
     LOCAL_INVALID_ARG = -186
     LOCAL_TIMED_OUT = -185
+    LOCAL_SSL = -181
     LOCAL_WAIT_COORD = -180
     LOCAL_CONFLICT = -173
     LOCAL_STATE = -172
@@ -86,6 +89,7 @@ class Code(IntEnum):
     LOCAL_MAX_POLL_EXCEEDED = -147
     LOCAL_FENCED = -144
     LOCAL_AUTO_OFFSET_RESET = -140
+    LOCAL_DESTROY_BROKER = -137
 
     @property
     def kafka_name(self) -> str:
@@ -149,7 +153,10 @@ UNAVAILABLE_CODES = frozenset(
     {
         Code.LOCAL_ALL_BROKERS_DOWN,
         Code.LOCAL_TRANSPORT,
+        Code.LOCAL_SSL,
         Code.LOCAL_RESOLVE,
+        Code.LOCAL_DESTROY_BROKER,  # the client let go of a broker that it was asking: it has another address, or has gone
+        Code.NETWORK_EXCEPTION,
         Code.LOCAL_TIMED_OUT,
         Code.LOCAL_TIMED_OUT_QUEUE,
         Code.REQUEST_TIMED_OUT,
@@ -175,6 +182,9 @@ STALE_LEADER_CODES = frozenset(
         Code.FENCED_LEADER_EPOCH,
         Code.UNKNOWN_LEADER_EPOCH,
         Code.NOT_LEADER_FOR_PARTITION,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.OFFSET_NOT_AVAILABLE,  # a leader so new that it does not know yet how far the others have read
+        Code.KAFKA_STORAGE_ERROR,  # a disk failed: another replica becomes the leader
     }
 )
 # Not failures of a reader: its client goes on by itself.
