@@ -15,6 +15,7 @@ from txlayer.config import (
     PROTECTED_CLIENT_SETTINGS,
     ROLES,
     ClientConfig,
+    ConsumerConfig,
     CoordinatorConfig,
     ProducerConfig,
     SystemTopics,
@@ -270,3 +271,14 @@ def test_a_number_may_stand_between_blanks_of_any_kind() -> None:
     environ = {"TXLAYER_BATCH_LINES_MAX": " 7\x1f "}
 
     assert 7 == from_environ(CoordinatorConfig, environ).batch_lines_max
+
+
+@pytest.mark.parametrize("config", [CoordinatorConfig, ConsumerConfig])
+@pytest.mark.parametrize("timeout_ms", [1, 999, 1_000, 1_999])
+def test_a_kafka_transaction_lasts_longer_than_its_records_may_travel(
+    config: type[CoordinatorConfig | ConsumerConfig], timeout_ms: int
+) -> None:
+    assert config(kafka_transaction_timeout=timedelta(seconds=2)).kafka_transaction_timeout
+
+    with pytest.raises(ConfigError, match=r"kafka_transaction_timeout.*at least 2s"):
+        config(kafka_transaction_timeout=timedelta(milliseconds=timeout_ms))

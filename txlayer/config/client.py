@@ -25,6 +25,9 @@ PROTECTED_CLIENT_SETTINGS = frozenset(
 _SECRET = re.compile(r"(password|secret|passphrase|jaas\.config|key\.pem|keystore\.key)$")
 """What a setting's name ends with when its value is nobody else's business; librdkafka's names and the Java client's."""
 
+KAFKA_TRANSACTION_TIMEOUT_MIN = timedelta(seconds=2)
+"""The client's message.timeout.ms is a second less, and 0 means for ever."""
+
 ALLOW_INSECURE = "--insecure (TXLAYER_IS_INSECURE_ALLOWED=true, is_insecure_allowed=True)"
 
 # Each of them lets somebody in between read, or be, the broker.
@@ -189,3 +192,16 @@ def check_limits(config: ClientConfig) -> None:
             raise ConfigError(
                 "not possible as a limit", name=f.name, value=value, expected="more than 0"
             )
+
+
+def check_transaction_timeout(timeout: timedelta) -> None:
+    """Refuse a `kafka_transaction_timeout` under 2 s: records must be given up a second before their Kafka transaction.
+
+    Raises:
+        ConfigError: with 1 s the client would wait for ever (0 means that to it), with less it refuses to start.
+    """
+    if timeout < KAFKA_TRANSACTION_TIMEOUT_MIN:
+        raise ConfigError(
+            "too short: a record is given up one second before its Kafka transaction",
+            name="kafka_transaction_timeout", value=timeout, expected="at least 2s",
+        )  # fmt: skip

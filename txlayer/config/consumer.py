@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from txlayer.config.client import ClientConfig, check_limits
+from txlayer.config.client import ClientConfig, check_limits, check_transaction_timeout
 from txlayer.errors import ConfigError
 
 
@@ -56,6 +56,7 @@ class ConsumerConfig(ClientConfig):
         """Check every limit."""
         ClientConfig.__post_init__(self)
         check_limits(self)
+        check_transaction_timeout(self.kafka_transaction_timeout)
         if self.lease_expiry < 2 * self.lease_renewal:
             raise ConfigError(
                 "one late renewal would end the lease", name="lease_expiry",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from txlayer.config.client import ClientConfig, check_limits
+from txlayer.config.client import ClientConfig, check_limits, check_transaction_timeout
 from txlayer.errors import ConfigError
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
@@ -72,6 +72,7 @@ class CoordinatorConfig(ClientConfig):
         """Check every limit."""
         ClientConfig.__post_init__(self)
         check_limits(self)
+        check_transaction_timeout(self.kafka_transaction_timeout)
         for pattern in self.target_topics:
             # A pattern that no topic's name can fit would park whatever is committed to the topic that was meant.
             if not _PATTERN.fullmatch(pattern):
