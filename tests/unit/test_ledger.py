@@ -34,7 +34,7 @@ def test_a_rolled_back_message_is_never_seen() -> None:
 
     driver.turn()
 
-    assert ([], {}) == (driver.log.visible, driver.ledger.transactions)
+    assert ([], []) == (driver.log.visible, list(driver.ledger.transactions))
 
 
 @pytest.mark.promise("P3")
@@ -190,7 +190,11 @@ def test_an_abandon_ends_what_was_committed_and_cannot_go() -> None:
 
     driver.turn()
 
-    assert ([], {}, {}) == (driver.log.visible, driver.ledger.transactions, driver.log.on_doubt())
+    assert ([], [], {}) == (
+        driver.log.visible,
+        list(driver.ledger.transactions),
+        driver.log.on_doubt(),
+    )
     assert [A] == driver.reported(ReportKind.CONFLICT), "of the rollback alone"
 
 

@@ -87,11 +87,11 @@ def ages_of(ledgers: list[Ledger], now_ms: int) -> Ages:
     """A look at all that is not settled; the loop may go on meanwhile."""
     ages = Ages()
     for ledger in ledgers:
-        # list() of a dict's values or items is one step for the interpreter: the loop cannot change it in between.
-        awake = list(ledger.transactions.values())
+        awake = ledger.transactions.snapshot()
         step = len(awake) // LOOK_COUNT_MAX + 1
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)
+        # list() of a dict's items is one step for the interpreter: the loop cannot change it in between.
         asleep = list(ledger.asleep.sleepers.items())
         step = len(asleep) // SLEEPER_COUNT_MAX + 1
         for number in range(0, len(asleep), step):

@@ -46,13 +46,15 @@ class HalfFold(Settling):
             plain = self.plain_tails.get(tail) or self._plain_tail(tail)
             key = text[2:end]
             txn_id, nonce = key.split("/")
+            transactions = self.transactions
         except (AttributeError, ValueError):
             self._fold_half_with_care(offset, appended_ms, header, record)
             return
         if (
             plain is not None
             and text[:2] == _START
-            and key not in self.transactions
+            and key not in transactions.fresh
+            and key not in transactions.rest
             and key not in self.asleep.sleepers
             and key not in self._recent
             and key not in self._recent_before
@@ -64,7 +66,7 @@ class HalfFold(Settling):
             self.content_bytes += len(record)
             group, topic, born = plain
             txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record)
-            self.transactions[key] = txn
+            transactions.fresh[key] = txn
             self._young.append(txn)
         else:
             self._fold_half_with_care(offset, appended_ms, header, record)

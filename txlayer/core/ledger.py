@@ -70,7 +70,9 @@ class Ledger(Asking):
         The batch holds everything that follows, also from what was folded before; it stays the ledger's until
         `published` or the ledger's end.
         """
-        batch, transactions, refusals = self.batch, self.transactions, self.refusals
+        batch, refusals = self.batch, self.refusals
+        self.transactions.keep_fresh_small()
+        fresh, rest = self.transactions.fresh, self.transactions.rest
         if batch.is_empty:
             batch.line_count = (
                 0  # lines from which nothing followed are no part of what may be refused
@@ -96,8 +98,9 @@ class Ledger(Asking):
                     return self._pause((op_offset, number), line_count, quick_bytes)
                 line = lines[number]
                 key = line[KEY_PLACE : line.find("|", KEY_PLACE)]
+                table = fresh if key in fresh else rest
                 if (
-                    (txn := transactions.get(key)) is not None
+                    (txn := table.get(key)) is not None
                     and txn.more is None
                     and txn.state is _OPEN
                     and line
@@ -111,7 +114,7 @@ class Ledger(Asking):
                     size = 0 if content is None else len(content)
                     if size <= topic_bytes_max:
                         # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
-                        del transactions[key]
+                        del table[key]
                         txn.state = recent[key] = _COMMITTED
                         quick_bytes += size
                         forwards.append(txn)

@@ -20,6 +20,7 @@ from txlayer.core.messages import Origin, ParkReason, Undecodable
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
 from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of, size_of
 from txlayer.core.transitions import Effect, Kind, TxnState, transition
+from txlayer.core.unsettled import UnsettledTransactions
 
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
@@ -66,7 +67,7 @@ class Settling:
         )  # key → reason, by bisection; outlives a rebuild
         # What was found of headers' tails; the ledgers of a process may share it: it depends on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions = UnsettledTransactions()
         self.asleep = Asleep()  # the rest of them, of whom nobody needs an object yet
         self.order = ForwardOrder()
         self.batch = Batch()
