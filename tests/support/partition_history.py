@@ -21,6 +21,7 @@ from tests.support.partition_driver import (
     PartitionDriver,
 )
 from tests.support.partition_log import Appended
+from txlayer.core.fields import NEXT_VERSION
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, Source
 from txlayer.core.transaction import Transaction
@@ -163,9 +164,8 @@ class History:
             fate = self.naive.fates.get(prepared.key)
             if source is Source.CHECK:
                 number = max(0, (0 if fate is None else fate.asked) - (a % 5 == 4))
-        self._lines.append(
-            op_line(resolution, prepared.key, offset, source=source, check_number=number)
-        )
+        line = op_line(resolution, prepared.key, offset, source=source, check_number=number)
+        self._lines.append(line if a % 19 < 18 else NEXT_VERSION + line[1:])
         if b % 3:
             self._flush(a)
 
@@ -183,7 +183,7 @@ class History:
         elif self._prepared:
             prepared = self._prepared[-1 - b % len(self._prepared)]
             good = op_line("C", prepared.key, prepared.newest)
-            self._lines.append((good + "|", good.replace("|shop|", "||"), "2" + good[1:])[a % 3])
+            self._lines.append((good + "|", good.replace("|shop|", "||"), "3" + good[1:])[a % 3])
 
     def _ghost(self, a: int, b: int) -> None:
         """A line far beyond half's end; its half records may come later."""

@@ -250,6 +250,27 @@ def test_a_restart_finds_the_copies_of_what_is_on_doubt() -> None:
     assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
 
 
+@pytest.mark.promise("P2")
+def test_a_restart_finds_a_copy_below_a_later_record_of_what_is_on_doubt() -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=3)
+    driver.half(A, index=1, count=3)
+    driver.half(B)
+    driver.half(A, index=0, count=3)
+    last = driver.half(A, index=2, count=3)
+    driver.read()
+    driver.tick(after_ms=60_000, moves=1)
+    driver.publish()
+
+    driver.crash()
+    driver.op("R", A, last)
+    driver.turn()
+    assert 0 == driver.log.stored.low_water, "a replay from B alone would begin A anew"
+    driver.crash()
+
+    assert [B] == list(driver.ledger.transactions)
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(

@@ -42,6 +42,10 @@ SECOND_COPIES_IN_A_CHAIN = [
     ("begin", 0, 71), ("begin", 0, 0), ("op", 0, 0), ("begin", 1, 0), ("twin", 1, 0), ("half", 0, 0),
     ("begin", 0, 0), ("op", 3, 26), ("twin", 1, 0), ("op", 1, 0),
 ]  # fmt: skip
+SECOND_COPY_BELOW_A_LATER_RECORD = [
+    ("begin", 0, 0), ("begin", 0, 5), ("begin", 0, 0), ("twin", 1, 0), ("turn", 1, 0), ("tick", 2, 2),
+    ("half", 0, 0), ("tick", 0, 0), ("turn", 1, 0), ("op", 1, 7), ("crash", 0, 0), ("turn", 1, 0),
+]  # fmt: skip
 
 
 @pytest.mark.promise("P1")
@@ -55,6 +59,7 @@ SECOND_COPIES_IN_A_CHAIN = [
 @example(MENDED_AND_NOBODY_HEARD_OF_IT)
 @example(SECOND_COPY_ABOVE_THE_LOW_WATER_MARK)
 @example(SECOND_COPIES_IN_A_CHAIN)
+@example(SECOND_COPY_BELOW_A_LATER_RECORD)
 def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Steps) -> None:
     History().play(steps)
 

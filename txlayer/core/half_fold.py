@@ -92,7 +92,8 @@ class HalfFold(Settling):
         if txn is None:
             self._begin(header, offset, appended_ms, record)
         elif self.is_replaying and txn.is_in_doubt:
-            is_twin = header.index < txn.seen and offset > txn.last_offset
+            # Only a second copy of the first record could be taken for the beginning of a transaction.
+            is_twin = header.index == 0 and offset != txn.first_offset
             if is_twin and txn.first_offset >= self._replay_low:
                 self._twins.append((offset, txn.first_offset, self.op_next))
         else:
