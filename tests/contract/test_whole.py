@@ -2,87 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
-from tests.support.broker import unique_name
 from tests.support.lab import FaultyLab, Lab
-from tests.support.waiting import wait_until
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import CoordinatorConnections
-from txlayer.adapters.topic_files import read_topic_files
-from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.loop import Coordinator
-from txlayer.core.codec import ID_HEADER
+from tests.support.whole_stage import SESSION, Running, Shop
 from txlayer.core.messages import Message
 from txlayer.core.transitions import TxnState
-from txlayer.producer.sync import TransactionalProducer
-
-SESSION = timedelta(seconds=2)
-
-
-class Running:
-    """A coordinator in a thread of its own; what it raised is raised at its end."""
-
-    def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections) -> None:
-        self.coordinator = Coordinator(config, connections)
-        self._is_stopping = threading.Event()
-        self._failures: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_stopping.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the coordinator does not end"
-        for failure in self._failures:
-            raise failure
-
-    def _run(self) -> None:
-        try:
-            self.coordinator.run(should_stop=self._is_stopping.is_set)
-        except BaseException as exc:  # noqa: BLE001 - raised by `stop`
-            self._failures.append(exc)
-
-
-class Shop:
-    """A namespace with one real topic."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.topics = SystemTopics(unique_name("ns"))
-        self.orders = lab.topic(partitions=2)
-        files = read_topic_files()
-        Namespace(lab.admin(), topics=self.topics, files=files).apply(
-            partition_count=2, replication_factor=1
-        )
-
-    def producer(self) -> TransactionalProducer:
-        """One more producer."""
-        return TransactionalProducer(
-            bootstrap_servers="127.0.0.1:9",  # the lab's connections know theirs
-            group="shop",
-            namespace=self.topics.namespace,
-            connect=lambda _config: self.lab.producer(namespace=self.topics.namespace),
-        )
-
-    def coordinator(self, connections: CoordinatorConnections | None = None) -> Running:
-        """One more coordinator."""
-        namespace = self.topics.namespace
-        config = CoordinatorConfig(namespace=namespace, session_timeout=SESSION)
-        return Running(
-            config, connections or self.lab.coordinator(namespace, session_timeout=SESSION)
-        )
-
-    def visible(self) -> list[tuple[bytes | None, bytes | None]]:
-        """(transaction id, value) of every forwarded message."""
-        return [(dict(r.headers)[ID_HEADER], r.value) for r in self.lab.read(self.orders)]
-
-    def wait_for(self, count: int) -> None:
-        wait_until(lambda: len(self.visible()) >= count, within=40, what=f"{count} messages")
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ class Line:
         return self.bad if self.bisection.failed(len(taken)) else None
 
 
+@pytest.mark.promise("P11")
 @given(st.data(), st.integers(1, 5_000), st.integers(1, 3_000))
 def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(
     data: st.DataObject, count: int, line_count_max: int

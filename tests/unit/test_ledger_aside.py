@@ -78,6 +78,7 @@ def test_lines_read_ahead_are_counted() -> None:
     assert 0 == driver.ledger.ahead_line_count
 
 
+@pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 2)
     driver = PartitionDriver()

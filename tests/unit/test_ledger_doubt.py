@@ -131,6 +131,7 @@ def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
     assert {} == driver.log.contents_on_doubt(A)
 
 
+@pytest.mark.promise("P11")
 def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

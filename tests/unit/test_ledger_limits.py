@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.fake_records import op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
@@ -26,6 +28,7 @@ def limits(driver: PartitionDriver) -> list[tuple[str, str, int]]:
     return found
 
 
+@pytest.mark.promise("P11")
 def test_a_group_with_too_many_open_ones_is_told_until_a_tenth_is_free() -> None:
     driver = PartitionDriver(settings=replace(SETTINGS, checks=POLICIES))
     keys = [txn_key(f"t{n}") for n in range(20)]

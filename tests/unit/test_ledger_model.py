@@ -54,6 +54,7 @@ SECOND_COPY_BELOW_A_LATER_RECORD = [
 @pytest.mark.promise("P4")
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P6")
+@pytest.mark.promise("P11")
 @given(HISTORIES)
 @example(ABANDONED_WHILE_IT_WAS_BEING_HELD)
 @example(MENDED_AND_NOBODY_HEARD_OF_IT)

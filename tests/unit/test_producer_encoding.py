@@ -224,6 +224,7 @@ def test_an_empty_transaction_is_refused() -> None:
         encoder().records([], ANYWHERE)
 
 
+@pytest.mark.promise("P11")
 def test_ten_thousand_messages_are_a_transaction_and_one_more_is_not() -> None:
     messages = [Message("orders", b"k", b"v")] * 10_000
 
@@ -232,6 +233,7 @@ def test_ten_thousand_messages_are_a_transaction_and_one_more_is_not() -> None:
         encoder().records([*messages, messages[0]], ANYWHERE)
 
 
+@pytest.mark.promise("P11")
 def test_the_bytes_of_a_transaction_have_a_limit() -> None:
     made = encoder(transaction_bytes_max=1_000)
     message = Message("orders", b"k", b"v" * 499)

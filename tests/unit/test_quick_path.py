@@ -101,6 +101,7 @@ def test_what_may_not_go_quickly_goes_slowly(target: Any, refused: tuple[str, ..
     assert slow == outcome(lines, is_slow=False, target=target, refused=refused)
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("byte_count", [1, 40, 41])
 def test_both_ways_end_a_batch_at_the_same_line(byte_count: int) -> None:
     lines = [op_line("C", B, 1), op_line("C", A, 0), op_line("C", A, 0)]
@@ -139,6 +140,7 @@ def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> 
     assert {} == driver.ledger.transactions
 
 
+@pytest.mark.promise("P11")
 def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))

@@ -34,6 +34,7 @@ from txlayer.producer.waiting import Blocking
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("P11")
 def test_no_more_than_in_flight_max_are_in_flight() -> None:
     world = World(in_flight_max=2)
     first = world.prepared()

@@ -87,9 +87,12 @@ class Shard:
 
 def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
     """Drop the oldest content when all of it is too much; it is fetched again when it is needed."""
-    if sum(ledger.content_bytes for ledger in ledgers) > content_bytes_max:
+    total = sum(ledger.content_bytes for ledger in ledgers)
+    if total > content_bytes_max:
+        # To three quarters, so that not every read drops some; each partition its share.
+        too_much = total - content_bytes_max * 3 // 4
         for ledger in ledgers:
-            ledger.drop_content(ledger.content_bytes // 4)
+            ledger.drop_content(ledger.content_bytes * too_much // total + 1)
 
 
 def known_ends(

@@ -192,6 +192,7 @@ def test_a_late_commit_after_a_rollback_by_check_is_refused_and_the_group_is_tol
     assert [] == visible(arena)
 
 
+@pytest.mark.promise("P11")
 def test_too_many_open_transactions_are_told_to_their_group_alone(
     arena: Arena, crafted: Crafted, tmp_path: Path
 ) -> None:

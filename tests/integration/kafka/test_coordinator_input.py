@@ -259,6 +259,7 @@ def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: R
     assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -286,6 +287,7 @@ def test_garbage_on_half_is_kept_aside_with_its_bytes(
     assert b"\x00garbage" == codec.decode_content(value=kept.value, headers=kept.headers)[1]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("value", [None, b"", b"\xff\x00\xfe"], ids=["null", "empty", "not text"])
 def test_garbage_on_op_is_kept_aside(arena: Arena, raw: RawWriter, value: bytes | None) -> None:
     offset = raw.op(2, value)
@@ -296,6 +298,7 @@ def test_garbage_on_op_is_kept_aside(arena: Arena, raw: RawWriter, value: bytes 
     assert "undecodable" == arena.doubt().why(aside).partition(" ")[0]
 
 
+@pytest.mark.promise("P11")
 def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: RawWriter) -> None:
     first = one(arena, raw)
     second = one(arena, raw, key=raw.key_in(first.partition))
