@@ -55,6 +55,7 @@ def test_it_is_a_dict_whichever_table_somebody_is_in(acts: list[tuple[str, str]]
             assert len(expected) == len(found)
             assert list(expected) == list(found)
             assert list(expected.values()) == list(found.values()) == found.snapshot()
+            assert len(expected.values()) == len(found.values())
             assert all(expected.get(name) is found.get(name) for name in "abcdefgh")
             assert [n in expected for n in "abcdefgh"] == [n in found for n in "abcdefgh"]
             assert found.fresh.keys().isdisjoint(found.rest)
