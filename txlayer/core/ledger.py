@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from txlayer.core import codec
@@ -305,12 +305,19 @@ class Ledger(Asking):
     def drop_content(self, byte_count: int) -> None:
         """Drop the oldest content until `byte_count` bytes are free; it is fetched again when it is needed."""
         wanted = self.content_bytes - byte_count
-        for txn in self._young_ones():
-            if self.content_bytes <= wanted:
-                return
-            if txn.content is not None and txn.key not in self.batch.keeps:
-                self.content_bytes -= size_of(txn)
-                txn.content = None
+        # From the newest back: a look at all that were bare before would cost more with every drop.
+        newest_first = chain(reversed(self._young), reversed(self._old))
+        left = list(takewhile(self._may_hold_content, newest_first))
+        while left and self.content_bytes > wanted:
+            txn = left.pop()
+            self._bare_until = txn.first_offset
+            if txn.content is None or _is_elsewhere(txn) or txn.key in self.batch.keeps:
+                continue
+            self.content_bytes -= size_of(txn)
+            txn.content = None
+
+    def _may_hold_content(self, txn: Transaction) -> bool:
+        return txn.first_offset > self._bare_until
 
     def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int) -> None:
         """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`.

@@ -75,6 +75,7 @@ class Settling:
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = 0
         self.content_bytes = 0
+        self._bare_until = -1  # half offset; no content in memory of those in half up to here
         self.waits_for_half: int | None = (
             None  # the half offset that the next op line names, when it is not read yet
         )
