@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -18,13 +19,21 @@ class FakeConsumer:
     def __init__(self, *, failure: Exception | None = None) -> None:
         self.queue: list[int | Callable[[], None]] = []
         self.calls: list[str] = []
+        self.late_rounds = 0  # so often is read in vain before the partitions are taken back
+        self._callbacks: dict[str, Callable[..., None]] = {}
+        self._rounds_to_revocation: int | None = None
         self._failure = failure
 
     def consume(self, count: int, timeout: float) -> list[object]:
         """As the client's: callbacks run on the way."""
-        assert 0 == timeout
         if self._failure is not None:
             raise self._failure
+        if self._rounds_to_revocation == 0:
+            self._rounds_to_revocation = None
+            self.queue.append(lambda: self._callbacks["on_revoke"](self, []))
+        elif self._rounds_to_revocation is not None:
+            assert (0 == timeout) == (self._rounds_to_revocation == self.late_rounds)
+            self._rounds_to_revocation -= 1
         found: list[object] = []
         while self.queue and len(found) < count:
             waiting = self.queue.pop(0)
@@ -33,6 +42,28 @@ class FakeConsumer:
             else:
                 found += [object()] * min(waiting, count)
         return found
+
+    def subscribe(self, _topics: list[str], **callbacks: Callable[..., None]) -> None:
+        """The group gives a share at once."""
+        self._callbacks = callbacks
+        callbacks["on_assign"](self, [])
+
+    def consumer_group_metadata(self) -> bytes:
+        """Of generation 1."""
+        return b"CGMDv2:" + struct.pack("<i", 1) + b"g\0member\0\0"
+
+    def assign(self, _partitions: list[object]) -> None:
+        """Nothing."""
+
+    def unassign(self) -> None:
+        """Tell it."""
+        self.calls.append("unassign")
+
+    def unsubscribe(self) -> None:
+        """The share is taken back, by a callback that waits in the queue."""
+        self.calls.append("unsubscribe")
+        if self._callbacks:
+            self._rounds_to_revocation = self.late_rounds
 
     def close(self) -> None:
         """Tell it."""
@@ -54,7 +85,7 @@ def test_callbacks_that_wait_behind_records_are_called_before_the_client_closes(
 
     reader.close()
 
-    assert ["assigned", "close with 0 waiting"] == client.calls
+    assert ["assigned", "unsubscribe", "close with 0 waiting"] == client.calls
 
 
 def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
@@ -68,6 +99,34 @@ def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
     assert ["close with 0 waiting"] == client.calls
 
 
+@pytest.mark.parametrize("late_rounds", [0, 1, 3])
+def test_a_share_is_given_back_before_the_client_closes(
+    late_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeConsumer()
+    client.late_rounds = late_rounds
+    reader = reader_over(client, monkeypatch)
+    reader.start(["orders"])
+
+    reader.close()
+
+    assert ["unsubscribe", "unassign", "close with 0 waiting"] == client.calls
+
+
+def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group, "_LEAVE_PATIENCE_S", 0.01)
+    client = FakeConsumer()
+    client.late_rounds = 1 << 40
+    reader = reader_over(client, monkeypatch)
+    reader.start(["orders"])
+
+    reader.close()
+
+    assert ["unsubscribe", "close with 0 waiting"] == client.calls
+
+
 def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeConsumer()
     reader = reader_over(client, monkeypatch)
@@ -75,4 +134,4 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader.close()
     reader.close()
 
-    assert ["close with 0 waiting"] == client.calls
+    assert ["unsubscribe", "close with 0 waiting"] == client.calls

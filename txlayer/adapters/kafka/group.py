@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ _METADATA_PREFIX = b"CGMDv2:"
 _SERVED_AT_ONCE = 10_000
 _SERVED_ROUNDS_MAX = 100
 """A client queues far fewer records than both together: what waited when `close` began has been served then."""
+_LEAVE_WAIT_S = 0.05
+_LEAVE_PATIENCE_S = 5.0
+"""The client takes the partitions back within itself, which takes some milliseconds."""
 
 
 def parse_member(metadata: bytes) -> tuple[int, str]:
@@ -74,6 +78,7 @@ class KafkaGroupReader:
         )
         self._assignment: Assignment | None = None
         self._is_revoked = False
+        self._holds_share = False  # the group has given one, empty or not, and not taken it back
         self._is_closed = False
         self._failure: Exception | None = None
 
@@ -170,23 +175,33 @@ class KafkaGroupReader:
         """Leave the group."""
         if not self._is_closed:
             self._is_closed = True
-            self._serve_what_waits()
+            self._leave()
             self._consumer.close()
 
-    def _serve_what_waits(self) -> None:
-        """Call the callbacks that wait in the client's queue; the records there are of no use any more.
+    def _leave(self) -> None:
+        """Give the partitions back while the client can still answer.
 
-        Two callbacks within the client's own `close` may stop the whole process for good (docs/explanation/kafka.md, Closing).
+        A callback within the client's own `close` may stop the whole process for good (docs/explanation/kafka.md, Closing).
         """
         try:
-            for _ in range(_SERVED_ROUNDS_MAX):
-                if len(self._consumer.consume(_SERVED_AT_ONCE, 0)) < _SERVED_AT_ONCE:
-                    return
+            self._serve_what_waits()
+            self._consumer.unsubscribe()
+            self._serve_what_waits()
+            give_up_at = time.monotonic() + _LEAVE_PATIENCE_S
+            while self._holds_share and time.monotonic() < give_up_at:
+                self._consumer.consume(_SERVED_AT_ONCE, _LEAVE_WAIT_S)
         except KafkaException as exc:
             logger.debug("group.closing", extra={"reason": str(exc)})
 
+    def _serve_what_waits(self) -> None:
+        """Call the callbacks that wait in the client's queue; the records there are of no use any more."""
+        for _ in range(_SERVED_ROUNDS_MAX):
+            if len(self._consumer.consume(_SERVED_AT_ONCE, 0)) < _SERVED_AT_ONCE:
+                return
+
     def _on_assign(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         try:
+            self._holds_share = True
             # Assign nothing now: recovery comes first, outside the callback. The metadata of this very generation is
             # the fence of every Kafka transaction until the next one.
             consumer.assign([])
@@ -202,6 +217,7 @@ class KafkaGroupReader:
         try:
             self._assignment = None
             self._is_revoked = True
+            self._holds_share = False
             consumer.unassign()
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
