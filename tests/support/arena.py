@@ -12,7 +12,7 @@ from tests.support.checker import Verdict, judge
 from tests.support.doubt import DoubtShelf, read_doubt
 from tests.support.history import Logs
 from tests.support.load import Load
-from tests.support.logs import Seen, hanging, header, partition_counts, read_log
+from tests.support.logs import Seen, ends, hanging, header, partition_counts, read_log
 from tests.support.run_checker import missing_from
 from tests.support.waiting import wait_until
 from txlayer.adapters.coordinator_status import CoordinatorStatus, read_status
@@ -160,10 +160,22 @@ class Arena:
         return found
 
     def aborted_count(self) -> int:
-        """Records on the real topics that only a `read_uncommitted` reader sees: of Kafka transactions given up."""
+        """Records on the real topics that only a `read_uncommitted` reader sees: of Kafka transactions given up.
+
+        Only up to what is decided already: of a Kafka transaction that is under way nobody knows yet.
+        """
+        decided = ends(self.servers, self.targets, isolation="read_committed")
         whole = read_log(self.servers, self.targets, isolation="read_uncommitted")
         stable = read_log(self.servers, self.targets)
-        return sum(len(whole[t]) - len(stable[t]) for t in self.targets)
+        in_whole, in_stable = (
+            sum(
+                record.offset < decided[t, record.partition]
+                for t in self.targets
+                for record in log[t]
+            )
+            for log in (whole, stable)
+        )
+        return in_whole - in_stable
 
     def _logs(self) -> list[str]:
         return [self.topics.half, self.topics.op, self.topics.doubt, *self.targets]
