@@ -11,10 +11,11 @@ from txlayer.adapters.translation import (
     translate_error,
     translate_read_error,
     translate_refusal,
+    translate_unknown_end,
     translate_unwritten,
     translate_writer_error,
 )
-from txlayer.errors import BrokerUnavailableError, RetriableError
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError
 
 # librdkafka's own list of errors that it answers by asking for the leaders again, or by trying again
 # (`rd_kafka_err_action`), without those that say something of a record or a group.
@@ -74,6 +75,19 @@ def test_what_passes_by_itself_can_be_tried_again(code: Code) -> None:
 
     assert type(error) is PASSING_BY_ITSELF[code]
     assert isinstance(error, RetriableError)
+
+
+def test_a_partition_that_the_client_does_not_know_now_may_be_asked_about_again() -> None:
+    error = ClientError(Code.LOCAL_UNKNOWN_PARTITION, "said", is_fatal=False, is_abortable=False)
+
+    assert RetriableError is type(translate_unknown_end(error, bootstrap_servers="b"))
+    assert RefusedRecordError is type(translate_error(error, topic="orders"))
+
+
+def test_an_end_that_no_broker_tells_is_a_broker_that_is_away() -> None:
+    error = ClientError(Code.LOCAL_TRANSPORT, "said", is_fatal=False, is_abortable=False)
+
+    assert BrokerUnavailableError is type(translate_unknown_end(error, bootstrap_servers="b"))
 
 
 def test_no_code_is_both_a_broker_that_is_away_and_a_leader_that_moved() -> None:

@@ -179,6 +179,16 @@ def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLay
     )
 
 
+def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
+    """What a question for the ends of a partition failed with.
+
+    The client may not know the partition at this moment, as while a broker dies; of a record to be written that is another matter.
+    """
+    if error.code() == Code.LOCAL_UNKNOWN_PARTITION:
+        return RetriableError(detail_of(error))
+    return translate_error(error, bootstrap_servers=bootstrap_servers)
+
+
 # --- a member of a group ----------------------------------------------------------------------------------------------
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.translation import translate_unknown_end
 from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError, TxLayerError
+from txlayer.errors import BrokerUnavailableError
 
 logger = logging.getLogger("txlayer.kafka")
 client_logger = logging.getLogger("txlayer.librdkafka")
@@ -318,12 +319,12 @@ class PlainReader:
                 ClientPartition(*partition), timeout=timeout_s
             )
         except KafkaException as exc:
-            raise self._translated(exc) from exc
+            error = kafka_error(exc)
+            raise translate_unknown_end(
+                error, bootstrap_servers=self._config.bootstrap_servers
+            ) from exc
         return low, high
 
     def close(self) -> None:
         """End."""
         self._consumer.close()
-
-    def _translated(self, exc: KafkaException) -> TxLayerError:
-        return translate(exc, bootstrap_servers=self._config.bootstrap_servers)

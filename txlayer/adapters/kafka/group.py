@@ -17,9 +17,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.error_codes import PASSING_CODES
 from txlayer.adapters.kafka.client import assign, group_consumer, readable
-from txlayer.adapters.kafka.errors import translate
+from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.translation import translate_read_error
+from txlayer.adapters.translation import translate_read_error, translate_unknown_end
 from txlayer.config import ClientConfig
 from txlayer.errors import InvariantError
 
@@ -146,7 +146,10 @@ class KafkaGroupReader:
                 ClientPartition(*partition), timeout=timeout_s
             )
         except KafkaException as exc:
-            raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
+            error = kafka_error(exc)
+            raise translate_unknown_end(
+                error, bootstrap_servers=self._config.bootstrap_servers
+            ) from exc
         return low, high
 
     def known_end(self, partition: TopicPartition) -> int | None:
