@@ -184,9 +184,9 @@ def throughput_ratios(kafka: Any, arguments: argparse.Namespace) -> list[float]:
         )
 
     ratios = []
+    if arguments.rounds:
+        measure("first", is_beside_them=False)
     for number in range(arguments.rounds):
-        if number == 0:
-            measure("first", is_beside_them=False)
         sides = (False, True) if number % 2 == 0 else (True, False)
         rates = {
             side: measure(f"pair{number}{side}".lower(), is_beside_them=side) for side in sides

@@ -29,8 +29,6 @@ TEXT_SUFFIXES = {
     "",
 }
 
-LINES_MAX = 400
-"""A file that is longer has more than one subject."""
 BODY_LINES_MAX = 50
 """A function fits on a screen; a longer one says why on its `def` line."""
 
@@ -118,12 +116,6 @@ def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
     ]
 
     refuse(broken)
-
-
-def test_a_file_has_one_subject() -> None:
-    lengths = {path: len(path.read_bytes().splitlines()) for path in PYTHON}
-
-    refuse(f"{at(path, n)} lines" for path, n in lengths.items() if n >= LINES_MAX)
 
 
 def test_a_function_fits_on_a_screen_or_says_why_not() -> None:

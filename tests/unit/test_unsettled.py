@@ -16,7 +16,7 @@ from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 from txlayer.core.unsettled import FRESH_COUNT_MAX, UnsettledTransactions
 
-A, B, C, D, E = (txn_key(name) for name in "abcde")
+A, B, C, D = (txn_key(name) for name in "abcd")
 NAMES = st.sampled_from("abcdefgh")
 ACTS = st.lists(st.tuples(st.sampled_from(["put", "drop", "keep small"]), NAMES), max_size=60)
 

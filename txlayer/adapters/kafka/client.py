@@ -207,6 +207,24 @@ def assign(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> None:
     consumer.resume(partitions)
 
 
+def watermarks(
+    consumer: Consumer, partition: TopicPartition, *, config: ClientConfig, timeout_s: float
+) -> tuple[int, int]:
+    """(first offset, next offset as the consumer's isolation level sees it), asked of the broker.
+
+    Raises:
+        BrokerUnavailableError: not answered within `timeout_s`.
+        RetriableError: the client does not know the partition, or its leader, at this moment.
+    """
+    try:
+        low, high = consumer.get_watermark_offsets(ClientPartition(*partition), timeout=timeout_s)
+    except KafkaException as exc:
+        raise translate_unknown_end(
+            kafka_error(exc), bootstrap_servers=config.bootstrap_servers
+        ) from exc
+    return low, high
+
+
 def wait_for_broker(client: Producer | Consumer, *, config: ClientConfig, timeout_s: float) -> None:
     """Connect now rather than at the first call that would hide the reason.
 
@@ -309,21 +327,8 @@ class PlainReader:
         self._consumer.pause([ClientPartition(*partition)])
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, next offset as the isolation level sees it).
-
-        Raises:
-            BrokerUnavailableError: not answered within `timeout_s`.
-        """
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                ClientPartition(*partition), timeout=timeout_s
-            )
-        except KafkaException as exc:
-            error = kafka_error(exc)
-            raise translate_unknown_end(
-                error, bootstrap_servers=self._config.bootstrap_servers
-            ) from exc
-        return low, high
+        """(first offset, next offset as the isolation level sees it); errors as `watermarks` has them."""
+        return watermarks(self._consumer, partition, config=self._config, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End."""

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from txlayer.adapters.error_codes import PASSING_CODES
-from txlayer.adapters.kafka.client import assign, group_consumer, readable
-from txlayer.adapters.kafka.errors import kafka_error, translate
+from txlayer.adapters.kafka.client import assign, group_consumer, readable, watermarks
+from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.translation import translate_read_error, translate_unknown_end
+from txlayer.adapters.translation import translate_read_error
 from txlayer.config import ClientConfig
 from txlayer.errors import InvariantError
 
@@ -136,21 +136,8 @@ class KafkaGroupReader:
         return readable(records)
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, last stable offset).
-
-        Raises:
-            BrokerUnavailableError: not answered within `timeout_s`.
-        """
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                ClientPartition(*partition), timeout=timeout_s
-            )
-        except KafkaException as exc:
-            error = kafka_error(exc)
-            raise translate_unknown_end(
-                error, bootstrap_servers=self._config.bootstrap_servers
-            ) from exc
-        return low, high
+        """(first offset, last stable offset); errors as `watermarks` has them."""
+        return watermarks(self._consumer, partition, config=self._config, timeout_s=timeout_s)
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """The end of an assigned partition as the last fetch told it; None: none has."""
