@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from shop import LOYALTY, ORDERS
 
-PROGRAM = [sys.executable, "-m", "txlayer"]
+PROGRAM = [sys.executable, "-P", "-m", "txlayer"]
 COORDINATOR_COUNT = 2
 
 READY_TIMEOUT_S = 30.0

@@ -138,8 +138,18 @@ THREATS = (
         "Find a password there, or in a log, an error or a shown setting.",
         (
             "unit/test_secrets.py::test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named",
+            "unit/test_secrets.py::test_a_url_with_a_password_on_a_command_line_is_refused_and_the_ways_out_are_named",
             "integration/security/test_sentinel.py::test_no_command_shows_a_password",
             f"{_CONNECTING}::test_a_coordinator_takes_every_setting_from_the_environment_and_files",
+        ),
+    ),
+    Threat(
+        "the working directory of a service or an operator",
+        "Plant a module there; a program of your own that is started as `python -m NAME`, and handlers, import it.",
+        "Have it run by `txlayer` itself, by its workers, or by processes for handlers before they have the path of their parent.",
+        (
+            "integration/test_planted_modules.py::test_a_command_runs_no_module_of_the_working_directory",
+            "integration/test_planted_modules.py::test_workers_of_a_consumer_import_its_module_and_no_other",
         ),
     ),
 )

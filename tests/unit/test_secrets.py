@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from txlayer.cli.database import database_url
 from txlayer.cli.options import client_config
 from txlayer.cli.secrets import from_file
 from txlayer.config import ClientConfig, is_secret
@@ -61,6 +62,39 @@ def test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named(name: st
         client_config(ClientConfig, client_setting=[f"{name}={SENTINEL}"], environ={})
 
     assert SENTINEL not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://shop:s3ntinel@db/shop",
+        "postgresql+psycopg://shop:s3nt@inel@db/shop",
+        "postgresql+psycopg://shop@db/shop?password=s3ntinel",
+        "postgresql+psycopg://shop@db/shop?sslkey=/k&sslpassword=s3ntinel",
+        "mysql+pymysql://db/shop?user=shop&PASSWD=s3ntinel",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dshop%3BPWD%3Ds3ntinel",
+        "shop:s3ntinel@db",
+    ],
+)
+def test_a_url_with_a_password_on_a_command_line_is_refused_and_the_ways_out_are_named(
+    url: str,
+) -> None:
+    with pytest.raises(ConfigError, match=r"TXLAYER_INBOX_URL .*TXLAYER_INBOX_URL_FILE") as refused:
+        database_url(url, name="TXLAYER_INBOX_URL")
+
+    assert "nel" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://shop@db:5432/shop?sslmode=verify-full&passfile=/etc/shop/pgpass",
+        "sqlite:////var/lib/shop:1/shop.db",
+        "mysql+pymysql://db/shop",
+    ],
+)
+def test_a_url_without_a_password_may_be_on_a_command_line(url: str) -> None:
+    assert url == database_url(url, name="TXLAYER_INBOX_URL")
 
 
 @pytest.mark.parametrize("name", ["sasl.username", "ssl.ca.location", "ssl.key.location"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,6 @@ from rich.console import Console
 
 from txlayer.cli.database import DryRun, Schema, TableName, database_url, needing_sql, show_purged
 from txlayer.cli.options import Json
-from txlayer.cli.secrets import hide_url
 from txlayer.config import parse_duration
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="DIALECT+DRIVER://…",
-        help=f"The database, as SQLAlchemy writes it; default {_URL}, or the content of the file {_URL}_FILE.",
+        help=f"The database, as SQLAlchemy writes it, without a password; default {_URL}, or the content of the file {_URL}_FILE.",
         show_default=False,
     ),
 ]
@@ -39,7 +36,6 @@ Url = Annotated[
 @app.command()
 def create(*, url: Url = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
-    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     with opened(url, table=table, schema=schema) as barrier:
         barrier.create_table()
     Console().print(f"{table} is there")
@@ -76,7 +72,6 @@ def purge(
     as_json: Json = False,
 ) -> None:
     """Delete rows that no check can need any more, a few thousand per database transaction."""
-    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     age = parse_duration("--older-than", older_than)
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
     with opened(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
@@ -84,13 +79,15 @@ def purge(
     show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
-def opened(url: str | None, **given: Any) -> AbstractContextManager[SqlBarrier]:
+def opened(
+    url: str | None, *, option: str = "--url", **given: Any
+) -> AbstractContextManager[SqlBarrier]:
     """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
 
     Raises:
         ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
     """
-    found = database_url(url, name=_URL)
+    found = database_url(url, name=_URL, option=option)
     with needing_sql("the barrier"):
         from txlayer.adapters.sql.opening import opened_barrier
     return opened_barrier(found, **given)

@@ -50,7 +50,7 @@ from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.figures import ObservedConsumer
 from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.service import ConsumerService
-from txlayer.coordinator.workers import StopSignal, supervise
+from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.core.ids import check_group
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError
 
@@ -123,7 +123,7 @@ def run(  # every option is a parameter
     metrics = given_metrics(metrics_port, metrics_host)
     if workers > 1 or reload:
         stop.install()
-        command = [sys.executable, "-m", "txlayer", *_without_reload(sys.argv[1:])]
+        command = [*PROGRAM, *_without_reload(sys.argv[1:])]
         command += ["--workers", "1", "--watch-parent"]
         if reload:
             raise typer.Exit(_run_again(command, stop, folder=Path.cwd()))

@@ -47,7 +47,7 @@ from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.view import ObservedCoordinator
-from txlayer.coordinator.workers import StopSignal, supervise
+from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.core.doctor_findings import counted
 
 GC_THRESHOLD = 100_000
@@ -168,15 +168,7 @@ def run(  # every option is a parameter
     stop.install()
     if workers > 1:
         # The same command line, once per worker: a later --workers wins, everything else is as it was said.
-        command = [
-            sys.executable,
-            "-m",
-            "txlayer",
-            *sys.argv[1:],
-            "--workers",
-            "1",
-            "--watch-parent",
-        ]
+        command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
         code = supervise(
             command, worker_count=workers, wait=stop.wait, own_arguments=ports_of_workers(metrics, workers),
         )  # fmt: skip

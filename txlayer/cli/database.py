@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from txlayer.cli.secrets import from_file
+from txlayer.cli.secrets import from_file, refuse_password
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,17 +25,20 @@ Schema = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")]
 
 
-def database_url(url: str | None, *, name: str) -> str:
-    """The address given with `--url`, else what the environment says under `name` or in the file `name`_FILE.
+def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
+    """The URL given with `option`, else what the environment says under `name` or in the file `name`_FILE.
 
     Raises:
-        ConfigError: none of them names a database.
+        ConfigError: none of them names a database, or the command line holds a password.
     """
-    found = url or from_file(os.environ, name)
+    if url:
+        refuse_password(url, option=option, name=name)
+        return url
+    found = from_file(os.environ, name)
     if not found:
         raise ConfigError(
             "no database named",
-            name=f"--url, {name} or {name}_FILE",
+            name=f"{option}, {name} or {name}_FILE",
             expected="a database's address",
         )
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,6 @@ from rich.console import Console
 
 from txlayer.cli.database import DryRun, Schema, TableName, database_url, needing_sql, show_purged
 from txlayer.cli.options import Json
-from txlayer.cli.secrets import hide_url
 from txlayer.config import parse_duration
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="DIALECT+DRIVER://…",
-        help=f"The database, as SQLAlchemy writes it; default {_URL}, or the content of the file {_URL}_FILE.",
+        help=f"The database, as SQLAlchemy writes it, without a password; default {_URL}, or the content of the file {_URL}_FILE.",
         show_default=False,
     ),
 ]
@@ -39,7 +36,6 @@ Url = Annotated[
 @app.command()
 def create(*, url: Url = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
     """Create the table unless it is there."""
-    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     with opened(url, table=table, schema=schema) as inbox:
         inbox.create_table()
     Console().print(f"{table} is there")
@@ -64,7 +60,6 @@ def purge(
     as_json: Json = False,
 ) -> None:
     """Delete rows of messages that cannot come again, a few thousand per database transaction."""
-    hide_url(sys.argv, os.environ, option="--url", name=_URL)
     age = parse_duration("--older-than", older_than)
     with opened(url, group=group, table=table, schema=schema) as inbox:
         done = inbox.purge(age, is_dry_run=dry_run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
 )
-from txlayer.cli.secrets import from_file, hide_url
+from txlayer.cli.secrets import from_file
 from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
@@ -56,7 +55,8 @@ BarrierUrl = Annotated[
     typer.Option(
         URL_OPTION,
         metavar="DIALECT+DRIVER://…",
-        help=f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it; default {BARRIER_URL}.",
+        help=f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
+        f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
         show_default=False,
     ),
 ]
@@ -119,7 +119,6 @@ def run(  # every option is a parameter
     Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker or no database, 4 its client failed, 5 not
     authorised, 70 broken invariant.
     """
-    hide_url(sys.argv, os.environ, option=URL_OPTION, name=BARRIER_URL)
     set_up_logging(
         log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
         level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
@@ -154,14 +153,15 @@ def run(  # every option is a parameter
                 observed=told,
             )
         return
-    url = barrier_url or from_file(os.environ, BARRIER_URL)
-    if not url:
+    if not barrier_url and not from_file(os.environ, BARRIER_URL):
         raise ConfigError(
             "nobody to ask",
             name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
             expected="a handler, or the barrier's database",
         )
-    with opened(url, table=barrier_table, schema=barrier_schema) as barrier:
+    with opened(
+        barrier_url, option=URL_OPTION, table=barrier_table, schema=barrier_schema
+    ) as barrier:
         barrier.check_table()
         stop.install()
         with observed(metrics, lambda: told):

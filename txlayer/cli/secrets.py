@@ -5,10 +5,10 @@ A setting `NAME.file=PATH` stands for `NAME` with the file's content, where NAME
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 from txlayer.config import ENVIRONMENT_PREFIX, is_secret, parse_settings, parse_settings_file
 from txlayer.errors import ConfigError
@@ -18,6 +18,11 @@ _FILE = f"{CLIENT_SETTINGS}_FILE"
 _SUFFIX = ".file"
 SECRET_BYTES_MAX = 64 * 1024
 """A mistaken path (a device, a database) must not fill the memory."""
+
+_PASSWORD_SETTING = re.compile(
+    r"(password|passwd|pwd|passphrase|secret|token)\w*\s*=", re.IGNORECASE
+)
+"""In what follows the `?` of a database's URL; drivers have their own names for it."""
 
 
 def environment_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -94,25 +99,17 @@ def from_file(environ: Mapping[str, str], name: str) -> str | None:
     return environ.get(name) or (read_secret(f"{name}_FILE", path) if path else None)
 
 
-def hide_url(argv: Sequence[str], environ: Mapping[str, str], *, option: str, name: str) -> None:
-    """Begin this program again with a password in the environment instead of in the list of processes; else nothing."""
-    hidden = without_url(argv[1:], option=option)
-    if hidden is not None:
-        arguments, url = hidden
-        command = [sys.executable, "-m", "txlayer", *arguments]
-        os.execve(sys.executable, command, {**environ, name: url})  # noqa: S606 - our own program
+def refuse_password(url: str, *, option: str, name: str) -> None:
+    """Refuse a database's URL of a command line that holds a password.
 
-
-def without_url(arguments: Sequence[str], *, option: str) -> tuple[list[str], str] | None:
-    """(the other arguments, the URL) where an argument is a database's URL that may hold a password; else None."""
-    rest = list(arguments)
-    for index, word in enumerate(rest):
-        said, equals, value = word.partition("=")
-        if said != option:
-            continue
-        url = value if equals else "".join(rest[index + 1 : index + 2])
-        if "@" not in url and "?" not in url:
-            return None  # neither credentials nor settings
-        del rest[index : index + (1 if equals else 2)]
-        return rest, url
-    return None
+    Raises:
+        ConfigError: it does. The error names the ways to give it, and never the URL.
+    """
+    before, _, query = url.partition("?")
+    credentials = before.rpartition("@")[0].rpartition("//")[2]
+    if ":" in credentials or "@" in query or _PASSWORD_SETTING.search(unquote_plus(query)):
+        raise ConfigError(
+            f"everybody who can list processes could read the password; set {name} in the environment, "
+            f"or {name}_FILE to the path of a file that holds the URL",
+            name=option, expected="no password on a command line",
+        )  # fmt: skip

@@ -13,10 +13,11 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from queue import Empty
 from typing import Any, NamedTuple
@@ -47,6 +48,10 @@ START_S = 60.0
 """How long a process may take to import what it needs."""
 END_S = 1.0
 """How long an idle process may take to end."""
+SAFE_PATH = "PYTHONSAFEPATH"
+_SAFE_FOR_START = "while-txlayer-starts-it"
+_starting = threading.Lock()
+"""The environment is the process's: two pools must not change it at once."""
 
 
 class SentRecord(NamedTuple):
@@ -201,11 +206,15 @@ class _Process:
         # Not fork: the Kafka client has threads, and their locks would be copied as they stand.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
-        self._process = context.Process(
-            target=serve, args=(theirs, self._lost, caller), name="txlayer-handlers", daemon=True
-        )
-        self._process.start()
+        with _starting_safely():
+            self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
+            self._process = context.Process(
+                target=serve,
+                args=(theirs, self._lost, caller),
+                name="txlayer-handlers",
+                daemon=True,
+            )
+            self._process.start()
         theirs.close()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
             buffer_bytes = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -282,6 +291,27 @@ class _Process:
             self._process.join()
 
 
+@contextlib.contextmanager
+def _starting_safely() -> Iterator[None]:
+    """A block whose new processes find no module in the working directory before they have their parent's path.
+
+    `multiprocessing` starts them with `-c`, which looks there first, and takes no option of the interpreter.
+    """
+    with _starting:
+        if sys.flags.safe_path:
+            yield  # children get the flag from their parent
+            return
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = _SAFE_FOR_START
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SAFE_PATH]
+            else:
+                os.environ[SAFE_PATH] = before
+
+
 def _outcome(chunk: Chunk, sent: SentOutcome) -> Outcome:
     jobs = chunk.jobs
     failed = [Failed(jobs[f.place], *f[1:]) for f in sent.failed]
@@ -295,6 +325,8 @@ def serve(pipe: Connection, lost: Sequence[Any], caller: bytes) -> None:
     # Ctrl-C goes to the whole process group; the parent says when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.environ.get(SAFE_PATH) == _SAFE_FOR_START:
+        del os.environ[SAFE_PATH]  # what a handler starts is the handler's choice
     calls: Caller = pickle.loads(caller)  # noqa: S301 - from our own parent
     while True:
         try:

@@ -6,12 +6,16 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
 logger = logging.getLogger("txlayer.coordinator")
+
+PROGRAM = (sys.executable, "-P", "-m", "txlayer")
+"""This program. -P: without it a `typer.py` of the working directory would run, with every secret of the environment."""
 
 FINAL_CODES = frozenset({2, 5, 70})
 """Exit codes that a restart would only repeat: settings, rights, a broken invariant."""

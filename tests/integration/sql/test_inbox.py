@@ -286,16 +286,20 @@ def run(*words: str) -> None:
 
 
 @each_database
-def test_the_commands_create_and_purge(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_create_and_purge(
+    engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A command line takes no password.
     url = engine.url.render_as_string(hide_password=False)
-    run("create", "--url", url)
+    monkeypatch.setenv("TXLAYER_INBOX_URL", url)
+    run("create")
     inbox = Inbox(engine, group=new_id())
     aged(inbox, 2, days=40)
     group = ("--group", inbox._group)
 
-    run("purge", "--url", url, *group, "--older-than", "30d", "--dry-run", "--json")
+    run("purge", *group, "--older-than", "30d", "--dry-run", "--json")
     seen = json.loads(capsys.readouterr().out.splitlines()[-1])
-    run("purge", "--url", url, *group, "--older-than", "30d")
+    run("purge", *group, "--older-than", "30d")
 
     assert {"row_count": 2, "purged_count": 2, "is_dry_run": True} == seen
     assert "2 of 2 rows purged" in capsys.readouterr().out

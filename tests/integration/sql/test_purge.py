@@ -109,20 +109,28 @@ def test_an_age_does_not_depend_on_a_sessions_time_zone(shop: Shop) -> None:
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
+def name_database(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say in the environment where it is: a command line takes no password."""
+    url = shop.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("TXLAYER_BARRIER_URL", url)
+
+
 def run(*words: str) -> None:
     """`txlayer barrier …`."""
     build_app()(["barrier", *words], standalone_mode=False)
 
 
 @each_database
-def test_the_commands_create_and_purge(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    url = shop.engine.url.render_as_string(hide_password=False)
-    run("create", "--url", url)
+def test_the_commands_create_and_purge(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_database(shop, monkeypatch)
+    run("create")
     aged(shop, 2, days=20)
 
-    run("purge", "--url", url, "--older-than", "12d", "--dry-run", "--json")
+    run("purge", "--older-than", "12d", "--dry-run", "--json")
     seen = json.loads(capsys.readouterr().out.splitlines()[-1])
-    run("purge", "--url", url, "--older-than", "12d")
+    run("purge", "--older-than", "12d")
 
     assert 2 == seen["purged_count"]
     assert seen["is_dry_run"]
@@ -150,19 +158,24 @@ def test_the_address_may_stand_in_the_environment(
         ("", ConfigError, "no database named"),
     ],
 )
-def test_no_error_tells_the_password(url: str, error: type[Exception], said: str) -> None:
+def test_no_error_tells_the_password(
+    url: str, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXLAYER_BARRIER_URL", url)
     with pytest.raises(error, match=said) as caught:
-        run("create", "--url", url)
+        run("create")
 
     assert "geheim" not in f"{caught.value!s}{caught.value!r}{caught.value.__cause__!r}"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
-def test_a_missing_table_names_the_command_that_makes_it(shop: Shop) -> None:
-    url = shop.engine.url.render_as_string(hide_password=False)
+def test_a_missing_table_names_the_command_that_makes_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_database(shop, monkeypatch)
     with pytest.raises(UsageError, match="barrier create"):
-        run("purge", "--url", url, "--table", "not_there")
+        run("purge", "--table", "not_there")
 
-    run("create", "--url", url, "--table", "a_second_one")
+    run("create", "--table", "a_second_one")
     other = SqlBarrier(shop.engine, table="a_second_one")
     assert ROLLBACK is other.resolve(new_id(), NONCE, group="orders")

@@ -44,6 +44,8 @@ def spark_session(
         # Spark's launcher takes Java and Python from the environment and from nowhere else.
         os.environ["JAVA_HOME"] = str(runtime.java_home)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        # Its workers are `python -m pyspark…`: they must not find a module in the working directory.
+        os.environ["PYTHONSAFEPATH"] = "1"
         session = build_session(
             name="txlayer",
             master=master,
