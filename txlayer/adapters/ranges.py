@@ -49,11 +49,12 @@ def read_ranges(
                 + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
                 waited_ms=int(patience_s * 1000),
             )
-        topic, number, partition, end = "", -1, ("", -1), None
+        topic, number, partition, start, end = "", -1, ("", -1), 0, None
         for record in records:  # hot path: records of one partition mostly follow each other
             if record.partition() != number or record.topic() != topic:
                 topic, number = partition = (record.topic(), record.partition())
                 end = ends.get(partition)
+                start = ranges[partition][0] if end is not None else 0
             if end is None:
                 continue
             error = record.error()
@@ -64,7 +65,7 @@ def read_ranges(
                     end = None
                 continue
             offset = record.offset()
-            if offset < end:
+            if start <= offset < end:
                 on_record(record)
             if offset >= end - 1:
                 del ends[partition]

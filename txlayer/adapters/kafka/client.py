@@ -201,9 +201,13 @@ def client_partitions(offsets: Mapping[TopicPartition, int]) -> list[ClientParti
 
 def assign(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> None:
     """Read these partitions from these offsets, also those that were paused under an earlier assignment."""
+    # librdkafka keeps a pause with the partition, not with the assignment. It is lifted while the fetcher still runs: a
+    # resume behind an assign may find it between stop and start, and then nothing of the partition ever comes
+    # (docs/explanation/kafka.md, Reading).
+    consumer.resume(consumer.assignment())
     partitions = client_partitions(positions)
     consumer.assign(partitions)
-    # librdkafka keeps a pause with the partition, not with the assignment: it would never be read again.
+    # Those that the group took back while they were paused.
     consumer.resume(partitions)
 
 

@@ -208,6 +208,8 @@ class KafkaGroupReader:
             self._assignment = None
             self._is_revoked = True
             self._holds_share = False
+            # A pause outlives its assignment: lifted now, the next one finds none.
+            consumer.resume(consumer.assignment())
             consumer.unassign()
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
