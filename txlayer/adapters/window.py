@@ -112,11 +112,11 @@ class WindowReader:
             tails = self._tails(admin, halves, ends, asked)
         self._read("half", tails, traces.half)
         topics = self._config.topics
-        self._read("op", {p: r for p, r in others.items() if p[0] == topics.op}, traces.op)
-        self._read("doubt", {p: r for p, r in others.items() if p[0] == topics.doubt}, traces.doubt)
         traces.half_starts = {p: start for (_, p), start in starts.items()}
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
         traces.since_ms = asked.since_ms
+        self._read("op", {p: r for p, r in others.items() if p[0] == topics.op}, traces.op)
+        self._read("doubt", {p: r for p, r in others.items() if p[0] == topics.doubt}, traces.doubt)
         self._read_real(*real_ranges, traces)
         held_back = self._still_held_back()
         window = Window(
