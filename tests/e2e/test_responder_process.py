@@ -120,9 +120,6 @@ def test_a_database_answers_for_a_service_that_is_gone(asker: Asker, folder: Pat
     arguments = ("--barrier-url", f"{url}?check_same_thread=false")
     with started(asker, folder, "database", *arguments) as responder:
         responder.wait_for("responder.assigned", within=60)
-        shown = Path(f"/proc/{responder.pid}/cmdline")
-        if shown.exists():
-            assert "shop.db" not in shown.read_text()
         # Of something older the row may have been purged: there the barrier says UNKNOWN.
         now_ms = time.time_ns() // 1_000_000
         asker.ask(

@@ -55,6 +55,13 @@ class FakeConsumer:
     def assign(self, _partitions: list[object]) -> None:
         """Nothing."""
 
+    def assignment(self) -> list[object]:
+        """Nothing."""
+        return []
+
+    def resume(self, _partitions: list[object]) -> None:
+        """Nothing."""
+
     def unassign(self) -> None:
         """Tell it."""
         self.calls.append("unassign")

@@ -41,19 +41,37 @@ def spark_session(
             runtime = prepare_connector(
                 config or LocalConfig.from_environ(os.environ), progress=progress
             )
-        # Spark's launcher takes Java and Python from the environment and from nowhere else.
-        os.environ["JAVA_HOME"] = str(runtime.java_home)
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # Its workers are `python -m pyspark…`: they must not find a module in the working directory.
-        os.environ["PYTHONSAFEPATH"] = "1"
-        session = build_session(
-            name="txlayer",
-            master=master,
-            jars=runtime.jars,
-            settings={"spark.driver.memory": memory, **(settings or {})},
-        )
+        with _environment_of_java(str(runtime.java_home)):
+            session = build_session(
+                name="txlayer",
+                master=master,
+                jars=runtime.jars,
+                settings={"spark.driver.memory": memory, **(settings or {})},
+            )
     try:
         with failures_as_ours():
             yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _environment_of_java(java_home: str) -> Iterator[None]:
+    """What Spark's launcher takes from the environment and from nowhere else, while it starts Java; then as before."""
+    needed = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Spark's workers are `python -m pyspark…`: they must not find a module in the working directory.
+        "PYTHONSAFEPATH": "1",
+    }
+    before = {name: os.environ.get(name) for name in needed}
+    os.environ.update(needed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
