@@ -8,6 +8,9 @@ STAMP := .venv/.set-up
 TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
+KAFKAS ?= 3.9.1 4.0.0
+KAFKA_TESTS ?= tests/e2e/test_coordinator_crash.py tests/e2e/test_chaos.py tests/contract/test_fencing.py tests/contract/test_isolation.py
+
 SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
@@ -18,7 +21,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz mutation newcomer pythons bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -70,6 +73,14 @@ newcomer: setup
 pythons: setup
 	TXLAYER_TEST_PYTHONS=all $(BIN)/python -m pytest tests/integration/test_pythons.py
 
+# Every other release of Kafka that README calls supported; some four minutes each, by Maven.
+kafkas: setup jars
+	@for release in $(KAFKAS); do \
+		echo "== Kafka $$release"; \
+		home="$$($(BIN)/python -m tests.support.kafka_release $$release)" && TXLAYER_KAFKA_HOME="$$home" \
+			$(BIN)/python -m pytest -p no:randomly $(KAFKA_TESTS) || exit 1; \
+	done
+
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \
 		echo "== $$subject"; $(BIN)/python bench/$$subject.py || failed=1; \
@@ -78,8 +89,8 @@ bench: setup jars
 # REGISTRY=mirror/ for the base image; IMAGE_OPTIONS for what reaches package mirrors from here (docs/howto/deploy.md).
 images:
 	@for image in $(IMAGES); do \
-		echo "== txlayer/$$image:$(VERSION)"; \
-		DOCKER_BUILDKIT=1 $(DOCKER) build --file compose/Dockerfile --target $$image --tag txlayer/$$image:$(VERSION) \
+		echo "== localhost/txlayer/$$image:$(VERSION)"; \
+		DOCKER_BUILDKIT=1 $(DOCKER) build --file compose/Dockerfile --target $$image --tag localhost/txlayer/$$image:$(VERSION) \
 			--build-arg REGISTRY=$(REGISTRY) $(IMAGE_OPTIONS) . || exit 1; \
 	done
 

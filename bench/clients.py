@@ -1,6 +1,7 @@
 """txlayer's producers under load, as children of the benchmarks.
 
     python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
+    python bench/clients.py unordered SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
 
@@ -14,17 +15,25 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from bare import KEYS, VALUE, Pace, stamped_value
 
 from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
+from txlayer.producer.identity import OF_MESSAGES, OrderingKey
 
 
 def run_submit(
-    servers: str, namespace: str, count: int, in_flight_max: int, rate: int = 0
+    servers: str,
+    namespace: str,
+    count: int,
+    in_flight_max: int,
+    rate: int = 0,
+    *,
+    ordering_key: OrderingKey = OF_MESSAGES,
 ) -> dict[str, Any]:
-    """Pipelined: one thread keeps thousands in flight."""
+    """Pipelined: one thread keeps thousands in flight. Messages of one key keep their order, unless told otherwise."""
     topic = f"{namespace}.orders"
     with TransactionalProducer(
         bootstrap_servers=servers, namespace=namespace, group="bench", in_flight_max=in_flight_max
@@ -36,7 +45,8 @@ def run_submit(
             while not pace.due(sent):
                 time.sleep(0.0005)
             value = stamped_value() if rate else VALUE
-            future = submit([Message(topic, key=KEYS[sent % 1_000], value=value)], None)
+            message = Message(topic, key=KEYS[sent % 1_000], value=value)
+            future = submit([message], None, ordering_key=ordering_key)
         future.result(60)
         producer.close()
     return {"started": started, "took_s": time.time() - started}
@@ -90,9 +100,9 @@ def main() -> None:
     if kind == "asyncio":
         result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers)))
     else:
-        result = {"submit": run_submit, "threads": run_threads}[kind](
-            servers, namespace, *map(int, numbers)
-        )
+        unordered = partial(run_submit, ordering_key=None)
+        run = {"submit": run_submit, "unordered": unordered, "threads": run_threads}[kind]
+        result = run(servers, namespace, *map(int, numbers))
     print(json.dumps(result), flush=True)
 
 

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from txlayer.cli.spark.session import spark_session
 from txlayer.core.ids import uuid7
 from txlayer_spark.bronze import system_topics
-from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState, effective
+from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.schemas import BRONZE
@@ -225,8 +225,8 @@ def make_bronze(  # one frame per topic, side by side
     catalog.claim(NAMESPACE)
     ends = {f"{NAMESPACE}.half": {str(home): first + count for home in range(PARTITIONS)}}
     readers = (
-        Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2, ends),
-        Reader(1, (TOPIC,), BORN_MS * 2),
+        Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2, ends, batch, is_system=True),
+        Reader(1, (TOPIC,), BORN_MS * 2, last_batch=batch),
     )
     catalog.store(ReadState(catalog.state().number, readers, (TOPIC,), ("shop",)))
 
@@ -234,7 +234,7 @@ def make_bronze(  # one frame per topic, side by side
 def bare_scan(spark: SparkSession, root: Path) -> DataFrame:
     """`groupBy(id).count()` over the same files: the id out of each record, as cheaply as Spark can."""
     catalog = Catalog(spark, str(root))
-    records = catalog.records(effective(catalog.complete()))
+    records = catalog.records(catalog.cut(catalog.state()))
     last = F.try_element_at("headers", F.lit(-1))["value"].cast("string")
     said = F.substring_index(F.col("value").cast("string"), "/", 1)
     stored = F.substring_index(last, "/", 1)

@@ -99,6 +99,16 @@ def producer_with_cpu(producer: Child) -> dict[str, float]:
     return {**producer.result(600), "cpu_s": cpu_s}
 
 
+def order_by_key(kafka: Any, *, rounds: int, count: int) -> Figure:
+    """What it costs that messages of one key keep their order, in pairs with and without."""
+    ratios = []
+    for number in range(rounds):
+        without = measure("unordered", kafka, f"unordered{number}", count)
+        ordered = measure("submit", kafka, f"ordered{number}", count)
+        ratios.append(ordered["rate"] / without["rate"])
+    return Figure("order by message key, of the same without", statistics.median(ratios), 0.0)
+
+
 def main() -> int:
     """Measure and show."""
     parser = argparse.ArgumentParser(
@@ -115,7 +125,9 @@ def main() -> int:
         help="transactions before the first phase that counts",
     )
     parser.add_argument(
-        "--only", choices=("ratio", "threads", "asyncio", "half-bare"), help="one subject"
+        "--only",
+        choices=("ratio", "order", "threads", "asyncio", "half-bare"),
+        help="one subject",
     )
     arguments = parser.parse_args()
     print(settings_line())
@@ -132,6 +144,8 @@ def main() -> int:
                 ratios.append(ours["rate"] / bare["rate"])
             ratio = statistics.median(ratios)
             figures.append(Figure("pipelined, of the bare loop", ratio, 0.85))
+        if arguments.only in (None, "order"):
+            figures.append(order_by_key(kafka, rounds=arguments.rounds, count=arguments.count))
         if arguments.only in (None, "threads"):
             threads = measure("threads", kafka, "threads", 32 * (arguments.count // 200), 32)
             figures.append(Figure("32 blocking threads", threads["rate"], 8_000, "/s"))

@@ -166,11 +166,14 @@ class DecodeError(PoisonMessageError):
 class RefusedRecordError(PoisonMessageError):
     """The broker, or a check before it, refuses this record: too large, invalid, no such topic."""
 
-    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key")
+    field_names = (
+        "origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key", "doubt_key",
+    )  # fmt: skip
     topic: str | None
     size_bytes: int | None
     size_bytes_max: int | None
     txn_key: str | None
+    doubt_key: bytes | None
 
 
 class AttemptsExhaustedError(PoisonMessageError):

@@ -120,6 +120,14 @@ class QuickBarrier:
     def __init__(self, barrier: SqlBarrier) -> None:
         self._barrier = barrier
 
+    def expect_join(self, owner: object) -> None:
+        """Local transactions of this task must join from now on."""
+        self._barrier.expect_join(owner)
+
+    def forget_join(self, owner: object) -> None:
+        """They need not any more."""
+        self._barrier.forget_join(owner)
+
     async def check_session(self, session: Any) -> None:
         """Refuse what cannot hold the row."""
         self._barrier.check_session(session)

@@ -5,12 +5,12 @@ Rows are counted natively; what reaches the driver are a few rows per attempt, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
@@ -25,6 +25,8 @@ _AFTER_A_COMMIT = frozenset(
     state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
 )
 _COMMIT, _ROLLBACK = Resolution.COMMIT.name, Resolution.ROLLBACK.name
+_ANYWHERE = (0, WHOLE_MAX)
+"""First and last offset of an attempt of which only its end on doubt is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,28 @@ class Attempt:
     first_offset: int
     last_offset: int
     completed_at: int | None = None
-    """Half offset at which all messages were there; None: they are not."""
+    """Half offset at which all messages were there, one behind the other; None: they are not."""
     producer_group: str = ""
     born_ms: int = 0
     decision: Resolution | None = None
     is_settled: bool = False
     """It left the doubt topic: it is decided, also where the deciding line is older than what was read."""
+    twins: tuple[int, ...] = ()
+    """Offsets of second copies that doubt tells of."""
 
     @property
     def key(self) -> str:
         """id/nonce."""
         return f"{self.txn_id}/{self.nonce}"
+
+    @property
+    def op_offset(self) -> int:
+        """The half record that a resolution names: one that counts, whatever copies come behind it."""
+        return self.first_offset if self.completed_at is None else self.completed_at
+
+    def knows(self, offset: int) -> bool:
+        """Whether a half record is known to stand there."""
+        return offset in (self.first_offset, self.completed_at, self.last_offset, *self.twins)
 
     @property
     def is_open(self) -> bool:
@@ -73,14 +86,42 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION) for begin in _begin(epoch_id))
     ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
-    is_last = F.col("index") == F.col("count") - 1
+    records = F.sort_array(F.collect_list(F.struct("offset", "index", "count")))
     return ours.groupBy("txn_id", "nonce").agg(
         F.min("offset").alias("first_offset"),
         F.max("offset").alias("last_offset"),
-        F.min(F.when(is_last, F.col("offset"))).alias("completed_at"),
+        _completed_at(records).alias("completed_at"),
         F.first("producer_group").alias("producer_group"),
         F.first("born_ms").alias("born_ms"),
     )
+
+
+def _completed_at(records: Column) -> Column:
+    """Where the last message that was due came; as the coordinator joins them, which keeps aside what is not the next one."""
+    nothing = F.lit(None).cast("bigint")
+    begin = F.struct(
+        F.lit(0).cast("bigint").alias("seen"), nothing.alias("count"), nothing.alias("at")
+    )
+
+    def join(known: Column, record: Column) -> Column:
+        is_due = (record["index"] == known["seen"]) & (
+            F.isnull(known["count"]) | (record["count"] == known["count"])
+        )
+        joined = F.struct(
+            (known["seen"] + 1).alias("seen"), record["count"].alias("count"), record["offset"].alias("at")
+        )  # fmt: skip
+        return F.when(is_due, joined).otherwise(known)
+
+    return F.aggregate(
+        records, begin, join, lambda known: F.when(known["seen"] == known["count"], known["at"])
+    )
+
+
+def half_places(raw: DataFrame, epoch_id: str, offsets: Collection[int]) -> DataFrame:
+    """Half records as Kafka gives them → of those offsets, the ones that hold a half record of the epoch."""
+    ours = parse(raw.where(F.col("offset").isin(*offsets)), TopicKind.HALF)
+    is_ours = (F.col("txn_id") == epoch_id) | F.col("txn_id").startswith(_begin(epoch_id)[1])
+    return ours.where(is_ours).select("txn_id", "nonce", "offset")
 
 
 def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
@@ -93,7 +134,7 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
         parse(raw.where(whole | part), TopicKind.OP)
         .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
         .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
-        .select("offset", "line", "txn_id", "nonce", "resolution", "last_offset")
+        .select("offset", "line", "txn_id", "nonce", "producer_group", "resolution", "last_offset")
     )
 
 
@@ -114,11 +155,13 @@ def fold(
     halves: Iterable[Row] = (),
     ops: Iterable[Row] = (),
     doubts: Iterable[Row] = (),
+    places: Collection[tuple[str, int]] = (),
 ) -> dict[str, Attempt]:
     """What was known and what was read; rows of other epochs are passed over.
 
-    The first commit or rollback that names one of its half records decides an attempt, as it does for the coordinator
-    (docs/decisions/002).
+    The first rollback that names one of its half records decides an attempt, or the first commit that does so where all of
+    them were there, as it does for the coordinator (docs/decisions/002). `places`: (id/nonce, offset) of half records that
+    lines name (`in_question`).
     """
     attempts = dict(known)
     for row in halves:
@@ -138,21 +181,44 @@ def fold(
             continue
         # Half records older than what was read cannot be compared: then the line is believed.
         attempt = attempts.get(key) or Attempt(
-            row.txn_id, row.nonce, row.last_offset, row.last_offset
+            row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset
         )
-        if (
-            attempt.decision is None
-            and attempt.first_offset <= row.last_offset <= attempt.last_offset
-        ):
+        if attempt.decision is None and _decides(attempt, row, places):
             attempt = replace(attempt, decision=Resolution[row.resolution])
         attempts[key] = attempt
     return attempts
+
+
+def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
+    """(id/nonce, half offset) that lines name, and of which what was read does not say whether a half record stands there."""
+    named = ((f"{row.txn_id}/{row.nonce}", row.last_offset) for row in ops)
+    return {
+        (key, offset)
+        for key, offset in named
+        if key in attempts
+        and not attempts[key].knows(offset)
+        and attempts[key].first_offset < offset < attempts[key].last_offset
+    }
+
+
+def _decides(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> bool:
+    if attempt.producer_group and row.producer_group != attempt.producer_group:
+        return False
+    if (attempt.first_offset, attempt.last_offset) == _ANYWHERE:
+        return True
+    if not attempt.knows(row.last_offset) and (attempt.key, row.last_offset) not in places:
+        return False
+    if row.resolution == _ROLLBACK:
+        return True
+    # A commit that names an earlier one is parked as incomplete.
+    return attempt.completed_at is not None and row.last_offset >= attempt.completed_at
 
 
 def _joined(before: Attempt, more: Attempt) -> Attempt:
     completed = [at for at in (before.completed_at, more.completed_at) if at is not None]
     return replace(
         before,
+        producer_group=before.producer_group or more.producer_group,
         first_offset=min(before.first_offset, more.first_offset),
         last_offset=max(before.last_offset, more.last_offset),
         completed_at=min(completed, default=None),
@@ -166,7 +232,7 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
         if attempt is not None:
             attempts[key] = replace(attempt, is_settled=True)
         else:
-            attempts[key] = Attempt(row.txn_id, row.nonce, 0, WHOLE_MAX, is_settled=True)
+            attempts[key] = Attempt(row.txn_id, row.nonce, *_ANYWHERE, is_settled=True)
         return
     if summary is None:
         return
@@ -176,5 +242,6 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
             row.txn_id, row.nonce, summary.first_offset, summary.last_offset,
             summary.last_offset if is_whole else None, summary.producer_group, summary.born_ms,
         )  # fmt: skip
+    attempt = replace(attempt, twins=tuple(summary.twin_offsets or ()))
     decision = Resolution.COMMIT if summary.state in _AFTER_A_COMMIT else attempt.decision
     attempts[key] = replace(attempt, decision=decision, is_settled=False)

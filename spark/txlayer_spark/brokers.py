@@ -82,6 +82,29 @@ class Brokers:
         found = self._answer(self._admin.describeTopics(names).allTopicNames())
         return {str(topic): len(found[topic].partitions()) for topic in found}
 
+    def topics(self) -> list[str]:
+        """The topics that there are.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
+        return [str(name) for name in self._answer(self._admin.listTopics().names())]
+
+    def log_spans(self, topics: Collection[str]) -> dict[str, dict[int, Span]]:
+        """{topic: {partition: its log's start, and its end for readers of committed records}} of those that are there.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
+        counts = self.partition_counts(set(topics) & set(self.topics()))
+        earliest = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
+        found = {}
+        for topic, count in counts.items():
+            starts = self._offsets(topic, range(count), spec=earliest)
+            ends = self._offsets(topic, range(count), is_stable=True)
+            found[topic] = {p: Span(starts[p], ends[p]) for p in starts}
+        return found
+
     def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:
         """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction.
 
@@ -128,10 +151,14 @@ class Brokers:
         *,
         at_ms: int | None = None,
         is_stable: bool = False,
+        spec: Any = None,
     ) -> dict[int, int]:
-        """The first offset appended at `at_ms` or later (-1: there is none), or the ends."""
+        """The first offset appended at `at_ms` or later (-1: there is none), what `spec` asks for, or the ends."""
         admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
-        spec = admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
+        if spec is None:
+            spec = (
+                admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
+            )
         wanted = self._jvm.java.util.HashMap()
         keys = {p: common.TopicPartition(topic, p) for p in partitions}
         for key in keys.values():

@@ -68,3 +68,12 @@ def subscription(real_topics: Sequence[str]) -> str:
     """The pattern of real topics with their dead letters and replays; one that is missing is no error."""
     quoted = "|".join(rf"\Q{topic}\E" for topic in real_topics)
     return rf"(?:{quoted})|[A-Za-z0-9._-]+\.(?:{quoted})\.(?:dlq|replay)"
+
+
+def is_subscribed(topic: str, real_topics: Sequence[str]) -> bool:
+    """Whether the pattern fits a topic."""
+    name, _, suffix = topic.rpartition(".")
+    return topic in real_topics or (
+        suffix in ("dlq", "replay")
+        and any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in real_topics)
+    )

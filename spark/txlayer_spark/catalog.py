@@ -9,6 +9,9 @@
 
 A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
 complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice.
+
+Whoever reads bronze reads the *cut*: the batches up to the last one that each reader had when all of them had read. What is
+younger may hold what became visible without what it came from (docs/howto/reconcile.md).
 """
 
 from __future__ import annotations
@@ -24,12 +27,10 @@ from txlayer.errors import UsageError
 from txlayer_spark.folders import Folder
 from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind
 
-SYSTEM_READER = 0
-"""Reads half, op, doubt, check and locks; the others read real topics with their dead letters."""
 READS_KEPT = 20
 _RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
 _COMPLETE = "_SUCCESS"
-_KIND = "kind="
+_KIND, _DAY = "kind=", "day="
 
 EndOffsets = Mapping[str, Mapping[str, int]]
 
@@ -76,13 +77,19 @@ def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One stream: its topics, and how far it came."""
+    """One stream: its topics, and how far it had come when all readers had read."""
 
     number: int
     topics: tuple[str, ...]
     at_ms: int | None = None
-    """When its ends were taken; None before it has read once."""
+    """When its ends were taken."""
     end_offsets: EndOffsets = field(default_factory=dict)
+    """Where it had come to; one that follows another begins there."""
+    last_batch: int | None = None
+    """Its last batch of the cut, -1 without any; None: it has not read since it was added."""
+    is_system: bool = False
+    follows: int | None = None
+    """The reader whose place it took: what that one had read to `end_offsets` counts, and it reads no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +102,49 @@ class ReadState:
     """Real topics that half records name, in the order in which they were met; only ever longer."""
     groups: tuple[str, ...] = ()
     """Producer groups, likewise."""
+    gone: tuple[str, ...] = ()
+    """Real topics that were deleted: what was visible there and not read is not known."""
 
-    def with_reader(self, changed: Reader) -> ReadState:
-        """The same with a reader added or replaced."""
-        others = [r for r in self.readers if r.number != changed.number]
-        return replace(self, readers=tuple(sorted((*others, changed), key=lambda r: r.number)))
+    def with_readers(self, *changed: Reader) -> ReadState:
+        """The same with readers added or replaced."""
+        numbers = {r.number for r in changed}
+        others = [r for r in self.readers if r.number not in numbers]
+        return replace(self, readers=tuple(sorted((*others, *changed), key=lambda r: r.number)))
+
+    def next_number(self) -> int:
+        """The number of a further reader."""
+        return max((r.number for r in self.readers), default=-1) + 1
+
+    @property
+    def active(self) -> tuple[Reader, ...]:
+        """The readers that read: real topics first, since of whatever is visible there half and op are then read too."""
+        followed = {r.follows for r in self.readers}
+        found = (r for r in self.readers if r.number not in followed)
+        return tuple(sorted(found, key=lambda r: (r.is_system, -r.number)))
+
+    @property
+    def system(self) -> Reader | None:
+        """The reader of half, op, doubt, check and locks."""
+        return next((r for r in self.active if r.is_system), None)
 
     @property
     def real_topics(self) -> frozenset[str]:
         """The real topics that somebody reads."""
-        return frozenset(t for r in self.readers if r.number != SYSTEM_READER for t in r.topics)
+        return frozenset(t for r in self.active if not r.is_system for t in r.topics)
+
+    @property
+    def judged_topics(self) -> frozenset[str]:
+        """Of these, the ones that were read as a whole up to the cut."""
+        read = (r for r in self.active if not r.is_system and r.last_batch is not None)
+        return frozenset(t for r in read for t in r.topics) - set(self.gone)
 
     @property
     def cut_ms(self) -> int | None:
-        """Everything older than this was read, wherever it stands; None when not everything was read once."""
-        times = [r.at_ms for r in self.readers]
-        return None if not times or None in times else min(t for t in times if t is not None)
+        """Everything older than this is in the cut, wherever it stands; None before all readers have read once."""
+        if self.system is None or self.system.last_batch is None:
+            return None
+        times = [r.at_ms for r in self.active if r.last_batch is not None]
+        return min(t for t in times if t is not None)
 
 
 class Catalog:
@@ -143,10 +177,12 @@ class Catalog:
             return ReadState()
         found: dict[str, Any] = self.folder.read_json(_READS, names[-1])
         readers = tuple(
-            Reader(r["number"], tuple(r["topics"]), r["at_ms"], r["end_offsets"])
+            # Of an earlier release the first reader is the system's, and nobody's last batch is known.
+            Reader(**{"is_system": not r["number"], **r, "topics": tuple(r["topics"])})
             for r in found["readers"]
         )
-        return ReadState(found["number"], readers, tuple(found["topics"]), tuple(found["groups"]))
+        topics, groups = tuple(found["topics"]), tuple(found["groups"])
+        return ReadState(found["number"], readers, topics, groups, tuple(found.get("gone", ())))
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""
@@ -171,11 +207,34 @@ class Catalog:
         """End a folder."""
         self.folder.remove(_RECORDS, f"folder={folder.name}")
 
+    def end_days(self, folder: BatchFolder, *, before: str) -> int:
+        """End a folder's records of days before that one (2026-01-31); how many days of a kind."""
+        top = (_RECORDS, f"folder={folder.name}")
+        old = [
+            (kind, day)
+            for kind in self.folder.names(*top)
+            if kind.startswith(_KIND)
+            for day in self.folder.names(*top, kind)
+            if day.startswith(_DAY) and day.removeprefix(_DAY) < before
+        ]
+        for place in old:
+            self.folder.remove(*top, *place)
+        return len(old)
+
     def complete(self) -> list[BatchFolder]:
         """All folders that were written to their end, also covered ones."""
         names = self.folder.names(_RECORDS)
         found = [(name, parse_folder(name)) for name in names]
         return [f for name, f in found if f and self.folder.has(_RECORDS, name, _COMPLETE)]
+
+    def cut(self, state: ReadState) -> list[BatchFolder]:
+        """The folders that count: each batch once, and none behind the cut."""
+        last = {r.number: r.last_batch for r in state.readers if r.last_batch is not None}
+        return effective([f for f in self.complete() if f.last <= last.get(f.reader, -1)])
+
+    def last_batch(self, reader: int) -> int:
+        """The last batch that a reader has written to its end; -1 without any."""
+        return max((f.last for f in self.complete() if f.reader == reader), default=-1)
 
     def kinds(self, folders: Sequence[BatchFolder]) -> frozenset[TopicKind]:
         """The kinds of records that those folders hold."""

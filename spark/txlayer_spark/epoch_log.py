@@ -24,7 +24,9 @@ from txlayer_spark.attempts import (
     Attempts,
     doubt_traces,
     fold,
+    half_places,
     half_traces,
+    in_question,
     op_traces,
 )
 from txlayer_spark.brokers import Brokers, Place, Span, Spans
@@ -82,13 +84,13 @@ class EpochLog:
         doubt = self._brokers.all_of(topic("doubt"), self._partitions)
         self._op_read = {p: span.end for p, span in op.items()}
         self._half_read = {p: span.end for p, span in half.items()}
-        return fold(
+        known = fold(
             {},
             self.epoch_id,
             halves=self._rows("half", half, half_traces),
-            ops=self._rows("op", op, op_traces),
             doubts=self._rows("doubt", doubt, doubt_traces),
         )
+        return self._decided(known, self._rows("op", op, op_traces))
 
     def halves_since(self, known: Attempts) -> dict[str, Attempt]:
         """The same with the half records that came since `find`."""
@@ -98,14 +100,32 @@ class EpochLog:
     def ops_since(self, known: Attempts) -> dict[str, Attempt]:
         """The same with the decisions that came since `find`."""
         new = self._new("op", self._op_read)
-        return fold(known, self.epoch_id, ops=self._rows("op", new, op_traces))
+        return self._decided(known, self._rows("op", new, op_traces))
+
+    def _decided(self, known: Attempts, ops: Sequence[Row]) -> dict[str, Attempt]:
+        """The same with those decisions; where a line names what may be a half record, the half topic is asked."""
+        named: dict[int, set[int]] = {}
+        for key, offset in in_question(known, ops):
+            home = half_partition(
+                ordering_key=None,
+                txn_id=key.partition("/")[0],
+                partition_count=self.partition_count,
+            )
+            named.setdefault(home, set()).add(offset)
+        if not named:
+            return fold(known, self.epoch_id, ops=ops)
+        spans = {p: Span(min(offsets), max(offsets) + 1) for p, offsets in named.items()}
+        offsets = {offset for each in named.values() for offset in each}
+        rows = self._rows("half", spans, lambda raw, epoch: half_places(raw, epoch, offsets))
+        places = {(f"{row.txn_id}/{row.nonce}", row.offset) for row in rows}
+        return fold(known, self.epoch_id, ops=ops, places=places)
 
     def say(self, attempts: Sequence[Attempt], resolution: Resolution, *, reason: str = "") -> None:
         """Write one resolution for each attempt; they are acknowledged."""
         said: dict[str, list[str]] = {}
         for attempt in attempts:
             op = OpMessage(
-                resolution, attempt.key, attempt.producer_group, attempt.last_offset, attempt.born_ms,
+                resolution, attempt.key, attempt.producer_group, attempt.op_offset, attempt.born_ms,
                 Source.PRODUCER, reason=reason,
             )  # fmt: skip
             said.setdefault(attempt.txn_id, []).append(codec.encode_op(op))

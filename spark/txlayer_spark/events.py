@@ -98,7 +98,7 @@ class Names:
         """The topics whose bits are set; `…` stands for those that share the last bit."""
         shown = [*self.topics[:TOPIC_BITS], *(["…"] if len(self.topics) > TOPIC_BITS else [])]
         named = [
-            F.when(bits.bitwiseAND(F.lit(1 << at)) != 0, F.lit(name))
+            F.when(bits.bitwiseAND(F.lit(signed(1 << at))) != 0, F.lit(name))
             for at, name in enumerate(shown)
         ]
         nothing = F.array().cast("array<string>")
@@ -145,7 +145,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     return _row(
         rows, Kind.HALF, key=_field(1), born_ms=lines.whole(_field(5)), pos=F.col("offset"),
         n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64(_field(3), index, "_content"), a=F.col("_group"),
-        b=_bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
+        b=bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
         ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
     )  # fmt: skip
 
@@ -216,7 +216,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     return _row(
         rows.where(F.isnotnull("_id")), Kind.FORWARDED, key=F.col("_id"), born_ms=lines.whole(_field(2)),
         partition=lines.whole(lines.before(origin, ":")), pos=lines.whole(lines.after(origin, ":")),
-        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64("topic", index, "_content"), b=_bit(F.col("_topic")), c=place,
+        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64("topic", index, "_content"), b=bit(F.col("_topic")), c=place,
     )  # fmt: skip
 
 
@@ -239,9 +239,17 @@ def _field(number: int) -> Column:
     return F.get("_f", F.lit(number))
 
 
-def _bit(number: Column) -> Column:
+def signed(bits: int) -> int:
+    """The number that a column holds of 64 bits: the last one is its sign."""
+    return bits - (1 << 64) if bits >> TOPIC_BITS else bits
+
+
+def bit(number: Column) -> Column:
+    """A real topic's bit, by its number; null without one."""
     shift = F.least(number, F.lit(TOPIC_BITS)).cast("int")
-    return F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
+    shifted = F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
+    # The least of null and a number is the number.
+    return F.when(F.isnotnull(number), shifted)
 
 
 def _row(

@@ -17,6 +17,10 @@ from txlayer.errors import (
     UsageError,
 )
 
+_DATA_LOSS = (
+    "KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED",
+)  # fmt: skip
+
 # What the text of a failure holds → what it is. The first that fits counts.
 _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
     (
@@ -25,7 +29,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
         "a topic of the namespace is missing: correct the namespace, or create its topics with txlayer topics apply",
     ),
     (
-        ("KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED"),
+        _DATA_LOSS,
         UsageError,
         ("Kafka's retention has overtaken the reader, or a topic was made anew: records are gone before they were read, "
         "and their transactions cannot be judged. Begin again in another folder, and run more often"),
@@ -48,6 +52,11 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
         "--spark-setting spark.sql.shuffle.partitions=64"),
     ),
 )  # fmt: skip
+
+
+def is_data_loss(failure: Exception) -> bool:
+    """Whether Spark's Kafka source says that records, partitions or topics are gone that were to be read."""
+    return any(sign in str(failure) for sign in _DATA_LOSS)
 
 
 @contextmanager

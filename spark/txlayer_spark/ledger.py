@@ -21,6 +21,9 @@ from txlayer_spark.events import REASON_BITS, STATE_BITS, STATES, Kind, Said
 INDEX_BITS = 63
 """Messages of a transaction that one number tells apart."""
 
+ALONE_MS = 86_400_000
+"""How long an op line or a check waits for half records that were not read yet; a day's margin for clocks."""
+
 
 class _Part(NamedTuple):
     """One column of the core: how it is folded, and of what."""
@@ -141,6 +144,14 @@ def needs_every_record() -> Column:
 def is_stranger() -> Column:
     """Whether a core is of something that came after its transaction was settled, or of nothing that was stored."""
     return F.isnull("h_n")
+
+
+def may_come(cut_ms: int) -> Column:
+    """Whether what a core is of is so young that the half records of its transaction may be read yet.
+
+    The ends of one cut are not of one moment: brokers tell those of their own partitions, one after the other.
+    """
+    return F.col("seen_ms") >= cut_ms - ALONE_MS
 
 
 def with_distinct(core: DataFrame) -> DataFrame:

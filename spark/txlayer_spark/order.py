@@ -82,7 +82,8 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     """
     stored = F.when(F.col("is_prepare"), F.col("stored_now")).alias("stored")
     place = F.col("real_offset")
-    now = messages.select(
+    # The sign is the bit that further topics share: offsets of different topics say nothing of each other.
+    now = messages.where(F.col("topic_bit") > 0).select(
         "txn_id",
         *_LANE,
         place,

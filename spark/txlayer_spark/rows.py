@@ -39,6 +39,7 @@ class State(IntEnum):
     OPEN = 0  #: the next run judges it again
     SETTLED = 1  #: only a further record of the transaction changes it
     ASKED = 2  #: no row, but a core that cannot tell what became of its transaction: every record of it was folded again
+    ALONE = 3  #: no row, but a core of what came without a half record, which may come yet
 
 
 _MERGED: Mapping[str, tuple[str, ...]] = {

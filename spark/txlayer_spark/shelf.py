@@ -2,13 +2,16 @@
 
 ::
 
-    <root>/v2/runs/000000000003.json                      the run is complete; the newest one counts
-    <root>/v2/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v2/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v2/order/run=3/                                how far each ordering key came
-    <root>/v2/few/run=4/, …                               what a run puts down on its way (`WORK`)
-    <root>/v2/revised/run=3/                              ids whose settled rows of earlier runs no longer count
-    <root>/v2/late/run=3/                                 ids whose rows of this run became visible out of order
+    <root>/v3/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v3/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v3/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v3/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
+    <root>/v3/order/run=3/                                how far each ordering key came
+    <root>/v3/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v3/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
+    <root>/v3/orphans/run=3/                              ids that the run settled without a half record
+    <root>/v3/revised/run=3/                              ids whose settled rows of earlier runs no longer count
+    <root>/v3/late/run=3/                                 ids whose rows of this run became visible out of order
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -26,12 +29,17 @@ from pyspark.sql.types import IntegerType, StructType
 from txlayer.errors import UsageError
 from txlayer_spark.events import Names
 from txlayer_spark.folders import Folder
+from txlayer_spark.ledger import may_come
 from txlayer_spark.order import COMPARED
 from txlayer_spark.rows import State, cores, to_ledger
 from txlayer_spark.verdicts import with_late
 
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
 """Part of every path of the ledger; one of an earlier version is not read: all of it stands in bronze."""
+RUNS_KEPT = 20
+"""Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
+FOLDED_FILES = 16
+"""Files that settled rows are folded into."""
 WORK = ("few", "exact")
 """What a run puts down on its way; ended with it."""
 _PASSING = {
@@ -58,6 +66,8 @@ class Run:
     """Real topics, likewise."""
     has_carried: bool = False
     has_order: bool = False
+    orphans: tuple[int, ...] = ()
+    """Runs that settled transactions without a half record: when one comes, every record of the transaction is folded again."""
     revised: tuple[int, ...] = ()
     """Runs that revised rows of earlier ones."""
     late: tuple[int, ...] = ()
@@ -77,22 +87,27 @@ class Shelf:
 
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
-        names = [n for n in self.folder.names("runs") if n.endswith(".json") and n[0] != "_"]
+        names = self._run_files()
         if not names:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
-        several = ("groups", "topics", "revised", "late")
+        several = ("groups", "topics", "orphans", "revised", "late")
         return Run(**{**found, **{name: tuple(found[name]) for name in several}})
+
+    def _run_files(self) -> list[str]:
+        return [n for n in self.folder.names("runs") if n.endswith(".json") and n[0] != "_"]
 
     def store(self, run: Run) -> None:
         """Make a run count, and end what only the one before the last carried."""
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
         self.folder.remove("order", before)
-        for state in (State.OPEN, State.ASKED):
+        for state in (State.OPEN, State.ASKED, State.ALONE):
             self.folder.remove("rows", before, f"is_settled={state:d}")
         for kind in WORK:
             self.folder.remove(kind)
+        for name in self._run_files()[:-RUNS_KEPT]:
+            self.folder.remove("runs", name)
 
     def path(self, kind: str, run: int) -> str:
         """Where a run writes something."""
@@ -132,13 +147,16 @@ class Shelf:
         """The cores that a run carried on; None without any."""
         if not run.has_carried:
             return None
-        rows = self.stored(run.number, run.columns, State.OPEN)
+        rows = self.stored(run.number, run.columns, State.OPEN, State.ALONE)
         if not self.has(run.number, State.ASKED):
             return cores(rows)
-        # What was folded from every record is so again: carried on is the core that it had before.
+        # What was folded from every record is so again, unless it is settled: carried on is the core that it had before.
         exact = rows.where(F.isnull("core")).select("txn_id").distinct()
         asked = cores(self.stored(run.number, run.columns, State.ASKED))
-        return cores(rows).unionByName(asked.join(exact, "txn_id", "left_semi"))
+        found = self.stored(run.number, run.columns, State.OPEN, State.SETTLED)
+        alone = asked.where(may_come(run.cut_ms)).join(found, "txn_id", "left_anti")
+        asked = asked.join(exact, "txn_id", "left_semi")
+        return cores(rows).unionByName(asked).unionByName(alone)
 
     def order(self, run: Run) -> DataFrame | None:
         """How far each ordering key had come; None before the first one."""
@@ -155,32 +173,70 @@ class Shelf:
         """
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
-        # Of a ledger without a transaction there is no file that could tell its columns.
-        columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
-        stored = self._spark.read.schema(columns).parquet(self.folder.at("rows"))
-        is_of_it, is_settled = F.col("run") == run.number, F.col("is_settled") == int(State.SETTLED)
-        stored = stored.where(
-            (is_of_it & (F.col("is_settled") == int(State.OPEN)))
-            | (is_settled & (F.col("run") <= run.number))
-        )
-        if run.revised:
-            newest = (
-                self._ids("revised", run.revised)
-                .groupBy("txn_id")
-                .agg(F.max("run").alias("_revised"))
-            )
-            stored = stored.join(F.broadcast(newest), "txn_id", "left")
-            stored = stored.where(F.isnull("_revised") | (F.col("run") >= F.col("_revised")))
+        is_open = (F.col("run") == run.number) & (F.col("is_settled") == int(State.OPEN))
+        stored = self._every(run).where(is_open).unionByName(self._settled(run))
         names = Names(self._spark, groups=run.groups, topics=run.topics)
         rows = to_ledger(stored, names)
         if not run.late:
             return rows
-        late = self._ids("late", run.late).distinct().withColumn("_late", F.lit(True))
+        late = self.ids("late", run.late).distinct().withColumn("_late", F.lit(True))
         return with_late(rows.join(F.broadcast(late), ["txn_id", "run"], "left"), "_late").drop(
             "_late"
         )
 
-    def _ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
+    def _every(self, run: Run) -> DataFrame:
+        # Of a ledger without a transaction there is no file that could tell its columns.
+        columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
+        return self._spark.read.schema(columns).parquet(self.folder.at("rows"))
+
+    def _settled(self, run: Run) -> DataFrame:
+        """The settled rows that count as of a run."""
+        every, folded = self._every(run), self.folded(run)
+        is_newer = (F.col("run") > folded) & (F.col("run") <= run.number)
+        stored = every.where(is_newer & (F.col("is_settled") == int(State.SETTLED)))
+        if folded:
+            columns = StructType.fromJson(dict(run.columns)).add("of_run", IntegerType())
+            read = self._spark.read.schema(columns).parquet(self.path("folded", folded))
+            stored = stored.unionByName(read.withColumnRenamed("of_run", "run"))
+        if run.revised:
+            newest = (
+                self.ids("revised", run.revised)
+                .groupBy("txn_id")
+                .agg(F.max("run").alias("_revised"))
+            )
+            stored = stored.join(F.broadcast(newest), "txn_id", "left")
+            is_valid = F.isnull("_revised") | (F.col("run") >= F.col("_revised"))
+            stored = stored.where(is_valid).drop("_revised")
+        return stored
+
+    def folded(self, run: Run) -> int:
+        """The run up to which settled rows were folded; 0: none."""
+        names = (n for n in self.folder.names("folded") if self.folder.has("folded", n, "_SUCCESS"))
+        numbers = (int(name.removeprefix("run=")) for name in names)
+        return max((n for n in numbers if n <= run.number), default=0)
+
+    def fold(self, *, kept_from_ms: int) -> int:
+        """Write the settled rows of all runs but the last into few files, without what is older; the run up to which.
+
+        What was folded before is ended, and nothing else: a job that reads now goes on.
+        """
+        last = self.last()
+        before = self.folded(last)
+        for name in self.folder.names("folded"):
+            if name != f"run={before}":
+                self.folder.remove("folded", name)
+        for number in range(1, before + 1):
+            self.folder.remove("rows", f"run={number}")
+        up_to = last.number - 1
+        if up_to > before:
+            seen = F.greatest("born_ms", "h_last_ms", "o_commit_ms", "v_last_ms")
+            rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
+            rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
+            rows.write.mode("overwrite").parquet(self.path("folded", up_to))
+        return max(before, up_to)
+
+    def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
+        """What those runs put down of ids, each with its `run`."""
         paths = (self.path(kind, number) for number in runs)
         return self._spark.read.option("basePath", self.folder.at(kind)).parquet(*paths)
 

@@ -173,21 +173,26 @@ def ids_of(placed: DataFrame, *, bytes_max: int) -> list[str]:
 
 
 def half_records(
-    placed: DataFrame, *, nonce: str, producer_group: str, born_ms: int, partition_count: int
+    placed: DataFrame, *, producer_group: str, born_ms: int, partition_count: int
 ) -> DataFrame:
     """Messages with `_txn` → key, value, headers, partition of half records.
 
-    Those of a transaction are in one partition of the frame in the order of their index: one task writes them.
+    Those of a transaction are in one partition of the frame in the order of their index: one task writes them. Each copy of
+    that task (a retry, a speculative one, one whose executor was given up) draws a nonce of its own: what it writes is an
+    attempt of its own, so that no transaction ever holds messages of two copies.
     """
     mine = Window.partitionBy("_txn")
     ordered = placed.withColumn("_index", F.row_number().over(mine.orderBy("_row")) - 1).withColumn(
         "_count", F.count("*").over(mine)
     )
+    # Behind the windows, so in the task that writes; what stands before them, all its copies would read from one shuffle.
+    drawn = F.substring(F.reflect(F.lit("java.util.UUID"), F.lit("randomUUID")), 1, 8)
+    ordered = ordered.withColumn("_drawn", drawn).withColumn("_nonce", F.first("_drawn").over(mine))
     partition = F.col("target_partition")
     line = F.concat_ws(
         "|",
         F.lit(VERSION),
-        F.concat("_txn", F.lit(f"/{nonce}")),
+        F.concat_ws("/", "_txn", "_nonce"),
         F.lit(producer_group),
         "real_topic",
         F.concat("_index", F.lit("/"), "_count"),

@@ -82,6 +82,30 @@ def test_content_stays_within_its_budget_and_what_was_dropped_arrives_whole(shop
     assert all_are_visible(shop)
 
 
+@pytest.mark.promise("P3")
+def test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again(shop: Shop) -> None:
+    secrets = shop.lab.topic()
+    headers = [
+        half_header(KEYS[0], topic=shop.orders),
+        half_header(KEYS[0], topic=secrets, index=3, count=7),
+        half_header(KEYS[1], topic=shop.orders),
+    ]
+    connections = shop.lab.producer(namespace=shop.topics.namespace)
+    writer = connections.make_half_writer(batch_bytes_max=100_000)
+    for raw in headers:
+        writer.produce(shop.topics.half, b"v", b"k", 0, None, None, 0, [(HALF_HEADER, raw)])
+    writer.close(20)
+    connections.close()
+    running = shop.coordinator(content_bytes_max=1, target_topics=(shop.orders,))
+    wait_until(lambda: 2 == open_count(running), within=40, what="it knows them")
+
+    shop.lab.write(shop.topics.op, *[op_line("C", KEYS[n], 2 * n).encode() for n in range(2)])
+    shop.wait_for(2)
+    running.stop()
+
+    assert ([], 2) == (shop.lab.read(secrets), len(shop.visible()))
+
+
 @pytest.mark.promise("P11")
 def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
     commit(shop, range(COUNT // 2))

@@ -33,9 +33,14 @@ def creation(topic: str, *, partitions: int = 1, **settings: str) -> CreateTopic
 
 def test_a_topics_limits_are_told_and_a_missing_one_is_none(lab: Lab) -> None:
     topic = lab.topic(partitions=3, settings={"max.message.bytes": "2000"})
+    stamped = lab.topic(settings={"message.timestamp.type": "LogAppendTime"})
     connections = lab.coordinator(unique_name("ns"))
 
-    assert TopicLimits(3, 2000, is_reachable=True) == connections.topic_limits(topic)
+    expected = TopicLimits(3, 2000, is_reachable=True, is_append_time=False)
+    assert expected == connections.topic_limits(topic)
+    limits = connections.topic_limits(stamped)
+    assert limits is not None
+    assert limits.is_append_time
     assert connections.topic_limits(unique_name("missing")) is None
 
 

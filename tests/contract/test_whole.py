@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fake_records import half_header, op_line, txn_key
 from tests.support.lab import FaultyLab, Lab
 from tests.support.whole_stage import SESSION, Running, Shop
+from txlayer.core.codec import HALF_HEADER
 from txlayer.core.messages import Message
 from txlayer.core.transitions import TxnState
 
@@ -64,6 +66,37 @@ def test_a_coordinator_goes_on_where_the_one_before_stopped(shop: Shop) -> None:
             running.stop()
 
     assert 20 == len({txn_id for txn_id, _ in shop.visible()}) == len(shop.visible())
+
+
+@pytest.mark.promise("P2")
+def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None:
+    shop = Shop(lab, partition_count=1)
+
+    def write(*keys: str) -> None:
+        connections = shop.lab.producer(namespace=shop.topics.namespace)
+        writer = connections.make_half_writer(batch_bytes_max=100_000)
+        for key in keys:
+            raw = [(HALF_HEADER, half_header(key, topic=shop.orders))]
+            writer.produce(shop.topics.half, key.encode(), b"k", 0, None, None, 0, raw)
+        writer.close(20)
+        connections.close()
+
+    running = shop.coordinator()
+    write(txn_key("first"))
+    shop.lab.write(shop.topics.op, op_line("C", txn_key("first"), 0).encode())
+    shop.wait_for(1)
+    running.stop()
+
+    running = shop.coordinator()
+    write(txn_key("first"), txn_key("second"))
+    lines = [op_line("C", txn_key("first"), 1), op_line("C", txn_key("second"), 2)]
+    shop.lab.write(shop.topics.op, *[line.encode() for line in lines])
+    shop.wait_for(2)
+    running.stop()
+
+    assert [txn_key("first"), txn_key("second")] == sorted(
+        (value or b"").decode() for _, value in shop.visible()
+    )
 
 
 def test_two_coordinators_share_the_work_and_double_nothing(shop: Shop) -> None:

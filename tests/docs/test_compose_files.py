@@ -83,6 +83,13 @@ def test_an_image_is_pinned(name: str) -> None:
     assert PINNED.fullmatch(SERVICES[name]["image"])
 
 
+def test_an_image_of_ours_has_a_name_that_nobody_can_register() -> None:
+    ours = [s["image"] for s in SERVICES.values() if "txlayer" in s["image"]]
+
+    assert len(ours) > 5
+    assert [] == [image for image in ours if not image.startswith("localhost/txlayer/")]
+
+
 def test_what_is_published_is_published_on_this_machine_alone() -> None:
     published = [
         port
@@ -150,7 +157,8 @@ def test_the_shop_of_three_brokers_is_the_same_but_for_their_names() -> None:
         for file in (ALONE, THREE)
         for name, service in services(file).items()
         if service.get("command")
-        and service.get("image", SERVICES.get(name, {}).get("image")) == "txlayer/coordinator:0.1.0"
+        and service.get("image", SERVICES.get(name, {}).get("image"))
+        == "localhost/txlayer/coordinator:0.1.0"
     ],
 )
 def test_a_command_line_of_ours_is_one_that_the_program_takes(file: str, name: str) -> None:

@@ -86,9 +86,11 @@ def test_every_image_is_built_on_a_pinned_base() -> None:
 
 
 def test_images_are_tagged_with_the_version_that_the_files_name() -> None:
-    ours = {s["image"] for s in services().values() if s["image"].startswith("txlayer/")}
+    ours = {s["image"] for s in services().values() if s["image"].startswith("localhost/txlayer/")}
 
-    assert {f"txlayer/{name}:{__version__}" for name in ("coordinator", "shop", "spark")} == ours
+    assert {
+        f"localhost/txlayer/{name}:{__version__}" for name in ("coordinator", "shop", "spark")
+    } == ours
 
 
 def test_an_image_runs_without_roots_rights() -> None:

@@ -95,6 +95,18 @@ def test_every_name_in_an_environment_is_known_and_every_secret_a_reference(name
     ]  # fmt: skip
 
 
+def test_no_two_roles_share_a_secret() -> None:
+    used = {
+        name: {v["valueFrom"]["secretKeyRef"]["name"] for v in CONTAINERS[name]["env"]}
+        | {v["secret"]["secretName"] for v in PODS[name]["volumes"] if "secret" in v}
+        for name in PODS
+    }
+    names = [secret for secrets in used.values() for secret in secrets]
+
+    assert all(used.values())
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_deployment_is_probed_spread_and_kept_when_nodes_are_drained(name: str) -> None:
     found = DEPLOYMENTS[name]

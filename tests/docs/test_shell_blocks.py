@@ -80,7 +80,7 @@ NOT_RUN = {
     (f"{HOWTO}deploy.md", "make images"): "needs a daemon of Docker and base images; tests/docs/test_images.py says what was built",
     (f"{HOWTO}deploy.md", "cd compose"): "needs a daemon of Docker; tests/docs/test_compose_files.py has docker-compose read the files",
     (f"{HOWTO}deploy.md", "python3 -m venv /opt/txlayer"): "writes to the system and needs systemd; tests/docs/test_unit_files.py reads the units",
-    (f"{HOWTO}deploy.md", "kubectl create secret generic txlayer-kafka --from-file=ca.crt --from-file=administrator-settings --from-file=coordinator-settings --from-file=responder-settings"): "needs a cluster; tests/docs/test_kubernetes_files.py reads the manifests",
+    (f"{HOWTO}deploy.md", "kubectl create secret generic txlayer-administrator --from-file=ca.crt --from-file=client-settings=administrator-settings"): "needs a cluster; tests/docs/test_kubernetes_files.py reads the manifests",
     (f"{HOWTO}django.md", 'pip install "txlayer[sql]" django'): BY_PIP,
     (f"{HOWTO}fastapi.md", 'pip install "txlayer[sql]" fastapi uvicorn aiosqlite'): BY_PIP,
     (f"{HOWTO}fastapi.md", "uvicorn app:app"): "uvicorn is no dependency; tests/docs/test_framework_pages.py sends the same request to the app",

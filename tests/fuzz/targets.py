@@ -164,7 +164,7 @@ def check_content(raw: bytes) -> bool:
         (part[:8].decode("utf-8", "replace"), part[8:] or None) for part in rest if part
     ]
     moved, kept = codec.encode_content(key=key or None, value=value or None, headers=headers)
-    ours = (codec.KEY_HEADER, codec.NULL_HEADER)
+    ours = (codec.KEY_HEADER, codec.NULL_HEADER, codec.CUT_HEADER)
     expected = [header for header in headers if header[0] not in ours]
     assert (key or None, value or None, expected) == codec.decode_content(value=moved, headers=kept)
     codec.decode_content(value=raw, headers=headers)

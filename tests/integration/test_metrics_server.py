@@ -15,12 +15,18 @@ import pytest
 from tests.support.databases import free_port
 from tests.support.prometheus import get
 from tests.support.waiting import wait_until
-from txlayer.adapters.http import CONNECTION_COUNT_MAX, MetricsServer
+from txlayer.adapters.http import (
+    CONNECTION_COUNT_MAX,
+    READER_TIMEOUT_S,
+    REQUEST_BYTES_MAX,
+    MetricsServer,
+)
 from txlayer.adapters.meters import Health, Histogram, Sample, counter, gauge, histogram
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 SENT = counter("txlayer_sent_total", "What was sent.", "topic")
 OPEN = gauge("txlayer_open", "What is open.")
 TOOK = histogram("txlayer_took_seconds", "How long it took.")
@@ -106,7 +112,7 @@ def test_what_fails_once_is_logged_and_the_next_reader_is_answered(
 ) -> None:
     observed.failure = RuntimeError("once")
     with caplog.at_level(logging.ERROR, "txlayer.metrics"):
-        assert 0 == get(port, "/metrics")[0]
+        assert 500 == get(port, "/metrics")[0]
     observed.failure = None
 
     assert 200 == get(port, "/metrics")[0]
@@ -116,12 +122,125 @@ def test_what_fails_once_is_logged_and_the_next_reader_is_answered(
     )  # fmt: skip
 
 
-def test_readers_that_say_nothing_do_not_keep_others_out_for_long(port: int) -> None:
+def test_readers_that_say_nothing_never_keep_a_probe_out(port: int) -> None:
     with ExitStack() as stack:
-        for _ in range(CONNECTION_COUNT_MAX):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for _ in range(3 * CONNECTION_COUNT_MAX):
+            stack.enter_context(connect(port))
+            assert 200 == get(port, "/livez")[0]
 
-        assert wait_until(lambda: get(port, "/livez")[0] == 200, within=30, what="an answer")
+
+def test_the_connection_that_came_first_gives_way(port: int) -> None:
+    with ExitStack() as stack:
+        readers = [stack.enter_context(connect(port)) for _ in range(CONNECTION_COUNT_MAX + 1)]
+
+        assert b"" == readers[0].recv(1)
+        readers[-1].sendall(LIVEZ)
+        assert answer_of(readers[-1]).startswith(b"HTTP/1.0 200 ")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /livez HTTP/1.1\r\nX: " + b"x" * 60_000,
+        b"GET /livez HTTP/1.1\r\n" + b"X: 1\r\n" * 10_000,
+        b"GET /" + b"x" * 60_000,
+        b"x" * REQUEST_BYTES_MAX + b"\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_too_large_is_refused_before_it_has_come(
+    port: int, request_bytes: bytes
+) -> None:
+    with connect(port) as reader:
+        reader.sendall(request_bytes[: REQUEST_BYTES_MAX + 1])
+
+        assert answer_of(reader).startswith(b"HTTP/1.0 431 ")
+    assert 200 == get(port, "/livez")[0]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /livez HTTP/1.1\r\n" + b"X: 1\r\n" * 65 + b"\r\n", b"400"),
+        (b"GET /livez\r\n\r\n", b"400"),
+        (b"\r\n\r\n", b"400"),
+        (b"\xff\x85\xff HTTP/1.1\r\n\r\n", b"400"),
+        (b"POST /livez HTTP/1.1\r\nContent-Length: 100000\r\n\r\n", b"501"),
+        (b"HEAD /livez HTTP/1.1\r\n\r\n", b"200"),
+        (b"GET /livez?x=1 HTTP/1.1\nHost: x\n\n", b"200"),
+    ],
+)
+def test_every_other_request_has_its_answer(port: int, request_bytes: bytes, status: bytes) -> None:
+    with connect(port) as reader:
+        reader.sendall(request_bytes)
+
+        answer = answer_of(reader)
+    assert answer.startswith(b"HTTP/1.0 " + status)
+    assert (b"\nok\n" in answer) == (request_bytes.startswith(b"GET") and status == b"200")
+
+
+def test_a_request_may_come_in_pieces(port: int) -> None:
+    with connect(port) as reader:
+        for number in range(len(LIVEZ)):
+            reader.sendall(LIVEZ[number : number + 1])
+
+        assert answer_of(reader).endswith(b"\r\n\r\nok\n")
+
+
+class Clock:
+    """Time as a test tells it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now_s
+
+
+def test_a_reader_has_one_time_for_its_whole_request(observed: Observed) -> None:
+    clock, config = Clock(), MetricsConfig(metrics_port=free_port())
+    with MetricsServer(config, observed, clock=clock), connect(config.port) as reader:
+        reader.sendall(LIVEZ[:3])
+        assert 200 == get(config.port, "/livez")[0]
+        clock.now_s += READER_TIMEOUT_S * 0.9
+        reader.sendall(LIVEZ[3:6])
+        assert 200 == get(config.port, "/livez")[0]
+        clock.now_s += READER_TIMEOUT_S * 0.2
+
+        assert b"" == reader.recv(1)
+
+
+def test_a_reader_that_does_not_take_its_answer_is_hung_up_on(observed: Observed) -> None:
+    observed.found = [Sample(SENT, n, (f"{n}" + "x" * 100_000,)) for n in range(400)]
+    clock, config = Clock(), MetricsConfig(metrics_port=free_port())
+    with MetricsServer(config, observed, clock=clock), connect(config.port) as reader:
+        reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        # One byte of the answer: it is under way.
+        assert b"H" == reader.recv(1)
+        assert 200 == get(config.port, "/livez")[0]
+        clock.now_s += READER_TIMEOUT_S + 1
+        # The same thread answers this one, after it looked at the time.
+        for _ in range(2):
+            assert 200 == get(config.port, "/livez")[0]
+
+        assert len(answer_of(reader)) < 400 * 100_000
+
+
+def connect(port: int) -> socket.socket:
+    """A reader that has said nothing yet."""
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def answer_of(reader: socket.socket) -> bytes:
+    """All that comes until the server ends the connection."""
+    came = b""
+    try:
+        while more := reader.recv(65_536):
+            came += more
+    except ConnectionResetError:
+        # What was sent and never read makes the kernel reset the connection behind the answer.
+        pass
+    return came
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(port: int, observed: Observed) -> None:

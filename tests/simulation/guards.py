@@ -168,7 +168,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "nobody is asked about a transaction that is immune", "P7", "asking.py",
-        Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 7, _ASKED,
+        Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 27, _ASKED,
     ),
     Guard(
         "a question is withdrawn when the decision stands in its batch", "P7", "settling.py",

@@ -80,7 +80,7 @@ class Stage:
             slot,
             f"{slot}.{number}",
             rate=conditions.skews[index],
-            wall_skew_s=conditions.wall_skews[index],
+            wall_skew_s=0.0 if self.is_healing else conditions.wall_skews[index],
         )
         self._alive[slot] = process
         return process
@@ -94,8 +94,10 @@ class Stage:
                 self.world.after(fault.at_s, partial(self._happen, fault))
 
     def heal_cluster(self, topics: tuple[str, ...]) -> None:
-        """No more faults, and these topics are as they should be."""
+        """No more faults, the clocks are right, and these topics are as they should be."""
         self.is_healing = True
+        for process in self._alive.values():
+            process.wall_skew_s = 0.0
         self.world.note("", "heals", "")
         self.kafka.start()
         for topic in topics:

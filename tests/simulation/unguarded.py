@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,8 +77,9 @@ class TwoStepPublisher(Publisher):
         member: Any,
         *,
         is_careful: bool = False,
+        cut: Collection[bytes] = (),
     ) -> dict[int, dict[str, int]]:
-        kept = super().publish(batches, {}, member, is_careful=is_careful)
+        kept = super().publish(batches, {}, member, is_careful=is_careful, cut=cut)
         if batches:
             super().publish([], offsets, member)
         return kept
@@ -94,11 +95,12 @@ class LateDoubtPublisher(Publisher):
         member: Any,
         *,
         is_careful: bool = False,
+        cut: Collection[bytes] = (),
     ) -> dict[int, dict[str, int]]:
         first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
-        super().publish(first, offsets, member, is_careful=is_careful)
+        super().publish(first, offsets, member, is_careful=is_careful, cut=cut)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
-        return super().publish(rest, offsets, member)
+        return super().publish(rest, offsets, member, cut=cut)
 
 
 class StubbornCoordinator(Coordinator):
@@ -111,7 +113,7 @@ class StubbornCoordinator(Coordinator):
             return
         before.abandon()
         self._surroundings.sleep(0.05)
-        name = f"{self._config.namespace}.{self._surroundings.draw_name()}"
+        name = self._config.topics.transactional_id(self._surroundings.draw_name())
         self._publisher = Publisher(
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
             surroundings=self._surroundings,
@@ -246,7 +248,7 @@ class CredulousLedger(Ledger):
 class PatientLedger(Ledger):
     """Waits for ever for a half record that an op line names."""
 
-    def give_up_waiting_for_half(self) -> None:
+    def give_up_waiting_for_half(self, *, before: int) -> None:
         pass
 
 

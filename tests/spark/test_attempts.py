@@ -6,13 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from txlayer.core.fields import WHOLE_MAX
 from txlayer.core.messages import Resolution
-from txlayer_spark.attempts import Attempt, fold, half_traces
+from txlayer_spark.attempts import Attempt, fold, half_places, half_traces, in_question
+from txlayer_spark.sink import half_records, messages, whole
 
 EPOCH = "bonus-7"
+KEY = f"{EPOCH}/00000001"
 AT = datetime(2026, 1, 31, tzinfo=UTC)
 
 
@@ -26,17 +28,19 @@ def half(
     )  # fmt: skip
 
 
-def line(resolution: str, *, names: int = 12, offset: int = 3, txn_id: str = EPOCH) -> Row:
+def line(
+    resolution: str, *, names: int = 12, offset: int = 3, txn_id: str = EPOCH, group: str = "spark"
+) -> Row:
     """One op line."""
     return Row(
-        offset=offset, line=0, txn_id=txn_id, nonce="00000001", resolution=resolution, last_offset=names
+        offset=offset, line=0, txn_id=txn_id, nonce="00000001", producer_group=group, resolution=resolution, last_offset=names
     )  # fmt: skip
 
 
 def doubt(state: str | None, *, offset: int = 0) -> Row:
     """A summary, or its end."""
     summary = None if state is None else Row(
-        state=state, first_offset=10, last_offset=12, seen=3, count=3, producer_group="spark", born_ms=5
+        state=state, first_offset=10, last_offset=12, twin_offsets=[15], seen=3, count=3, producer_group="spark", born_ms=5
     )  # fmt: skip
     return Row(
         offset=offset, txn_id=EPOCH, nonce="00000001", is_tombstone=state is None, summary=summary
@@ -47,6 +51,15 @@ def folded(**rows: Any) -> Attempt:
     """The one attempt that the rows tell of."""
     (attempt,) = fold({}, EPOCH, **rows).values()
     return attempt
+
+
+def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
+    """Half records as Kafka gives them."""
+    return spark.createDataFrame(
+        [("ns.half", 0, at, AT, None, None, [("txl", line)]) for at, line in enumerate(lines)],
+        "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+        "headers array<struct<key:string,value:binary>>",
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,16 @@ def folded(**rows: Any) -> Attempt:
             Resolution.ROLLBACK,
             False,
         ),
+        # Between its first record and its last stand those of others.
+        ({"halves": [half()], "ops": [line("ROLLBACK", names=11)]}, None, True),
+        ({"halves": [half()], "ops": [line("ROLLBACK", names=11)], "places": {(KEY, 11)}}, Resolution.ROLLBACK, False),
+        # Parked as incomplete, and still to be settled.
+        ({"halves": [half()], "ops": [line("COMMIT", names=11)], "places": {(KEY, 11)}}, None, True),
+        ({"halves": [half(completed=None)], "ops": [line("COMMIT")]}, None, True),
+        ({"halves": [half()], "ops": [line("COMMIT", group="another")]}, None, True),
+        ({"halves": [half(last=20)], "ops": [line("COMMIT", names=20)]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("open")], "ops": [line("COMMIT", names=15)]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("open")], "ops": [line("COMMIT", names=14)]}, None, True),
         ({"ops": [line("COMMIT")]}, Resolution.COMMIT, False),
         ({"doubts": [doubt("open")]}, None, True),
         ({"doubts": [doubt("parked")]}, None, True),
@@ -101,17 +124,55 @@ def test_an_end_on_doubt_alone_is_a_decision_that_nobody_knows() -> None:
     assert (0, WHOLE_MAX, True) == (attempt.first_offset, attempt.last_offset, attempt.is_settled)
 
 
+def test_what_is_asked_of_the_half_topic_is_what_lies_between_records_that_are_known() -> None:
+    attempts = fold({}, EPOCH, halves=[half()])
+    ops = [line("COMMIT", names=at) for at in (9, 10, 11, 12, 13)]
+
+    assert {(KEY, 11)} == in_question(attempts, [*ops, line("COMMIT", names=11, txn_id="other")])
+
+
+@pytest.mark.parametrize(
+    ("indices", "completed_at"),
+    [
+        ("0/3 1/3 2/3", 2), ("0/3 0/3 1/3 1/3 2/3 2/3 0/3", 4), ("1/3 2/3 0/3 1/3", None), ("2/3 0/3 1/3", None),
+        ("0/3 1/3", None), ("0/1", 0), ("0/1 0/1", 0), ("0/3 1/2 1/3 2/3", 3),
+    ],
+)  # fmt: skip
+def test_an_attempt_is_whole_where_its_records_stand_one_behind_the_other(
+    spark: SparkSession, indices: str, completed_at: int | None
+) -> None:
+    raw = half_frame(spark, [f"1|{KEY}|spark|t|{index}|5|".encode() for index in indices.split()])
+
+    (row,) = half_traces(raw, EPOCH).collect()
+
+    assert completed_at == row.completed_at
+    places = half_places(raw, EPOCH, [0, 7]).collect()
+    assert [(*KEY.split("/"), 0)] == [tuple(p) for p in places]
+
+
+def test_each_copy_of_a_task_writes_an_attempt_of_its_own(spark: SparkSession) -> None:
+    batch = messages(spark.range(0, 6, 1, 3).selectExpr("'v' AS value"), topic="t")
+    records = half_records(
+        whole(batch, EPOCH), producer_group="spark", born_ms=5, partition_count=2
+    )
+
+    def nonces() -> set[str]:
+        lines = [bytes(row.headers[0].value).decode() for row in records.collect()]
+        assert [f"{at}/6" for at in range(6)] == [text.split("|")[4] for text in lines]
+        return {text.split("|")[1].partition("/")[2] for text in lines}
+
+    first, second = nonces(), nonces()
+    assert [1, 1, 8] == [len(first), len(second), len(min(first))]
+    assert first != second
+
+
 def test_half_records_of_this_release_and_of_the_next_are_found(spark: SparkSession) -> None:
     lines = [
         b"1|bonus-7/00000001|spark|t|0/2|5|", b"1|bonus-7/00000001|spark|t|1/2|5|",
         b"2|bonus-7/00000002|spark|t|0/1|5||more", b"2|bonus-7.3-0-0/00000003|spark|t|0/1|5|",
         b"1|bonus-77/00000004|spark|t|0/1|5|", b"3|bonus-7/00000005|spark|t|0/1|5|",
     ]  # fmt: skip
-    raw = spark.createDataFrame(
-        [("ns.half", 0, at, AT, None, None, [("txl", line)]) for at, line in enumerate(lines)],
-        "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
-        "headers array<struct<key:string,value:binary>>",
-    )
+    raw = half_frame(spark, lines)
 
     found = {(r.txn_id, r.nonce, r.completed_at) for r in half_traces(raw, EPOCH).collect()}
 

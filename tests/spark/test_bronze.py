@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,16 +18,18 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
+from tests.support.broker import create_topic
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, effective, parse_folder
+from txlayer_spark.bronze import is_subscribed, subscription
+from txlayer_spark.catalog import BatchFolder, Catalog, effective, parse_folder
 from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.folders import Folder
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.compaction import compact
+from txlayer_spark.jobs.compaction import compact, expire
 
 Place = tuple[str, int, int]
 
@@ -156,7 +159,7 @@ def test_a_job_killed_just_behind_a_batch_knows_the_names_in_it(
         is_later = path.is_file() and path.stat().st_mtime_ns > noted_ns
         if is_later and system not in path.parents:
             path.unlink()
-    assert [SYSTEM_READER] == [f.reader for f in Catalog(spark, str(tmp_path)).complete()]
+    assert [0] == [f.reader for f in Catalog(spark, str(tmp_path)).complete()]
     state = read_new(spark, settings, now_ms=clock)
 
     assert (("shop",), (field.orders,)) == (state.groups, state.topics)
@@ -210,6 +213,25 @@ def test_compaction_keeps_every_record_once_and_leaves_fewer_files(
 
 
 @pytest.mark.kafka
+def test_days_that_are_too_old_are_ended_and_bronze_goes_on(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings, day_ms = settings_of(field, tmp_path), 86_400_000
+    txn = field.whole()
+    later = txn.born_ms + 10 * day_ms
+    read_new(spark, settings, now_ms=lambda: later)
+
+    assert 0 == expire(spark, str(tmp_path), keep_ms=12 * day_ms)
+    assert in_topics(field, field.orders) == places(spark, tmp_path)
+    assert 3 == expire(spark, str(tmp_path), keep_ms=8 * day_ms)
+    assert {} == places(spark, tmp_path)
+
+    field.whole()
+    read_new(spark, settings, now_ms=lambda: later)
+    assert 3 == len(places(spark, tmp_path))
+
+
+@pytest.mark.kafka
 def test_a_namespace_without_topics_is_told_as_such(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -238,6 +260,57 @@ def test_a_gap_that_retention_left_stops_the_job_instead_of_being_passed_over(
 
     with pytest.raises(UsageError, match="retention has overtaken"), failures_as_ours():
         read_new(spark, settings, now_ms=clock)
+
+
+@pytest.mark.kafka
+def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    settings = settings_of(field, tmp_path)
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    locks = [Record(field.topic("locks"), b"{}", b"k") for _ in range(4)]
+    write_records(field.servers, locks)
+    field.whole(Message(field.orders), Message(field.stock))
+    read_new(spark, settings, now_ms=clock)
+    before = places(spark, tmp_path)
+
+    admin.delete_topics([field.stock])[field.stock].result(30)
+    wait_until(
+        lambda: field.stock not in admin.list_topics(timeout=10).topics,
+        within=30, what="a topic is gone",
+    )  # fmt: skip
+    write_records(field.servers, locks)
+    start = TopicPartition(field.topic("locks"), 0, 6)
+    admin.delete_records([start])[TopicPartition(start.topic, 0)].result(30)
+    field.whole()
+    for _ in range(2):
+        state = read_new(spark, settings, now_ms=clock)
+
+    assert (field.stock,) == state.gone
+    assert {field.orders} == state.judged_topics & {field.orders, field.stock}
+    assert before | in_topics(field, field.orders) == places(spark, tmp_path)
+    assert 4 == len(state.readers)
+
+    # One of that name is read from its beginning.
+    create_topic(field.servers, field.stock, partitions=2)
+    field.whole(Message(field.stock))
+    read_new(spark, settings, now_ms=clock)
+    compact(spark, str(tmp_path), folders_min=2)
+    again = {(field.stock, 0, 0): 1}
+    found = places(spark, tmp_path)
+    assert 2 == found.pop((field.stock, 0, 0))
+    assert {**in_topics(field, field.orders, field.stock), **before} == {**found, **again}
+
+
+def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
+    real = ["orders", "a.b"]
+    pattern = re.compile(subscription(real).replace(r"\Q", "").replace(r"\E", ""))
+    topics = [
+        "orders", "a.b", "orders.dlq", "g.orders.dlq", "g.orders.replay", ".orders.dlq", "g.h.a.b.dlq", "g.orders", "stock",
+        "g.stock.dlq", "g.orders.dlq.x", "gorders.dlq",
+    ]  # fmt: skip
+
+    assert [bool(pattern.fullmatch(t)) for t in topics] == [is_subscribed(t, real) for t in topics]
 
 
 PROGRAM = """

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
-from txlayer_spark.events import Names
+from txlayer_spark.events import Names, bit
 
 ID, ORIGIN, USER = ("txl-id", b"1"), ("txl-origin", b"2"), ("a", b"3")
 AGAIN = ("txl-id", b"4")
@@ -48,6 +48,24 @@ def test_a_name_has_its_number_however_many_there_are(spark: SparkSession, count
 
     expected = [names.topics.index(name) if name in names.topics else None for name in asked]
     assert [(at, number) for at, number in enumerate(expected)] == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize("count", [0, 1, 62, 63, 64, 65, 200])
+def test_the_topics_of_a_row_have_their_names_however_many_there_are(
+    spark: SparkSession, count: int
+) -> None:
+    names = Names(spark, groups=[], topics=[f"t{number}" for number in range(count)])
+    numbers = [number for number in (0, 1, 61, 62, 63, 64, 199) if number < count]
+    bits = bit(F.col("n"))
+    frame = spark.createDataFrame([(n,) for n in [*numbers, None]], "n bigint")
+
+    each = frame.select("n", names.texts(bits).alias("topics")).collect()
+    every = frame.agg(names.texts(F.coalesce(F.bit_or(bits), F.lit(0))).alias("topics")).collect()
+
+    shown = {number: f"t{number}" if number < 63 else "…" for number in numbers}
+    expected: dict[int | None, list[str]] = {n: [text] for n, text in shown.items()}
+    assert {**expected, None: []} == {row.n: row.topics for row in each}
+    assert sorted(set(shown.values())) == sorted(every[0].topics)
 
 
 @pytest.mark.parametrize("form", ["half", "op"])

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrameWriter, Row, SparkSession
 
 from tests.conftest import Broker
-from tests.support.planted import Field, Message
+from tests.support.planted import PARTITIONS, Field, Message, Transaction
 from tests.support.waiting import wait_until
+from txlayer.core.messages import NO_OPTIONS
+from txlayer.core.partitions import half_partition
 from txlayer.errors import UsageError
+from txlayer_spark.catalog import Catalog
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.compaction import compact_ledger
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.shelf import Run, Shelf
 
@@ -35,10 +43,14 @@ class Audit:
     def run(self, ledger: str = "ledger", *, reads: bool = True) -> dict[str, Row]:
         """The rows by id after one more run."""
         if reads:
-            read_new(self._spark, self._bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
+            self.read()
         settings = LedgerSettings(bronze=self._bronze.root, root=str(self._root / ledger))
         update_ledger(self._spark, settings)
         return self.rows(ledger)
+
+    def read(self) -> None:
+        """Bronze up to now."""
+        read_new(self._spark, self._bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
 
     def rows(self, ledger: str = "ledger") -> dict[str, Row]:
         """The rows by id as they are."""
@@ -100,11 +112,214 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     after = audit.run()
 
     # As a kill just before its end leaves it: everything written, the run not noted.
-    runs = sorted((tmp_path / "ledger" / "v2" / "runs").glob("*2.json"))
+    runs = sorted((tmp_path / "ledger" / "v3" / "runs").glob("*2.json"))
     shutil.move(runs[0], tmp_path / "noted.json")
     assert before == audit.rows()
     assert after == audit.run(reads=False)
     assert txn.txn_id in after
+
+
+class KilledError(Exception):
+    """As far as what stands in files is concerned, a kill."""
+
+
+class Killer:
+    """Ends bronze at its n-th step: before a batch, behind one that Spark has not noted, behind a reader, around a note."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody is killed before `at` is set."""
+        self.at, self.passed = -1, 0
+        points: tuple[tuple[Any, str, bool], ...] = (
+            (Catalog, "path_of", True), (DataFrameWriter, "parquet", False), (Catalog, "last_batch", True),
+            (Catalog, "store", True), (Catalog, "store", False),
+        )  # fmt: skip
+        for owner, name, is_before in points:
+            monkeypatch.setattr(owner, name, self._step(getattr(owner, name), is_before=is_before))
+
+    def _step(self, whole: Callable[..., Any], *, is_before: bool) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            if is_before:
+                self._pass()
+            found = whole(*arguments, **named)
+            if not is_before:
+                self._pass()
+            return found
+
+        return step
+
+    def _pass(self) -> None:
+        self.passed += 1
+        if self.passed == self.at:
+            raise KilledError
+
+    def run(self, at: int, job: Callable[[], None]) -> bool:
+        """Whether the job was killed."""
+        self.at, self.passed = at, 0
+        try:
+            job()
+        except (KilledError, StreamingQueryException):
+            return self.passed >= at
+        finally:
+            self.at = -1
+        return False
+
+
+def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit, killer = Audit(spark, field, tmp_path), Killer(monkeypatch)
+    planted: list[Transaction] = []
+
+    def plant() -> None:
+        for txn in planted[-1:]:
+            field.commit(txn)
+            field.forward(txn)
+        whole = field.whole(Message(field.orders), Message(field.stock))
+        planted.extend((whole, field.prepare(Message(field.stock))))
+
+    at, is_read_once = 1, False
+    while True:
+        plant()
+        was_killed = killer.run(at, audit.read)
+        if was_killed and not is_read_once:
+            with pytest.raises(UsageError, match="run txlayer-spark bronze first"):
+                audit.run(reads=False)
+        else:
+            found = {row.verdict for row in audit.run(reads=False).values()}
+            assert found <= {"ok", "overdue"}, f"killed at step {at}"
+        at += 1
+        if not was_killed and is_read_once:
+            break
+        if not was_killed:
+            is_read_once, at = True, 1
+    assert at > 8
+
+    rows = audit.run()
+    undecided = {planted[-1].txn_id: "overdue"}
+    assert {**{txn.txn_id: "ok" for txn in planted}, **undecided} == {
+        txn_id: row.verdict for txn_id, row in rows.items()
+    }
+    assert rows == audit.run("at once", reads=False)
+
+
+def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit, is_over = Audit(spark, field, tmp_path), threading.Event()
+    field.whole(Message(field.orders), Message(field.stock))
+    audit.read()
+
+    def bronze() -> None:
+        while not is_over.is_set():
+            field.whole(Message(field.orders), Message(field.stock))
+            audit.read()
+
+    beside = threading.Thread(target=bronze)
+    beside.start()
+    try:
+        runs = [audit.run(reads=False) for _ in range(4)]
+    finally:
+        is_over.set()
+        beside.join()
+
+    assert {"ok"} == {row.verdict for rows in runs for row in rows.values()}
+    assert len(runs[-1]) > len(runs[0])
+
+
+def test_half_records_that_are_read_later_heal_what_came_before_them(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit = Audit(spark, field, tmp_path)
+    message = Message(field.orders)
+    ids = [f"{field.namespace[-6:]}-x{n}" for n in range(40)]
+    homes = [half_partition(ordering_key=None, txn_id=i, partition_count=PARTITIONS) for i in ids]
+    here = (i for i, home in zip(ids, homes, strict=True) if home == 0)
+    elsewhere = ids[homes.index(1)]
+
+    def expected(key: str, offset: int) -> Transaction:
+        """What `prepare` will have written."""
+        return Transaction(key, 0, (message,), NO_OPTIONS, int(time.time() * 1000), (offset,))
+
+    first, second, orphan = (expected(f"{next(here)}/0000000{at}", at) for at in range(3))
+    field.commit(first)
+    field.whole(Message(field.stock), key=f"{elsewhere}/0000000a")
+    assert {elsewhere: "ok"} == {txn_id: row.verdict for txn_id, row in audit.run().items()}
+
+    field.prepare(message, key=first.key)
+    field.forward(first)
+    field.commit(second)
+    field.forward(orphan)
+    found = audit.run()
+    assert ("ok", "orphan") == (found[first.txn_id].verdict, found[orphan.txn_id].verdict)
+
+    for txn in (second, orphan):
+        field.prepare(message, key=txn.key)
+    field.forward(second)
+    field.commit(orphan)
+    rows = audit.run()
+    assert {"ok"} == {row.verdict for row in rows.values()}
+    assert rows == audit.run("at once", reads=False)
+
+
+def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    field.roll_back(field.prepare(*(Message(f"never-made-{n}") for n in range(66))))
+    audit = Audit(spark, field, tmp_path)
+    audit.run()
+    topics = (field.orders, field.orders, field.stock)
+    good = [field.whole(Message(topic), ordering_key=b"k") for topic in topics]
+    lost = field.prepare(Message(field.stock))
+    field.commit(lost)
+
+    rows = audit.run()
+
+    assert {**{txn.txn_id: "ok" for txn in good}, lost.txn_id: "lost"} == {
+        txn_id: row.verdict for txn_id, row in rows.items() if row.verdict != "rolled_back"
+    }
+    assert ["…"] == rows[good[0].txn_id].topics
+
+
+def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit, root = Audit(spark, field, tmp_path), str(tmp_path / "ledger")
+    twice, waiting = field.whole(ordering_key=b"k"), field.prepare()
+    late, after = (field.prepare(ordering_key=b"k") for _ in range(2))
+    field.commit(late, after)
+    field.forward(after)
+    audit.run()
+    field.forward(late)
+    field.whole()
+    audit.run()
+    before = audit.run()
+
+    assert 2 == compact_ledger(spark, root)
+    assert before == audit.rows()
+    field.forward(twice)
+    field.commit(waiting)
+    field.forward(waiting)
+    after_it = audit.run()
+    assert ("duplicate", "ok", "out_of_order") == tuple(
+        after_it[txn.txn_id].verdict for txn in (twice, waiting, late)
+    )
+    assert len(before) == len(after_it)
+
+    # What was folded before goes with the next one.
+    assert 3 == compact_ledger(spark, root)
+    assert after_it == audit.rows()
+    runs = {path.name for path in (tmp_path / "ledger" / "v3" / "rows").glob("run=*")}
+    assert {"run=3", "run=4"} == runs
+
+    # An hour before the cut is when everything was written.
+    audit.run()
+    assert 4 == compact_ledger(spark, root, keep_ms=60_000)
+    assert {} == audit.rows()
 
 
 def test_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -201,14 +202,59 @@ def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_
     spark: SparkSession, arena: Arena
 ) -> None:
     class Slow(Sink):
-        def store(self, log: EpochLog, placed: DataFrame, nonce: str) -> None:
+        def store(self, log: EpochLog, placed: DataFrame, born_ms: int) -> None:
             crafted(arena).half("race-0/00000001", arena.targets[0], value=b"other")
-            super().store(log, placed, nonce)
+            super().store(log, placed, born_ms)
 
     with pytest.raises(FencedError, match="race-0/00000001 is another run's"):
         Slow(spark, settings_for(arena)).write(numbers(spark, 2), query="race", epoch=0)
 
     assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
+
+
+def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(
+    spark: SparkSession, arena: Arena
+) -> None:
+    class Twice(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
+            super().store(log, placed, *named)
+            self.again = (placed, *named)
+
+        def read_back(self, log: EpochLog, *named: Any) -> Any:
+            write = log.write
+            log.write = lambda records, role: write(records.limit(3), role)  # type: ignore[method-assign]  # a copy that began
+            super().store(log, *self.again)
+            log.write = write  # type: ignore[method-assign]  # it was put aside
+            return super().read_back(log, *named)
+
+        def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
+            super().store(log, *self.again)
+            super().commit(log, mine)
+
+    done = Twice(spark, settings_for(arena)).write(numbers(spark, 100), query="copies", epoch=0)
+
+    assert Outcome.PUBLISHED is done.outcome
+    seen = arena.wait_until_visible("copies-0", count=100)
+    assert [f"v{n}" for n in range(100)] == values(seen)
+    # What it left before it was looked for is rolled back; what it writes later nobody commits.
+    assert [3, 100, 100] == sorted(attempts_in(arena, "copies-0").values())
+    assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "copies-0")
+
+
+def test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing(
+    spark: SparkSession, arena: Arena
+) -> None:
+    class Retried(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
+            write = log.write
+            log.write = lambda records, role: write(records.limit(2), role)  # type: ignore[method-assign]  # it fails halfway
+            super().store(log, placed.withColumn("_row", -placed["_row"]), *named)
+            log.write = write  # type: ignore[method-assign]  # it was put aside
+            super().store(log, placed, *named)
+
+    Retried(spark, settings_for(arena)).write(numbers(spark, 4), query="mixed", epoch=0)
+
+    assert ["v0", "v1", "v2", "v3"] == values(arena.wait_until_visible("mixed-0", count=4))
 
 
 def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(

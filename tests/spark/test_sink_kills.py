@@ -70,10 +70,10 @@ class Stopping(Sink):
         for name in ("take_over", "store", "commit", "confirm"):
             if name == step:
                 setattr(self, name, lambda *_: stand(step))
-    def store(self, log, placed, nonce):
+    def store(self, log, placed, born_ms):
         if self.step == "stored":
             write, log.write = log.write, lambda records, role: write(records.limit(2), role)
-        super().store(log, placed, nonce)
+        super().store(log, placed, born_ms)
         if self.step == "stored":
             stand(self.step)
 

@@ -49,6 +49,8 @@ _WORDS = frozenset(
         "unless",
         "by",
         "on",
+        "group",
+        "last_over_time",
     ]
 )
 

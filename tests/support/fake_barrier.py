@@ -38,6 +38,15 @@ class FakeBarrier:
     joined: FakeJoined = field(default_factory=FakeJoined)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     at_check: Callable[[], None] = lambda: None
+    expected: set[object] = field(default_factory=set)
+
+    def expect_join(self, owner: object) -> None:
+        """Remember it."""
+        self.expected.add(owner)
+
+    def forget_join(self, owner: object) -> None:
+        """Forget it."""
+        self.expected.discard(owner)
 
     def check_session(self, session: Any) -> Any:
         """Refuse as told."""

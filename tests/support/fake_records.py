@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -110,6 +111,12 @@ def half_record(
     """A half record whose `txl` is `raw` (None: it has none)."""
     ours = [] if raw is None else [(codec.HALF_HEADER, raw)]
     return FakeRecord(key=key, value=value, headers=[*headers, *ours])
+
+
+def half_bytes(key: str, *, value: bytes | None = b"v", **header: Any) -> int:
+    """What a half record of `half_record` counts for: 64 bytes beside its key, value and header."""
+    raw = half_header(key, **header)
+    return 64 + len(b"k") + len(value or b"") + len("txl") + len(raw) + 2
 
 
 def op_line(

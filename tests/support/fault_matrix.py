@@ -181,6 +181,17 @@ CONSUMER = (
          _CHAOS),
     ),
     Row(
+        "consumer", "retention empties its partition, behind a marker of a Kafka transaction",
+        "What it stored stands behind the marker; nothing is lost, and no instance ends.",
+        ("integration/kafka/test_consumer_retention.py::test_retention_that_empties_a_partition_ends_no_consumer",),
+    ),
+    Row(
+        "consumer", "retention overtakes it",
+        "It ends, and names the reset of its own group.",
+        ("integration/kafka/test_consumer_retention.py::test_a_consumer_that_retention_overtook_is_told_how_to_reset_its_own_group",
+         "integration/kafka/test_consumer_retention.py::test_messages_that_retention_took_before_a_restart_are_told_as_lost"),
+    ),
+    Row(
         "consumer", "a store of its offsets arrives late, behind a newer one of the same member",
         "The next store mends it; a crash before that repeats what had ended.", (),
         "Nothing in the protocol fences it: a known limit (simulation.md).",
@@ -275,11 +286,28 @@ NETWORK = (
 
 CLOCK = (
     Row(
-        "clock", "a coordinator's is wrong or jumps back", "Nothing but log lines follows from its wall clock.",
-        (_SAFETY, "unit/test_memory_threads.py::test_the_brokers_clock_can_be_moved_and_the_clients_cannot",
+        "clock", "a coordinator's is wrong or jumps back",
+        "It decides nothing; more than a minute behind the brokers', nothing that time brings about happens until it is mended, and a log line says so.",
+        (_SAFETY, "unit/test_coordinator_time.py::test_the_coordinators_own_wrong_clock_decides_nothing",
+         "unit/test_coordinator_time.py::test_a_clock_that_was_set_right_is_believed_without_a_new_record",
+         "unit/test_memory_threads.py::test_the_brokers_clock_can_be_moved_and_the_clients_cannot",
          "unit/test_ledger_restart.py::test_the_newest_time_does_not_go_back",
          "unit/test_tx_rows.py::test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing"),
-        "Wall clocks of the simulation are a day off and their rates differ; a jump while a real process runs is not tested.",
+        "Wall clocks of the simulation are a day off until everything heals, and their rates differ; a jump while a real process runs is not tested.",
+    ),
+    Row(
+        "clock", "a broker's is hours ahead, for one record or for long",
+        "Each partition has its own time. What is more than a minute ahead of the coordinator's clock is reported and decides nothing.",
+        ("unit/test_coordinator_time.py::test_one_record_from_the_future_rolls_nothing_back",
+         "unit/test_coordinator_time.py::test_one_record_from_the_future_holds_up_nobody_behind_it",
+         "unit/test_coordinator_time.py::test_records_from_the_future_are_counted"),
+        "A leader whose clock is hours behind makes its transactions look older once another leads.",
+    ),
+    Row(
+        "clock", "half or op have the timestamps of their producers",
+        "A coordinator refuses to start; what was written so before tells no time.",
+        ("unit/test_coordinator_time.py::test_a_topic_whose_producers_stamp_its_records_is_refused_at_start",
+         "unit/test_coordinator_time.py::test_records_that_their_producers_stamped_decide_nothing"),
     ),
 )  # fmt: skip
 
@@ -328,7 +356,10 @@ DATA = (
         (_INPUT + "test_an_op_that_comes_before_its_half_record_waits_for_it",
          _INPUT + "test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody",
          _INPUT + "test_an_op_that_names_another_half_record_does_not_count",
-         "unit/test_ledger_aside.py::test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked", _SAFETY),
+         "unit/test_ledger_aside.py::test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked",
+         "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_act_after_a_restart",
+         "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_since",
+         "unit/test_shard_waiting.py::test_the_lines_of_one_record_wait_once", _SAFETY),
     ),
     Row(
         "data", "null values, control characters, names that no topic can have", "Passed on, or kept aside; terminals show and do not obey them.",

@@ -15,7 +15,6 @@ from tests.support.partition_driver import (
     MISSING,
     Applied,
     Fact,
-    GaveUp,
     Kept,
     Mended,
     Tick,
@@ -104,12 +103,10 @@ class NaivePartition:
             if isinstance(fact, Applied):
                 self._now = Surroundings(fact.targets, fact.refusals)
                 for position, line in lines_between(self._log, fact.start, fact.end):
-                    self._line(position, line)
-            elif isinstance(fact, GaveUp):
-                ((_, line),) = lines_between(
-                    self._log, fact.position, (fact.position[0], fact.position[1] + 1)
-                )
-                self._given_up(line, half_end=fact.half_end)
+                    if position in fact.given_up:
+                        self._given_up(line, half_end=fact.half_end)
+                    else:
+                        self._line(position, line)
             elif isinstance(fact, Mended):
                 self._now = Surroundings(fact.targets, fact.refusals)
                 self._mended(

@@ -38,19 +38,17 @@ MANY = 1 << 40
 
 
 class Applied(NamedTuple):
-    """The op lines from one position to another were applied, with these targets and refusals."""
+    """The op lines from one position to another were applied, with these targets and refusals.
+
+    Some were given up: half ended before the places that they name.
+    """
 
     start: OpPosition
     end: OpPosition
+    given_up: frozenset[OpPosition]
+    half_end: int
     targets: Mapping[str, Target]
     refusals: Mapping[str, ParkReason]
-
-
-class GaveUp(NamedTuple):
-    """The op line at this position was given up: half ends before the place that it names."""
-
-    position: OpPosition
-    half_end: int
 
 
 class Mended(NamedTuple):
@@ -77,7 +75,7 @@ class Kept(NamedTuple):
     keys: tuple[str, ...]
 
 
-Fact = Applied | GaveUp | Mended | Tick | Kept
+Fact = Applied | Mended | Tick | Kept
 
 
 class PartitionDriver:
@@ -154,11 +152,18 @@ class PartitionDriver:
         for topic in self.ledger.unknown_topics:
             self.book[topic] = self.truth.get(topic, MISSING)
         self.ledger.unknown_topics.clear()
-        start = self.ledger.op_next
+        start, aside_count = self.ledger.op_next, len(self.ledger.batch.asides)
         batch = self.ledger.advance(line_count_max=lines, byte_count_max=byte_count)
-        self._facts.append(
-            Applied(start, self.ledger.op_next, dict(self.book), dict(self.refusals))
+        given_up = frozenset(
+            (aside.origin.offset, aside.number)
+            for aside in batch.asides[aside_count:]
+            if aside.line is not None and aside.why.reason is ParkReason.MISPLACED
         )
+        self._facts.append(
+            Applied(
+                start, self.ledger.op_next, given_up, self._half_read, dict(self.book), dict(self.refusals),
+            )
+        )  # fmt: skip
         return batch
 
     def tick(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
@@ -187,11 +192,11 @@ class PartitionDriver:
             self._facts.append(Mended((topic,), dict(self.book), dict(self.refusals)))
 
     def give_up(self) -> None:
-        """The op line that waits for its half record has waited long enough."""
+        """The op lines at hand that name places beyond half's end have waited long enough."""
         waits_for, half_end = self.ledger.waits_for_half, len(self.log.half)
         if waits_for is not None and waits_for >= half_end == self._half_read:
-            self._facts.append(GaveUp(self.ledger.op_next, self._half_read))
-            self.ledger.give_up_waiting_for_half()
+            self.ledger.give_up_waiting_for_half(before=self.ledger.ops_read_to)
+            self.advance()
 
     def publish(self, *, is_answered: bool = True) -> None:
         """Append what follows, with the positions; without an answer the coordinator rebuilds from what is stored."""

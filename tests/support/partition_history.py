@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
-from tests.support.naive_partition import NaivePartition
+from tests.support.naive_partition import UNSETTLED, NaivePartition
 from tests.support.partition_driver import (
     ACCEPTS,
     FORBIDDEN,
@@ -24,13 +24,13 @@ from tests.support.partition_log import Appended
 from txlayer.core.fields import NEXT_VERSION
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, Source
-from txlayer.core.transaction import Transaction
+from txlayer.core.transaction import Transaction, held_bytes, records_of
 from txlayer.core.transitions import TxnState
 
 STEPS = (
     "nothing",  # the first, so that hypothesis shrinks to it
     *("begin",) * 6, *("half",) * 4, *("op",) * 10, *("turn",) * 8, *("read",) * 6, *("tick",) * 3,
-    *("target",) * 3, *("crash",) * 2, "twin", "bad half", "bad op", "ghost", "give up", "drop", "compact",
+    *("target",) * 3, *("crash",) * 2, "twin", "bad half", "bad op", "ghost", "early", "early", "give up", "give up", "drop", "compact",
 )  # fmt: skip
 TOPICS = ("orders", "stock")
 ORDERS: tuple[HalfOptions, ...] = (
@@ -121,8 +121,14 @@ class History:
         prepared.offsets.append(prepared.newest)
 
     def _twin(self, a: int, b: int) -> None:
-        # The broker keeps a batch twice before its producer hears of it: no resolution is written yet.
-        begun = [t for t in self._prepared if t.offsets and not t.is_resolved]
+        # The broker keeps a batch twice: before its producer resolves it, or so late that all is over.
+        fates = self.naive.fates
+        begun = [
+            t
+            for t in self._prepared
+            if t.offsets
+            and (not t.is_resolved or (t.key in fates and fates[t.key].state not in UNSETTLED))
+        ]
         if begun:
             twin = begun[-1 - a % len(begun)]
             index = b % len(twin.offsets)
@@ -196,6 +202,19 @@ class History:
                 key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False
             )
         )
+
+    def _early(self, a: int, b: int) -> None:
+        """A line that names a half offset which is there only later: some wait for it, some are given up before."""
+        # Of one that is settled a restart may know nothing any more, and park it anew.
+        unfinished = [
+            t for t in self._prepared if 0 < len(t.offsets) < len(t.topics) and not t.is_resolved
+        ]
+        if unfinished:
+            prepared = unfinished[-1 - a % len(unfinished)]
+            prepared.is_resolved, prepared.is_plain = True, False
+            place = len(self.driver.log.half) + (0, 0, 0, 1, 2)[b % 5]
+            self._lines.append(op_line("CCCRU"[a % 5], prepared.key, place))
+            self._flush(b)
 
     # --- coordinator --------------------------------------------------------------------------------------------------
 
@@ -326,9 +345,7 @@ def _judge_memory(ledger: Ledger) -> None:
 
 
 def _size(txn: Transaction) -> int:
-    content = txn.content
-    assert content is not None
-    return sum(len(c.record) for c in content) if isinstance(content, list) else len(content)
+    return sum(held_bytes(record) for _, record in records_of(txn))
 
 
 def _standing(txn: Transaction) -> tuple[str, int, int, Any]:

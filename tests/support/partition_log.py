@@ -1,22 +1,27 @@
 """One partition of the log as tests see it: half, op, doubt, stored positions and what is visible. It survives a crash.
 
 It plays Kafka and the few lines of the service that stand between Kafka and the ledger: an append is atomic, doubt
-records are written as coordinator/publish.py writes them, content comes back as coordinator/ranges.py reads it, and a
-ledger is rebuilt step by step as coordinator/recovery.py does it.
+records are written as coordinator/publish.py writes them, content comes back through the coordinator's own
+`fill_contents`, and a ledger is rebuilt step by step as coordinator/recovery.py does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
+from txlayer.adapters.ports import CoordinatorConnections, TopicPartition
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.shard import Shard, fill_contents
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
-from txlayer.core.messages import HalfHeader, Origin, ParkReason
+from txlayer.core.messages import Origin, ParkReason
 from txlayer.core.settling import LedgerSettings
 from txlayer.core.target import Target
 from txlayer.core.transaction import Content, Transaction
@@ -105,7 +110,7 @@ class PartitionLog:
             ):
                 self._add_doubt(key, FakeRecord(value=None), now_ms)
         for aside in batch.asides:
-            key = codec.kept_aside_key(aside.origin)
+            key = codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number)
             self._add_doubt(key, FakeRecord(value=b""), now_ms)
             self.kept_aside.append(aside.origin)
         self._doubt_end += 1  # the marker
@@ -160,7 +165,7 @@ class PartitionLog:
         return found
 
     def _read_doubt(self) -> tuple[DoubtFold, int]:
-        fold = DoubtFold()
+        fold = DoubtFold(op_offset=self.stored.replay_offset)
         for entry in self.doubt:
             if entry.offset >= self.stored.doubt_low:
                 fold.fold(entry.offset, entry.record.key(), entry.record.value())
@@ -168,40 +173,11 @@ class PartitionLog:
 
     def fill(self, ledger: Ledger) -> None:
         """Fetch the content that the batch needs and that is not in memory."""
-        batch = ledger.batch
-        for txn in (*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)):
-            joined = (txn.more.joined if txn.more is not None else None) or []
-            if txn.content is None or joined:
-                count = txn.seen - len(joined)
-                found = self._fetch_doubt(txn, count) if txn.is_in_doubt else self._fetch_half(txn)
-                assert list(range(count)) == [content.index for content in found]
-                ledger.filled(txn, [*found, *joined])
-
-    def _fetch_half(self, txn: Transaction) -> list[Content]:
-        found: list[Content] = []
-        for entry in self.half[txn.first_offset : txn.last_offset + 1]:
-            header = _header(entry.record)
-            # Second copies and records with another count stand there too; they are no part of it.
-            if header is not None and (header.key, header.index, header.count) == (
-                txn.key, len(found), txn.count,
-            ):  # fmt: skip
-                found.append(_content(header, entry.record, offset=entry.offset))
-        return found
-
-    def _fetch_doubt(self, txn: Transaction, count: int) -> list[Content]:
-        start = txn.extra().doubt_offset
-        found: list[Content] = []
-        for entry in self.doubt:
-            if start <= entry.offset < start + count and entry.record.value() is not None:
-                held = _from_doubt(entry.record)
-                origin = codec.decode_origin(
-                    dict(entry.record.headers())[codec.ORIGIN_HEADER] or b""
-                )
-                header = _header(held)
-                assert header is not None
-                assert isinstance(origin, tuple)
-                found.append(_content(header, held, offset=origin[1]))
-        return found
+        shard = Shard(ledger, self.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
+        connections = cast("CoordinatorConnections", _Connections(self))
+        fill_contents(
+            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CoordinatorConfig(), connections=connections
+        )  # fmt: skip
 
     # --- restart ------------------------------------------------------------------------------------------------------
 
@@ -213,6 +189,8 @@ class PartitionLog:
         p = self.stored
         fold, end = self._read_doubt()
         ledger.start_replay(p, fold, doubt_next=end)
+        for entry in self.half[p.copies_from : p.low_water]:
+            ledger.recall_half(codec.half_header_of(entry.record.headers()), entry.record)
         for entry in self.half[p.low_water : p.half_next]:
             fold_half(ledger, entry)
         op_end = p.op_offset + (1 if p.op_line else 0)
@@ -244,15 +222,13 @@ def contents_of(txn: Transaction) -> Sequence[Content]:
 
 def _doubt_content(txn: Transaction, content: Content) -> FakeRecord:
     record: Any = content.record
+    origin = codec.encode_origin(
+        partition=PARTITION, offset=content.offset, index=content.index, count=txn.count,
+        born_ms=int(content.born),
+    )  # fmt: skip
     value, headers = codec.encode_content(
-        key=record.key(), value=record.value(), headers=record.headers()
+        key=record.key(), value=record.value(), headers=record.headers(), origin=origin
     )
-    if all(name != codec.ORIGIN_HEADER for name, _ in headers):
-        origin = codec.encode_origin(
-            partition=PARTITION, offset=content.offset, index=content.index, count=txn.count,
-            born_ms=int(content.born),
-        )  # fmt: skip
-        headers.append((codec.ORIGIN_HEADER, origin.encode()))
     return FakeRecord(value=value, headers=headers)
 
 
@@ -261,11 +237,68 @@ def _from_doubt(record: FakeRecord) -> FakeRecord:
     return FakeRecord(key=key, value=value, headers=headers)
 
 
-def _header(record: FakeRecord) -> HalfHeader | None:
-    raw = codec.half_header_of(record.headers())
-    header = None if raw is None else codec.decode_half_header(raw)
-    return header if isinstance(header, HalfHeader) else None
+class _Connections:
+    """As much of a coordinator's connections as fetching contents needs."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def make_reader(self, isolation: str) -> _Reader:
+        assert "read_committed" == isolation
+        return _Reader({"txlayer.half": self._log.half, "txlayer.doubt": self._log.doubt})
 
 
-def _content(header: HalfHeader, record: FakeRecord, *, offset: int) -> Content:
-    return Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
+class _Reader:
+    """A `LogReader` over the entries of half and doubt."""
+
+    def __init__(self, entries: Mapping[str, Sequence[Entry]]) -> None:
+        self._entries = entries
+        self._positions: dict[TopicPartition, int] = {}
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._positions = dict(positions)
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:  # noqa: ARG002 - the port's
+        """Everything from the positions on, and where it ends."""
+        found: list[Any] = []
+        for place, start in self._positions.items():
+            entries = self._entries[place[0]]
+            found += [_Placed(place[0], e.offset, e.record) for e in entries if e.offset >= start]
+            found.append(_Placed(place[0], self.watermarks(place)[1], FakeRecord(), is_end=True))
+        self._positions = {}
+        return found
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Everything was given at once."""
+
+    def watermarks(self, partition: TopicPartition, *, timeout_s: float = 0) -> tuple[int, int]:
+        del timeout_s
+        entries = self._entries[partition[0]]
+        return 0, entries[-1].offset + 1 if entries else 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Placed(FakeRecord):
+    """A record as a reader gives it; or the end of a partition."""
+
+    __slots__ = ("_is_end", "_offset", "_topic")
+
+    def __init__(
+        self, topic: str, offset: int, record: FakeRecord, *, is_end: bool = False
+    ) -> None:
+        super().__init__(key=record.key(), value=record.value(), headers=record.headers())
+        self._topic, self._offset, self._is_end = topic, offset, is_end
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return PARTITION
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> Any:
+        return SimpleNamespace(name=lambda: "_PARTITION_EOF") if self._is_end else None

@@ -23,23 +23,31 @@ class Threat:
 THREATS = (
     Threat(
         "write `<ns>.half`",
-        "Store half messages under any producer group's name, for any target; fill the topic. The named group is asked about them.",
+        "Store half messages under any producer group's name, for any target; fill the topic, and the memory of the coordinators with "
+        "open transactions (some 2 KB each: 300,000 took one to 589 MB), until the answers to check-backs, or "
+        "`transaction_age_max`, end them. The named group is asked about them, and told to stop when they reach `open_count_max`.",
         "Publish: nothing is forwarded without a line on op. Reach a topic that is not on `--target-topic`, or that the "
-        "coordinator's rights do not name. Stop a partition by bytes that nobody can read.",
+        "coordinator's rights do not name. Stop a partition by bytes that nobody can read. Forge a line of a log, or reach a "
+        "terminal, with names. Slow down, or keep memory of, groups by inventing others.",
         (
+            "unit/test_forged_lines.py::test_a_log_line_stays_one_line",
+            "unit/test_checks.py::test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing",
+            "unit/test_checks.py::test_groups_whose_transactions_are_settled_are_forgotten",
+            "unit/test_asleep.py::test_of_very_many_groups_only_so_many_wake_at_once",
             "integration/kafka/test_decisions.py::test_nothing_is_visible_that_is_undecided_or_rolled_back",
             "integration/kafka/test_coordinator_targets.py::test_a_forbidden_target_parks_its_transaction",
             f"{_HOSTILE}::test_a_half_message_cannot_make_the_coordinator_write_another_namespace",
             f"{_INPUT}::test_garbage_on_half_is_kept_aside_with_its_bytes",
             "integration/kafka/test_hostile_records.py::test_a_half_message_for_a_topic_that_cannot_be_stops_nobody",
+            "contract/test_bounds.py::test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again",
         ),
     ),
     Threat(
         "write `<ns>.op`",
         "Decide every open transaction of the namespace whose id, nonce and last half offset it knows: a namespace is one "
-        "boundary of trust.",
-        "Change a decision, decide what it cannot name (the nonce is 32 random bits, on half and, once in doubt, on check), "
-        "decide in another namespace.",
+        "boundary of trust. Producers and responders read check, which names those of every group that are in doubt.",
+        "Change a decision; decide what it cannot name (the nonce is 32 random bits, and a transaction that is not in doubt yet "
+        "is named on half alone); decide in another namespace.",
         (
             f"{_HOSTILE}::test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another",
             "integration/kafka/test_decisions.py::test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart",
@@ -115,11 +123,16 @@ THREATS = (
         (_RIGHTS,),
     ),
     Threat(
-        "a transactional id below `<ns>.`",
+        "a transactional id below `<ns>/`",
         "Fence coordinators again and again: nothing is lost, nothing goes on.",
-        "Have it by any other role. Namespaces must not begin with each other's name and a dot (`a`, `a.b`): such ids and check "
+        "Have it by any other role. Namespaces must not begin with each other's name and a dot (`a`, `a.b`): check "
         "groups are given by prefix.",
-        (f"{_HOSTILE}::test_nobody_but_its_holder_may_fence_a_transactional_id",),
+        (
+            f"{_HOSTILE}::test_nobody_but_its_holder_may_fence_a_transactional_id",
+            f"{_HOSTILE}::test_a_consumer_may_fence_neither_a_namesake_nor_a_group_whose_name_begins_alike",
+            "unit/test_acls.py::test_no_right_on_transactional_ids_covers_anothers",
+            "unit/test_acls.py::test_a_consumer_is_given_no_group_of_txlayers_own",
+        ),
     ),
     Threat(
         "the network between",
@@ -130,6 +143,18 @@ THREATS = (
             "unit/test_config.py::test_plain_text_to_another_machine_needs_ones_own_word",
             "unit/test_secrets.py::test_tls_to_a_broker_that_nobody_verifies_needs_ones_own_word",
             f"{_CONNECTING}::test_what_is_wrong_is_told_in_one_line_without_the_password",
+        ),
+    ),
+    Threat(
+        "reach the port of metrics",
+        "Read names of topics, groups and what is open; use the one thread that answers.",
+        "Take more than 16 connections of 8 KB and one answer each, or 5 s for one of them. Keep a probe out: when all are "
+        "taken, the one that came first gives way. Change anything.",
+        (
+            "integration/test_metrics_server.py::test_readers_that_say_nothing_never_keep_a_probe_out",
+            "integration/test_metrics_server.py::test_a_request_that_is_too_large_is_refused_before_it_has_come",
+            "integration/test_metrics_server.py::test_a_reader_has_one_time_for_its_whole_request",
+            "integration/test_metrics_server.py::test_a_reader_that_does_not_take_its_answer_is_hung_up_on",
         ),
     ),
     Threat(

@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from txlayer import OrderedConsumer
 from txlayer.adapters.topic_files import read_acl_files
+from txlayer.config import SystemTopics
 from txlayer.core.acls import (
     Acl,
     AclPattern,
@@ -18,6 +20,7 @@ from txlayer.core.acls import (
     WantedAcl,
     plan,
 )
+from txlayer.core.dead_letters import writer_name
 from txlayer.errors import ConfigError, UsageError
 
 FILES = read_acl_files()
@@ -55,6 +58,53 @@ def test_nobody_but_the_coordinator_may_write_real_topics_or_doubt() -> None:
     }
 
     assert {"coordinator"} == writers
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (("consumer", "ns", "x"), ("coordinator", "x", "ns")),
+        (("consumer", "loyalty", "x"), ("consumer", "loyalty.eu", "x")),
+        (("consumer", "a", "x"), ("coordinator", "x", "a.b")),
+        (("coordinator", "x", "a"), ("consumer", "a.b", "x")),
+        (("coordinator", "x", "a"), ("coordinator", "x", "a.b")),
+    ],
+)
+def test_no_right_on_transactional_ids_covers_anothers(
+    mine: tuple[str, str, str], theirs: tuple[str, str, str]
+) -> None:
+    rights = [acl for acl in ids_of(*mine) if acl.resource is AclResource.TRANSACTIONAL_ID]
+    writers = {
+        "consumer": writer_name(theirs[1], "f00"),
+        "coordinator": SystemTopics(theirs[2]).transactional_id("f00"),
+    }
+
+    assert rights
+    assert not any(a.covers(AclResource.TRANSACTIONAL_ID, writers[theirs[0]]) for a in rights)
+    assert any(a.covers(AclResource.TRANSACTIONAL_ID, writers[theirs[0]]) for a in ids_of(*theirs))
+
+
+def ids_of(role: str, group: str, namespace: str) -> list[Acl]:
+    """The rights of a role."""
+    rights = RoleSpec.parse(role, FILES[role]).wanted(
+        namespace=namespace, group=group, topics=("orders",), principal=WHO, host="*"
+    )
+    return [right.acl for right in rights]
+
+
+@pytest.mark.parametrize("group", ["ns.coordinator", "other.coordinator", "ns.check.orders"])
+def test_a_consumer_is_given_no_group_of_txlayers_own(group: str) -> None:
+    with pytest.raises(UsageError, match="join the coordinators"):
+        wanted("consumer", group=group)
+    assert wanted("producer", group=group)
+
+
+@pytest.mark.parametrize("group", ["ns.coordinator", "ns.check.orders"])
+def test_a_consumer_joins_no_group_of_txlayers_own(group: str) -> None:
+    with pytest.raises(ConfigError, match="join the coordinators"):
+        OrderedConsumer(
+            bootstrap_servers="127.0.0.1:1", namespace="ns", group=group, topics=["orders"]
+        )
 
 
 def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:

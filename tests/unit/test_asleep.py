@@ -182,6 +182,23 @@ def test_of_a_group_that_is_away_only_so_many_wake_as_could_be_asked_soon() -> N
     assert 40 == driver.ledger.open_count
 
 
+@pytest.mark.promise("P11")
+def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
+    driver = PartitionDriver(settings=settings(CheckPolicy()))
+    for number in range(400):
+        driver.half(txn_key(f"t{number}"), group=f"invented-{number}")
+    driver.turn()
+    while not all(txn.is_in_doubt for txn in driver.ledger.transactions.values()):
+        driver.tick(after_ms=60_000, is_present=False)
+        driver.publish()
+    driver.crash(is_new_process=True)
+    assert ([], 400) == (awake(driver), driver.ledger.open_count)
+
+    driver.ledger.due(now_ms=driver.now_ms + 60_000, move_count_max=100, present=())
+
+    assert 100 == len(awake(driver))
+
+
 def test_all_of_them_are_asked_in_the_end() -> None:
     keys = [txn_key(f"t{n}") for n in range(40)]
     driver = asleep(*keys, policy=CheckPolicy(rate_max=50))

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_records import GROUP, FakeRecord, txn_key
-from txlayer.core.batch import Batch, Bisection, Keep, KeptAside, Report, ReportKind
+from txlayer.core.batch import (
+    PASSES_TO_GROW,
+    Batch,
+    BatchSize,
+    Bisection,
+    Keep,
+    KeptAside,
+    Report,
+    ReportKind,
+)
 from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 
@@ -112,3 +121,30 @@ def test_a_run_without_lines_that_fails_is_as_small_as_it_gets() -> None:
 
     assert bisection.failed(0)
     assert 1 == bisection.line_count_max
+
+
+def test_batches_shrink_until_they_go_through_and_grow_slowly() -> None:
+    size = BatchSize()
+    for _ in range(3):
+        size.failed()
+    assert (2, 1) == (size.of(16), size.of(1))
+
+    for _ in range(PASSES_TO_GROW - 1):
+        size.passed()
+    assert 2 == size.of(16)
+    size.passed()
+    assert 4 == size.of(16)
+    size.failed()
+    assert 2 == size.of(16)
+    for _ in range(3 * PASSES_TO_GROW):
+        size.passed()
+    assert 16 == size.of(16)
+
+
+def test_a_batch_never_shrinks_to_nothing() -> None:
+    size = BatchSize()
+    for _ in range(100):
+        size.failed()
+
+    assert 1 == size.of(1)
+    assert 2 == size.of(10_000)

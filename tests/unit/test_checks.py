@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.counting import CountedInt
-from txlayer.core.checks import CheckPolicies, CheckPolicy, CheckSchedule, pause_after
+from txlayer.config import IMMUNITY_MAX, milliseconds
+from txlayer.core.checks import (
+    IDLE_GROUPS_MAX,
+    CheckPolicies,
+    CheckPolicy,
+    CheckSchedule,
+    immunity_of,
+    pause_after,
+)
+from txlayer.core.messages import HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
@@ -44,6 +53,61 @@ def test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate() -> Non
 
     assert [10, 5, 5, 5, 5, 0, 0] == [len(keys) for keys in asked]
     assert [txn.key for txn in transactions] == [key for keys in asked for key in keys]
+
+
+class Present(frozenset[str]):
+    """Groups that are there; counts how often somebody is looked for among them."""
+
+    look_count = 0
+
+    def __contains__(self, group: object) -> bool:
+        """Whether it is there."""
+        Present.look_count += 1
+        return super().__contains__(group)
+
+
+def test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing() -> None:
+    invented = [
+        transaction(n, group=f"invented-{n}", appended_ms=CountedInt(0)) for n in range(20_000)
+    ]
+    schedule = schedule_of(*invented, transaction(30_000))
+    schedule.ripen(IMMUNITY_MS)
+    Present.look_count = CountedInt.compared = 0
+
+    old = schedule.take_overdue(IMMUNITY_MS, 1_000)
+    asked = schedule.take(IMMUNITY_MS, Present({"shop"}), 1_000)
+
+    assert ([], ["shop"]) == (old, [txn.group for txn in asked])
+    assert (0, True) == (Present.look_count, CountedInt.compared < 100)
+
+
+def test_groups_whose_transactions_are_settled_are_forgotten() -> None:
+    schedule = schedule_of()
+    for number in range(20_000):
+        now_ms = number * 100
+        txn = transaction(number, group=f"invented-{number}", appended_ms=now_ms)
+        schedule.add(txn)
+        schedule.ripen(now_ms + IMMUNITY_MS)
+        schedule.take(now_ms + IMMUNITY_MS, {txn.group}, 1_000)
+        txn.state = TxnState.ROLLED_BACK
+        schedule.tidy(0)
+
+    assert schedule.group_count < 3 * IDLE_GROUPS_MAX
+
+
+def test_those_that_are_too_old_are_found_in_every_group_and_again_later() -> None:
+    young = CheckPolicy(age_max_ms=1_000)
+    schedule = schedule_of(
+        *(transaction(n, group=f"g{n}") for n in range(5)),
+        transaction(9, group="brief"), brief=young,
+    )  # fmt: skip
+    schedule.ripen(IMMUNITY_MS + 60_000)
+
+    end_ms = IMMUNITY_MS + CheckPolicy().age_max_ms
+    times = (IMMUNITY_MS, IMMUNITY_MS + 1_000, IMMUNITY_MS + 1_001, end_ms - 1, end_ms, end_ms)
+    found = [[txn.group for txn in schedule.take_overdue(t, 3)] for t in times]
+
+    assert [[], ["brief"], [], [], ["g0", "g1", "g2"], ["g3", "g4"]] == found
 
 
 def test_an_absent_or_slow_group_delays_nobody() -> None:
@@ -115,3 +179,11 @@ def test_a_pause_is_never_longer_than_the_longest(number: int) -> None:
 
     assert policy.interval_ms <= pause_ms <= policy.interval_max_ms
     assert pause_after(number + 1, policy) >= pause_ms
+
+
+@pytest.mark.parametrize("asked_for_ms", [milliseconds(IMMUNITY_MAX) + 1, 1 << 62])
+def test_no_half_record_is_immune_for_longer_than_a_producer_may_ask_for(asked_for_ms: int) -> None:
+    txn = Transaction("a/0000000a", "shop", "orders", 0, 0, "0", (0, 0), None)
+    txn.extra().options = HalfOptions(immunity_ms=asked_for_ms)
+
+    assert milliseconds(IMMUNITY_MAX) == immunity_of(txn, CheckPolicy())

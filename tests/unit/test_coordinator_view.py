@@ -12,6 +12,7 @@ from txlayer.adapters.meters import EVERYBODYS, Family, Health, Sample
 from txlayer.adapters.ports import Assignment
 from txlayer.coordinator import families as f
 from txlayer.coordinator import view as module
+from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.measures import Measures
 from txlayer.coordinator.shard import Shard
 from txlayer.coordinator.view import STALL_S, ObservedCoordinator, View, age_label, health_of
@@ -26,7 +27,7 @@ DAY_MS = 24 * 3_600_000
 def shard(ledger: Ledger | None = None, *, is_caught_up: bool = True) -> Shard:
     """One partition."""
     ledger = PartitionDriver().ledger if ledger is None else ledger
-    made = Shard(ledger, ledger.positions(), 0, 0)
+    made = Shard(ledger, ledger.positions(), 0, 0, LogTime(lambda: 0.0))
     made.is_caught_up = is_caught_up
     return made
 
@@ -40,7 +41,9 @@ def view(
 ) -> View:
     """One moment."""
     measures = Measures(turned_at=turned_at, **measured)
-    return View("ns", measures, dict(enumerate(shards)), assignment, {}, now_ms)
+    for each in shards if now_ms else ():
+        each.time.see(now_ms)
+    return View("ns", measures, dict(enumerate(shards)), assignment, {})
 
 
 def samples(seen: View) -> list[Sample]:

@@ -18,6 +18,7 @@ from tests.support.codec_strategies import (
 from tests.support.protocol_page import page, vectors
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
+    CUT_HEADER,
     DLQ_HEADER,
     MESSAGE_LENGTH_MAX,
     REPLAY_HEADER,
@@ -89,7 +90,7 @@ def test_the_protocol_page_names_every_header_reason_kind_and_outcome() -> None:
     words = [*headers, *(r.value for r in DeadLetterReason), *(o.value for o in ReplayOutcome)]
     kinds = [kind.value for kind in ReplayKind]
 
-    assert [DLQ_HEADER, REPLAY_HEADER] == headers
+    assert [DLQ_HEADER, CUT_HEADER, REPLAY_HEADER] == headers
     assert [] == [word for word in words if f"`{word}`" not in text]
     assert [] == [kind for kind in kinds if f'"kind": "{kind}"' not in text]
 

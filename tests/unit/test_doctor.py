@@ -104,7 +104,7 @@ E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741 - the levels by t
 RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("an old broker", B.versions, level(11), E, "3.5"),
     ("a broker that is not tried", B.versions,
-     replace(HEALTHY, brokers=(replace(broker(), metadata_level_max=25),)), I, "4.0"),
+     replace(HEALTHY, brokers=(replace(broker(), metadata_level_max=20),)), W, "Kafka 3.8 is older than 3.9"),
     ("brokers of two releases", B.versions, level(31), W, "4.3, 4.4"),
     ("a broker that tells nothing", B.versions, replace(HEALTHY, brokers=(BrokerFacts(1, {}, None),)), I, "did not tell"),
     ("transaction version 1", B.transaction_version,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.queue_stage import PARK, REJECTED, QueueStage
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.handling import ReplayKind, ReplayOutcome
-from txlayer.core.items import QueueSettings
+from txlayer.core.items import ItemSource, QueueSettings
 
 A = b"a"
 
@@ -110,3 +112,98 @@ def test_a_parked_keys_new_messages_are_handled_when_the_replay_behind_them_rele
 
     assert ["dead letter 0", "dead letter 1", "2", "3"] == order
     assert 2 == len(stage.dead_letters)
+
+
+def parked(count: int) -> QueueStage:
+    """A parked key with so many dead letters, and a request for each of them but none tried."""
+    stage = QueueStage([A] * count, QueueSettings(policy=PARK))
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    while stage.write_due():
+        pass
+    assert count == len(stage.dead_letters)
+    return stage
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("count", [2, 51])
+def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_key_stays_parked(
+    count: int,
+) -> None:
+    stage = parked(count)
+    for letter in range(count):
+        stage.request(ReplayKind.REPLAY, letter)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due(1)  # the answer to the first alone
+    assert [(0, ReplayOutcome.FAILED)] == stage.answers
+
+    stage.restart()
+    assert [] == stage.take()
+    while stage.write_due():
+        stage.restart()
+        assert [] == stage.take()
+
+    assert [(n, ReplayOutcome.FAILED) for n in range(count)] == stage.answers
+    assert 1 == stage.queue.figures().parked_count
+
+
+@pytest.mark.promise("P9")
+def test_a_request_long_after_a_failed_replay_and_a_restart_waits_for_it_too() -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.restart()
+
+    stage.request(ReplayKind.REPLAY, 1)
+    assert [] == stage.take()
+    stage.write_due()
+    stage.restart()
+    assert (1, ReplayOutcome.FAILED) == stage.answers[-1]
+
+    for letter in range(2):
+        stage.request(ReplayKind.REPLAY, letter)
+        (item,) = stage.take()
+        assert f"dead letter {letter}" == item.record
+        stage.queue.handled([item])
+        stage.write_due()
+        stage.restart()
+    assert 0 == stage.queue.figures().parked_count
+    assert {} == stage.known(ItemSource.TOPIC).stuck
+
+
+def test_a_dropped_dead_letter_holds_up_no_later_ones_also_after_a_restart() -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.restart()
+
+    stage.request(ReplayKind.DROP, 0)
+    stage.write_due()
+    stage.restart()
+    stage.request(ReplayKind.REPLAY, 1)
+
+    assert ["dead letter 1"] == stage.taken()
+
+
+def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.DROP, 1)  # the last one: the key is released
+    stage.write_due()
+    stage.append(A)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.restart()
+
+    stage.request(ReplayKind.REPLAY, 2)
+
+    assert ["dead letter 2"] == stage.taken()

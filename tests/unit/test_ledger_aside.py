@@ -7,6 +7,7 @@ import pytest
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.core.batch import ReportKind
+from txlayer.core.messages import OrderMode
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -46,7 +47,7 @@ def test_a_batch_ends_with_the_line_that_fills_it(is_keyed: bool) -> None:
         of = options("red") if is_keyed else options()
         driver.op("C", key, driver.half(key, value=b"x" * 100, options=of))
 
-    driver.turn(byte_count=150)
+    driver.turn(byte_count=300)
 
     assert keys[:2] == driver.log.forwarded
 
@@ -81,6 +82,7 @@ def test_lines_read_ahead_are_counted() -> None:
 @pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.settling.DISTANCE_MAX", 1)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:
@@ -199,6 +201,101 @@ def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
         driver.log.stored.op_line,
         driver.reported(ReportKind.REPEAT),
     )
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_older_one_open", [False, True])
+def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open: bool) -> None:
+    driver = PartitionDriver()
+    if is_older_one_open:
+        driver.half(B)
+    first = driver.half(A, index=0, count=2)
+    driver.read()
+    driver.op("C", A, first + 1)
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+
+    driver.half(A, index=1, count=2)
+    driver.turn()
+    driver.crash(is_new_process=True)
+    driver.crash(is_new_process=True)  # what is stored by the first successor says it, too
+    assert driver.state(A) is TxnState.OPEN
+
+    driver.op("C", A, first + 1)
+    driver.turn()
+    assert [A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P4")
+def test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_since() -> None:
+    driver = PartitionDriver()
+    driver.half(B, options=options("red", order=OrderMode.PREPARE))
+    first = driver.half(A, index=0, count=2, options=options("red", order=OrderMode.PREPARE))
+    driver.read()
+    driver.op("C", A, first + 1)
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+    last = driver.half(A, index=1, count=2, options=options("red", order=OrderMode.PREPARE))
+    driver.op("R", A, last)
+    driver.turn()
+
+    driver.crash(is_new_process=True)
+    driver.op("R", B, 0)
+    driver.turn()
+
+    assert [] == driver.log.forwarded
+
+
+def test_what_was_kept_aside_holds_back_doubt_no_longer_than_op_is_read_again() -> None:
+    driver = PartitionDriver()
+    held_back = driver.half(B)
+    driver.turn()
+    driver.op_lines("garbage", op_line("C", A, FAR_AWAY))
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+    assert 0 == driver.log.stored.doubt_low
+
+    driver.op("R", B, held_back)
+    driver.op("R", A, held_back)
+    driver.turn()
+    driver.crash()
+    driver.turn()
+
+    assert driver.log.stored.doubt_low == driver.ledger.shelf.next_offset > 0
+
+
+@pytest.mark.parametrize("line_count", [1, 15])
+def test_lines_beyond_the_end_of_half_are_given_up_together(line_count: int) -> None:
+    driver = PartitionDriver()
+    keys = [txn_key(f"far{number}") for number in range(line_count)]
+    good = driver.half(B)
+    lines = [op_line("C", key, FAR_AWAY + n) for n, key in enumerate(keys)]
+    driver.op_lines(*lines, op_line("C", B, good))
+    driver.turn()
+
+    driver.give_up()
+    driver.turn()
+
+    assert [B] == driver.log.forwarded
+    assert set(keys) == driver.log.on_doubt().keys()
+
+
+def test_a_line_that_came_after_the_wait_is_waited_for_anew() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, FAR_AWAY)
+    driver.turn()
+    driver.give_up()
+    driver.op("C", B, 0)
+
+    driver.turn()
+    assert driver.ledger.waits_for_half == 0
+    driver.half(B)
+    driver.turn()
+
+    assert [B] == driver.log.forwarded
 
 
 def test_a_half_header_may_not_be_taken_for_another_version() -> None:

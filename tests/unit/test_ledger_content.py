@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.support.fake_records import op_line, txn_key
+from tests.support.fake_records import half_bytes, half_header, half_record, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.core.ledger import Ledger
 from txlayer.core.transaction import Transaction
@@ -44,7 +46,7 @@ def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(
         driver.now_ms += 10_000
         driver.ledger._grow_old(driver.now_ms)
         assert [] == list(driver.ledger._young)
-    driver.ledger.drop_content(40)
+    driver.ledger.drop_content(sum(map(half_bytes, KEYS[:40])))
     assert list(range(40)) == bare(driver)
 
     for place in range(50, 100):
@@ -55,7 +57,7 @@ def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(
         assert list(range(place, place - 12, -1)) == looked_at
 
     assert list(range(90)) == bare(driver)
-    assert 10 == driver.ledger.content_bytes
+    assert sum(map(half_bytes, KEYS[90:])) == driver.ledger.content_bytes
 
 
 def test_what_was_dropped_beside_what_the_batch_needs_arrives_all_the_same() -> None:
@@ -84,8 +86,90 @@ def test_what_is_about_to_be_forwarded_is_not_dropped() -> None:
     driver.op("C", KEYS[0], place)
     driver.read()
     (forward,) = driver.advance().forwards
-    assert 6 == driver.ledger.content_bytes
+    assert half_bytes(KEYS[1], value=b"second") == driver.ledger.content_bytes
 
     driver.ledger.drop_content(99)
 
     assert (True, 0) == (forward.content is not None, driver.ledger.content_bytes)
+
+
+# --- what is fetched again --------------------------------------------------------------------------------------------
+
+A, B = KEYS[0], KEYS[1]
+
+
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"index": 3, "count": 4, "topic": "secrets"},  # kept aside: out of turn
+        {"index": 2, "count": 4, "topic": "secrets"},  # kept aside: another count
+        {"index": 1, "count": 3, "topic": "secrets"},  # a copy by its numbers, to another topic
+        {"index": 1, "count": 3, "value": b"second copy"},
+    ],
+)
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_what_did_not_join_is_not_forwarded_with_fetched_content(
+    stranger: dict[str, Any], *, is_dropped: bool
+) -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=3, value=b"first")
+    driver.half(A, index=1, count=3, value=b"second")
+    driver.half(A, **stranger)
+    last = driver.half(A, index=2, count=3, value=b"third")
+    driver.read()
+    if is_dropped:
+        driver.ledger.drop_content(1 << 30)
+
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [("orders", b"first"), ("orders", b"second"), ("orders", b"third")] == [
+        (m.topic, m.value) for m in driver.log.visible
+    ]
+
+
+@pytest.mark.promise("P3")
+def test_a_strange_record_behind_a_single_message_is_not_fetched_for_it() -> None:
+    driver = PartitionDriver()
+    place = driver.half(A, value=b"mine")
+    driver.half(A, index=3, count=7, topic="secrets", value=b"stranger")
+    driver.half(B, value=b"other")
+    driver.read()
+    driver.ledger.drop_content(1 << 30)
+
+    driver.op_lines(op_line("C", A, place), op_line("C", B, 2))
+    driver.turn()
+
+    assert [b"mine", b"other"] == [m.value for m in driver.log.visible]
+
+
+@pytest.mark.promise("P3")
+def test_a_strange_record_goes_to_doubt_with_nobody() -> None:
+    driver = PartitionDriver()
+    driver.half(A, value=b"mine")
+    driver.half(A, index=3, count=7, topic="secrets", value=b"stranger")
+    driver.half(B)
+    driver.read()
+    driver.ledger.drop_content(1 << 30)
+
+    driver.tick(after_ms=60_000)
+    driver.publish()
+
+    assert [b"mine"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
+
+
+@pytest.mark.promise("P3")
+def test_a_forged_place_of_origin_does_not_come_back_from_doubt() -> None:
+    driver = PartitionDriver()
+    forged = [("txl-origin", b"7:4711|0/1|5")]
+    raw = half_header(A)
+    driver.log.add_half(half_record(raw, headers=forged), appended_ms=driver.now_ms)
+    driver.read()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+
+    driver.op("C", A, 0)
+    driver.turn()
+
+    assert [0] == [m.half_offset for m in driver.log.visible]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_records import (
     FakeRecord,
+    half_bytes,
     half_header,
     half_record,
     op_line,
@@ -198,7 +199,7 @@ def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: 
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))
     driver.turn()
-    driver.ledger._recent.update({f"other-{n}": TxnState.COMMITTED for n in range(settled_since)})
+    driver.ledger._recent.update({f"other-{n}": 0 for n in range(settled_since)})
     driver.op("C", B, driver.half(B))
     driver.turn()
 
@@ -314,6 +315,95 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
     assert ([A] if resolution == "C" else []) == driver.log.forwarded
 
 
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("resolution", ["C", "R"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(
+    resolution: str, count: int
+) -> None:
+    driver = PartitionDriver()
+    for index in range(count):
+        last = driver.half(A, index=index, count=count)
+    driver.op(resolution, A, last)
+    driver.turn()
+    before = len(driver.log.visible)
+
+    driver.crash(is_new_process=True)
+    for index in range(count):
+        copy = driver.half(A, index=index, count=count)
+    driver.op("C", A, copy)
+    driver.turn()
+
+    assert (before, []) == (len(driver.log.visible), list(driver.ledger.transactions))
+
+
+@pytest.mark.promise("P2")
+def test_a_replay_does_not_take_a_second_copy_for_new_whose_first_one_lies_before_it() -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    driver.half(B)
+    copy = driver.half(A)
+    driver.turn()
+    assert 1 == driver.log.stored.low_water
+
+    driver.crash(is_new_process=True)
+    driver.op("C", A, copy)
+    driver.turn()
+
+    assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
+
+
+@pytest.mark.promise("P2")
+def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_restart() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    driver.op("C", A, 0)
+    driver.turn()
+
+    driver.crash(is_new_process=True)
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+
+    assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
+
+
+@pytest.mark.promise("P2")
+def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 10)
+    driver = PartitionDriver()
+    keys = [txn_key(f"old-{n}") for n in range(50)]
+    places = [driver.half(key) for key in keys]
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    for key, place in zip(keys, places, strict=True):
+        driver.op("R", key, place)
+        driver.turn()
+
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+
+    assert 1 == len(driver.log.visible)
+
+
+def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=1, count=2)
+    driver.half_raw(half_header(txn_key("elsewhere", is_home=False)))
+    driver.half_raw(b"garbage")
+    driver.turn()
+    assert 3 == driver.log.stored.low_water
+
+    driver.crash()
+    driver.half(A, index=0, count=2)
+    driver.op("C", A, driver.half(A, index=1, count=2))
+    driver.turn()
+
+    assert [A] == driver.log.forwarded
+
+
 # --- content ----------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +413,8 @@ def test_the_content_of_what_is_open_is_counted_until_it_ends() -> None:
     driver.half(B, index=0, count=2, value=b"123")
     driver.half(B, index=1, count=2, value=b"12")
     driver.read()
-    assert 10 == driver.ledger.content_bytes
+    sizes = [half_bytes(B, value=v, index=n, count=2) for n, v in enumerate((b"123", b"12"))]
+    assert half_bytes(A, value=b"12345") + sum(sizes) == driver.ledger.content_bytes
 
     driver.op_lines(op_line("C", A, 0), op_line("R", B, 2))
     driver.turn()
@@ -339,7 +430,8 @@ def test_content_that_was_dropped_is_fetched_when_it_is_needed() -> None:
     driver.read()
 
     driver.ledger.drop_content(1)
-    assert (6, None) == (driver.ledger.content_bytes, driver.ledger.transactions[A].content)
+    left = half_bytes(B, value=b"second", count=2)
+    assert (left, None) == (driver.ledger.content_bytes, driver.ledger.transactions[A].content)
     driver.ledger.drop_content(99)
     assert 0 == driver.ledger.content_bytes
     driver.half(B, index=1, count=2, value=b"third")

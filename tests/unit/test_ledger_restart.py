@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
+from tests.support.fake_records import FAR_AWAY, half_bytes, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import Positions
 from txlayer.core.messages import OrderMode
@@ -147,7 +147,7 @@ def test_a_line_that_doubt_refused_and_half_would_take_settles_nothing_in_the_re
     driver.crash()
 
     assert [B] == list(driver.ledger.transactions)
-    assert 1 == driver.ledger.content_bytes
+    assert half_bytes(B) == driver.ledger.content_bytes
     driver.tick(after_ms=60_000)
     driver.publish()
     assert (4, {B}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.fields import WHOLE_MAX
+from txlayer.core.fields import WHOLE_MAX, known_fields
 from txlayer.core.progress_codec import (
     BITMAP_BYTES_MAX,
     NOTHING,
@@ -39,6 +39,7 @@ def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) ->
         is_paused=progress.is_paused,
         attempts=progress.attempts,
         parked=progress.parked,
+        stuck=progress.stuck,
     )
     return encode(offset, progress.finished, fixed, bytes_max=bytes_max)
 
@@ -70,8 +71,12 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     parked = draw(
         st.dictionaries(st.binary(min_size=8, max_size=8), st.integers(0, 2**40), max_size=9)
     )
+    keys = draw(st.sets(st.sampled_from(sorted(parked)))) if parked else set()
+    stuck = {key_hash: draw(st.integers(0, 2**40)) for key_hash in keys}
     writer = draw(st.text("abc.-_09", max_size=20))
-    return offset, StoredProgress(writer, draw(st.booleans()), tuple(finished), attempts, parked)
+    return offset, StoredProgress(
+        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck
+    )
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -85,6 +90,7 @@ def progress_of(vector: dict[str, Any]) -> StoredProgress:
         tuple((start, end) for start, end in vector["finished"]),
         {int(at): Attempts(*told) for at, told in vector["attempts"].items()},
         {bytes.fromhex(key_hash): at for key_hash, at in vector["parked"].items()},
+        {bytes.fromhex(key_hash): at for key_hash, at in vector.get("stuck", {}).items()},
     )
 
 
@@ -359,3 +365,23 @@ def test_no_text_stops_a_consumer(offset: int, text: str) -> None:
         assert found == decode(offset, again)
     else:
         assert found.why
+
+
+@pytest.mark.parametrize("stuck", ["x", "AQ", "BQA", "AA", "AAD_____________"])
+def test_a_stuck_field_of_another_form_is_passed_over(stuck: str) -> None:
+    parked = {bytes(8): 7}
+    text, _ = text_of(5, StoredProgress(parked=parked))
+
+    assert StoredProgress(parked=parked) == decode(5, f"2{text[1:]}|{stuck}")
+
+
+def test_who_does_not_know_stuck_keys_reads_everything_else() -> None:
+    parked = {bytes(8): 7}
+    text, _ = text_of(5, StoredProgress(writer="w", parked=parked, stuck={bytes(8): 3}))
+
+    fields = known_fields(text.split("|"), 6)
+
+    assert fields is not None
+    assert text_of(5, StoredProgress(writer="w", parked=parked)).text == "|".join(
+        ["1", *fields[1:]]
+    )

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import TargetBook
-from txlayer.core.batch import Batch
+from txlayer.core.batch import Batch, KeptAside
+from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 from txlayer.errors import RefusedRecordError
 
@@ -37,6 +38,25 @@ def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
     refusals = suspicious(0, line_count=8)
 
     assert refusals.partition_in_turn([1]) is None
+
+
+def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
+    refusals, book = Refusals(), cast("TargetBook", _Book())
+    why = Undecodable("half record without a header txl")
+    asides = [KeptAside(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
+    refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides)}, book)
+    assert 4 == refusals.count_max(10_000)
+
+    refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides[:1])}, book)
+    assert 1 == refusals.count_max(10_000)
+    assert refusals.is_careful({0})
+
+    refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/0/0"), {}, book)
+    assert {b"origin/half/0/0"} == refusals.doubt_keys
+    assert 10_000 == refusals.count_max(10_000)
+
+    refusals.passed(0, Batch(asides=asides))
+    assert not refusals.doubt_keys
 
 
 def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> None:

@@ -51,6 +51,11 @@ def answering(**changed: Any) -> ResponderStats:
         (consuming(assigned_count=0, partitions=()), Health("", "")),
         (consuming(partitions=()), Health("", "2 of 2 queues are not held yet")),
         (consuming(turned_at=NOW - 61), Health("the loop has not turned for 61 s", "")),
+        (consuming(has_ended=True), Health("", "it has ended")),
+        (
+            consuming(has_ended=True, failure="ConfigError"),
+            Health("it failed: ConfigError; see the log", "it failed: ConfigError; see the log"),
+        ),
     ],
 )
 def test_health_of_a_consumer(stats: ConsumerStats, expected: Health) -> None:

@@ -24,6 +24,7 @@ from txlayer.errors import (
 )
 from txlayer.producer import steps
 from txlayer.producer.flight import Flight
+from txlayer.producer.identity import ANYWHERE
 from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.waiting import Asking, Blocking
 
@@ -71,7 +72,7 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
     by_steps.serve()
     by_steps.serve()
     by_submit.engine.learn("orders")
-    plain = by_submit.engine.launch_plain(ORDER, None)
+    plain = by_submit.engine.launch_plain(ORDER, ANYWHERE, None)
     by_submit.serve()
     by_submit.serve()
 

@@ -35,7 +35,7 @@ def test_stored_offsets_are_those_on_the_protocol_page() -> None:
 def test_empty_metadata_begin_at_the_two_offsets() -> None:
     begun = decode_stored(StoredOffset(7, ""), StoredOffset(5, ""), partition=0)
 
-    assert (7, 7, 5, 0, 5, 0) == begun.positions[:6]
+    assert (7, 7, 5, 0, 5, 0, 0, 7) == begun.positions
     assert "" == begun.writer
 
 
@@ -48,6 +48,12 @@ def test_without_a_stored_offset_the_command_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match="txlayer topics apply"):
         decode_stored(half, op, partition=3)
+
+
+def test_without_a_place_for_copies_nothing_before_the_low_water_mark_is_read() -> None:
+    found = decode_stored(StoredOffset(7, "1|w"), StoredOffset(5, "1|w|9|0|5:0|0"), partition=0)
+
+    assert 7 == found.positions.copies_from
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli import aside_rows, tables, tx, tx_filters, tx_rows
+from txlayer.adapters.telemetry import printable
+from txlayer.cli import aside_rows, tx, tx_filters, tx_rows
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.asides import Aside
 from txlayer.core.messages import (
@@ -107,9 +108,9 @@ def test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing() -> None:
 
 
 def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:
-    assert r"a\x1b[31mb\x07\r\n c" == tables.plain("a\x1b[31mb\x07\r\n c")
-    assert "Zoë, 7 €" == tables.plain("Zoë, 7 €")
-    assert r"\u202egnp" == tables.plain("\u202egnp")
+    assert r"a\x1b[31mb\x07\r\n c" == printable("a\x1b[31mb\x07\r\n c")
+    assert "Zoë, 7 €" == printable("Zoë, 7 €")
+    assert r"\u202egnp" == printable("\u202egnp")
 
 
 # --- list -------------------------------------------------------------------------------------------------------------

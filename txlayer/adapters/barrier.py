@@ -44,6 +44,17 @@ class Barrier(Protocol):
         """True when its calls are awaited."""
         ...
 
+    def expect_join(self, owner: object) -> None:
+        """From now on this thread's (task's) local transactions must join: one that has not refuses its commit.
+
+        Until `forget_join` of the same owner, or as long as it lives. Also where the other calls are awaited, this is not.
+        """
+        ...
+
+    def forget_join(self, owner: object) -> None:
+        """The owner joins now, or its transaction has ended; nothing if it was not expected."""
+        ...
+
     def check_session(self, session: Any) -> Any:
         """Refuse a session that cannot hold the row; nothing is written.
 

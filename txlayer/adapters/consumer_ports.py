@@ -36,6 +36,14 @@ class StoringGroupReader(GroupReader, Protocol):
         """
         ...
 
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """Where reading stood when it came to the end of a partition, told since the last call: below lies nothing unread.
+
+        What lies between its last record and there are markers of Kafka transactions and aborted records. It belongs to
+        the assignment of the last `resume_at`.
+        """
+        ...
+
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets, fenced by this member's generation, without waiting; `take_stored` tells how it ended.
 

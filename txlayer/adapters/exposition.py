@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from txlayer.adapters.meters import Family, FamilyKind, HistogramView, Measured, Observed, Sample
+from txlayer.adapters.telemetry import printable
 
 _TOTAL = "_total"
 
@@ -68,12 +69,12 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
             family.name.removesuffix(_TOTAL), family.text, labels=family.labels
         )
         for sample in samples:
-            counted.add_metric(sample.labels, _number(sample))
+            counted.add_metric(_labels(sample), _number(sample))
         return counted
     if family.kind is FamilyKind.GAUGE:
         gauged = GaugeMetricFamily(family.name, family.text, labels=family.labels)
         for sample in samples:
-            gauged.add_metric(sample.labels, _number(sample))
+            gauged.add_metric(_labels(sample), _number(sample))
         return gauged
     sized = HistogramMetricFamily(family.name, family.text, labels=family.labels)
     for sample in samples:
@@ -81,8 +82,13 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
         assert isinstance(view, HistogramView), family.name
         bounds = [*map(str, view.bounds), "+Inf"]
         buckets = [(b, float(n)) for b, n in zip(bounds, view.counts, strict=True)]
-        sized.add_metric(sample.labels, buckets, view.total)
+        sized.add_metric(_labels(sample), buckets, view.total)
     return sized
+
+
+def _labels(sample: Sample) -> list[str]:
+    """Two labels stay two: a backslash is escaped too, so that no other text has the form of an escaped character."""
+    return [printable(label.replace("\\", "\\\\")) for label in sample.labels]
 
 
 def _number(sample: Sample) -> float:

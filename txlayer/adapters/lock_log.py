@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from txlayer.adapters.append_time import append_time_of, no_append_time
 from txlayer.adapters.error_codes import PASSING_CODES, Code
 from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition
 from txlayer.adapters.translation import translate_error
@@ -30,7 +31,6 @@ BATCH_BYTES_MAX = 100_000
 PATIENCE_S = 10.0
 """How long the newest record may take to come at start."""
 
-LOG_APPEND_TIME = 2
 """What a record's timestamp says of itself where the broker set it."""
 
 
@@ -274,15 +274,10 @@ class LockLog:
         raise translate_error(error, topic=self._topic, resource=self._topic, operation="read")
 
     def _appended_ms(self, record: Any) -> int:
-        kind, timestamp_ms = record.timestamp()
-        if kind != LOG_APPEND_TIME:
-            raise TopicMismatchError(
-                "leases end by the broker's clock alone; see `txlayer topics plan`",
-                topic=self._topic,
-                expected="message.timestamp.type=LogAppendTime",
-                found="another",
-            )
-        return int(timestamp_ms)
+        appended_ms = append_time_of(record)
+        if appended_ms is None:
+            raise no_append_time(self._topic, why="leases end by the broker's clock alone")
+        return appended_ms
 
     def _partition_of(self, queue: str) -> int:
         return lock_partition(queue, partition_count=self._partition_count)

@@ -99,6 +99,7 @@ class TopicLimits(NamedTuple):
     partition_count: int
     message_bytes_max: int | None  # None: the broker did not tell
     is_reachable: bool  # every partition has a leader
+    is_append_time: bool | None = None  # the broker stamps its records; None: it did not tell
 
 
 class HalfWriter(Protocol):

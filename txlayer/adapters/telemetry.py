@@ -1,4 +1,8 @@
-"""How log lines look: a name and fields, as text or as JSON. Never users' values, never secrets."""
+"""How log lines look: a name and fields, as text or as JSON. Never users' values, never secrets.
+
+Ids, groups, topics and reasons come from the log, where anybody may have put anything: `printable` is applied wherever they
+leave the process, to log lines, terminals and labels of metrics.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,18 @@ _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | 
     "taskName",
 }
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def printable(text: str) -> str:
+    """Text in which nothing begins a line, moves a cursor or rings a bell: such characters are shown as Python escapes them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """A traceback, whose lines stay; they are indented, so that none of them looks like a line of the log."""
+    return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 
 def set_up_logging(*, log_format: str, level: str) -> None:
@@ -66,7 +82,7 @@ class JsonFormatter(logging.Formatter):
         }  # fmt: skip
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).replace("\x7f", r"\u007f")
 
 
 class TextFormatter(logging.Formatter):
@@ -74,6 +90,14 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
-        line = f"{_at(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        fields = " ".join(f"{name}={_field(value)}" for name, value in _fields(record).items())
+        line = f"{_at(record)} {record.levelname:<7} {printable(record.getMessage())} {fields}".rstrip()
+        if record.exc_info:
+            line = f"{line}\n{printable_lines(self.formatException(record.exc_info))}"
+        return line
+
+
+def _field(value: object) -> str:
+    """Quoted where it could be taken for more fields than one."""
+    text = printable(str(value))
+    return json.dumps(text, ensure_ascii=False) if "=" in text or '"' in text else text

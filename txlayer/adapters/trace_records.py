@@ -12,7 +12,7 @@ from txlayer.config import SystemTopics
 from txlayer.core import codec
 from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.fields import WHOLE_LENGTH_MAX
-from txlayer.core.judging import ABANDON, COMMIT, ROLLBACK
+from txlayer.core.judging import ABANDON, COMMIT, CUT, ROLLBACK
 from txlayer.core.messages import (
     Headers,
     OrderMode,
@@ -162,6 +162,8 @@ class TraceRecords:
         self._shelf.keep(raw_id.decode("utf-8", "replace"), FORWARD, trace)
 
     def _content_on_doubt(self, record: Record, index: int) -> int:
+        if codec.is_cut(record.headers()):
+            return CUT
         key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
         raw = codec.half_header_of(headers)
         head = None if raw is None else codec.decode_half_header(raw)

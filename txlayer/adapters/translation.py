@@ -192,16 +192,34 @@ def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLa
 # --- a member of a group ----------------------------------------------------------------------------------------------
 
 
-def translate_read_error(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
-    """What an error among the records of a member of the coordinator group means."""
+def translate_read_error(
+    error: ClientError, *, bootstrap_servers: str, reader: str, advice: str
+) -> TxLayerError:
+    """What an error among the records of a group's member means.
+
+    `reader` and `advice` are for an offset that is gone: who lost something, and what to do.
+    """
     if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
         return ConfigError(
-            f"the stored offset is not in the log any more ({error.str()}); what was there is lost to the coordinator: "
-            "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
+            f"the stored offset is not in the log any more ({error.str()}); what was there is lost to {reader}: {advice}",
             name="stored offset",
             expected="an offset within the topic's retention",
         )
     return translate_error(error, bootstrap_servers=bootstrap_servers)
+
+
+COORDINATOR_ADVICE = "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`"
+"""For a coordinator whose offset is gone."""
+RESPONDER_ADVICE = "start it anew; coordinators ask again"
+"""For a responder: it keeps no offsets."""
+
+
+def consumer_advice(group: str, topic: str) -> str:
+    """For a consumer whose offset is gone."""
+    return (
+        f"end every consumer of {group}, and say where to go on with "
+        f"`txlayer consumer reset --group {group} --topic {topic} --to earliest|latest|TIME`"
+    )
 
 
 def translate_store_error(

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from txlayer.adapters.telemetry import printable, printable_lines
 from txlayer.cli.exits import ExitCode, exit_code
 from txlayer.errors import TxLayerError
 
@@ -35,11 +36,11 @@ def guard(call: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception:  # noqa: BLE001 - the command line is one of the three borders
-        traceback.print_exc()
+        sys.stderr.write(printable_lines(traceback.format_exc().rstrip()) + "\n")
         _tell("this is a defect of txlayer; please report it with the lines above")
         return ExitCode.BROKEN_INVARIANT
     return ExitCode.GOOD
 
 
 def _tell(sentence: str) -> None:
-    sys.stderr.write(f"error: {sentence}\n")
+    sys.stderr.write(f"error: {printable(sentence)}\n")

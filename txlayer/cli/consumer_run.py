@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -165,7 +165,7 @@ def run(  # every option is a parameter
         _run_until(consumer, stop)
 
 
-def _run_until(consumer: ConsumerService, stop: StopSignal) -> None:
+def _run_until(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
     if isinstance(consumer, AsyncOrderedConsumer):
         watch = threading.Thread(target=_stop_when, args=(consumer, stop), daemon=True)
         watch.start()
@@ -174,7 +174,7 @@ def _run_until(consumer: ConsumerService, stop: StopSignal) -> None:
         consumer.run(should_stop=stop.is_set)
 
 
-def _stop_when(consumer: ConsumerService, stop: StopSignal) -> None:
+def _stop_when(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
     while not stop.wait(LOOK_S):
         pass
     consumer.stop()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from txlayer.adapters.telemetry import printable
 from txlayer.cli.dlq_rows import place_json
-from txlayer.cli.tables import plain
 from txlayer.cli.tx_rows import Json
 from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.letter_choice import Unable
@@ -117,4 +117,4 @@ def sentence(outcome: Outcome, kind: ReplayKind) -> str:
         more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
         return f"{outcome.place} was {state} already{more}"
     text = f": {outcome.text}" if outcome.text else ""
-    return plain(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")
+    return printable(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")

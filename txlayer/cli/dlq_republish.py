@@ -18,6 +18,7 @@ from txlayer.consumer.dead_letter_reader import DeadLetterReader
 from txlayer.consumer.kafka_transaction import KafkaTransactions
 from txlayer.consumer.letter_choice import Choice, Chosen
 from txlayer.consumer.republishing import BATCH_COUNT_MAX, Copy, Republisher, transactional_id
+from txlayer.core.dead_letters import is_cut
 from txlayer.errors import ForbiddenTopicError
 
 
@@ -105,7 +106,7 @@ def _copies(
     logs: Mapping[str, DeadLetterLog],
     gone: list[Chosen],
 ) -> Iterator[Copy]:
-    """The chosen with their records, some hundred in memory at a time; those that are not there any more are told."""
+    """The chosen with their records, some hundred in memory at a time; those whose content is not there are told."""
     for start in range(0, len(chosen), BATCH_COUNT_MAX):
         part = chosen[start : start + BATCH_COUNT_MAX]
         queues: dict[tuple[str, int], list[int]] = {}
@@ -118,7 +119,7 @@ def _copies(
         }
         for each in part:
             record = records[each.place]
-            if record is None:
-                gone.append(each)
+            if record is None or is_cut(record.headers()):
+                gone.append(each)  # or its content is: a copy would say that its value is null
             else:
                 yield Copy(each.place, record)

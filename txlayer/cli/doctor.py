@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from txlayer.adapters.telemetry import printable
 from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -132,7 +133,7 @@ def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -
     counts = Counter(finding.level for finding in found)
     shown = [f for f in found if show_all or f.level is not Level.OK]
     console = tables.console()
-    console.print(tables.plain(f"namespace {namespace}"))
+    console.print(printable(f"namespace {namespace}"))
     for finding, about in _together(sorted(shown, key=lambda f: _ORDER.index(f.level))):
         console.print()
         console.print(_block(finding, about), soft_wrap=True)
@@ -154,7 +155,7 @@ def _block(finding: Finding, about: str) -> Text:
     # Lines as they are, however narrow the terminal: what mends is there to be copied.
     lines = [finding.reason, f"mend it by: {finding.mend}" if finding.mend else ""]
     block = Text(f"{finding.level.value:8} ", style=_STYLES[finding.level])
-    block.append(tables.plain(f"{finding.check}  {about}"), style="not bold default")
+    block.append(printable(f"{finding.check}  {about}"), style="not bold default")
     for line in filter(None, lines):
-        block.append(f"\n{'':9}{tables.plain(line)}", style="not bold default")
+        block.append(f"\n{'':9}{printable(line)}", style="not bold default")
     return block

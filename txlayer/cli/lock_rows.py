@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from txlayer.adapters.telemetry import printable
 from txlayer.cli import tables
 from txlayer.cli.tables import cell
 from txlayer.cli.tx_rows import age_text, time_text
@@ -96,10 +97,10 @@ def detail(row: Json) -> RenderableType:
 
 
 def sentence(standing: LockStanding) -> str:
-    """One queue in words."""
+    """One queue in words, in one line without control characters."""
     lease, state = standing.lease, standing.state
     if state is LockState.HELD:
-        return (
+        return printable(
             f"{lease.queue} is held by {lease.holder} (generation {lease.generation}, token {lease.token}), "
             f"renewed {age_text(standing.age_ms)} ago"
         )

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from txlayer.adapters.connect import connect_consumer
+from txlayer.adapters.telemetry import printable
 from txlayer.cli import lock_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.operators import signed_reason
@@ -175,7 +176,9 @@ def release(
     elif not is_written:
         typer.echo(f"nobody holds {queue}: its lease is {state.value}; nothing was written")
     elif effect is LeaseEffect.RELEASED:
-        typer.echo(f"released {queue}: the lease {lease.token} of {lease.holder} is over")
+        typer.echo(
+            printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over")
+        )
     else:
         typer.echo(f"not released: {lock_rows.sentence(standing)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:

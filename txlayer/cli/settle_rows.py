@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlayer.cli.tables import plain
+from txlayer.adapters.telemetry import printable
 from txlayer.cli.tx_rows import Json, age_text, time_text
 from txlayer.coordinator.acts import Act, Outcome, Result, Said
 from txlayer.coordinator.overview import COMMITTING, Standing
@@ -51,14 +51,14 @@ def sentence(act: Act, outcome: Outcome, *, op_topic: str) -> str:
     o = outcome
     said = _SENTENCES[o.result](act, o, op_topic)
     name = " / ".join(filter(None, (txn_id_of(o.key), nonce_of(o.key))))
-    return plain(f"{name} {said}")
+    return printable(f"{name} {said}")
 
 
 def candidates(found: list[Standing], *, now_ms: int) -> str:
     """The nonces to choose from, the oldest first."""
     oldest = sorted(found, key=lambda each: each.txn.appended_ms)
     return ", ".join(
-        plain(
+        printable(
             f"{nonce_of(each.txn.key)} ({each.state}, {age_text(now_ms - each.txn.appended_ms)} old, "
             f"group {each.txn.group})"
         )

@@ -15,6 +15,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from txlayer.adapters.telemetry import printable
+
 _ENDLESS = 10_000
 """Columns of a terminal in which every table fits."""
 
@@ -27,14 +29,9 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
-def plain(text: str) -> str:
-    """Text in which nothing moves a cursor or rings a bell: what cannot be printed is shown as Python escapes it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def cell(text: object, style: str = "") -> Text:
     """A cell of a table that is taken as it is: no markup, no control characters."""
-    return Text(plain(str(text)), style=style, overflow="fold")
+    return Text(printable(str(text)), style=style, overflow="fold")
 
 
 def table(
@@ -44,7 +41,7 @@ def table(
 
     Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
     """
-    made = Table(title=None if title is None else Text(plain(title), style="italic"))
+    made = Table(title=None if title is None else Text(printable(title), style="italic"))
     for name in headers:
         justify: Literal["left", "right"] = "right" if name in right else "left"
         made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")

@@ -19,6 +19,7 @@ from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.history import KafkaHistoryReader
+from txlayer.adapters.telemetry import printable
 from txlayer.cli import aside_rows, tables, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -273,7 +274,7 @@ def show(
             f"the id {what}; --since goes further back"
         )
     if not histories:
-        typer.echo(tables.plain(f"not found: {searched}"), err=True)
+        typer.echo(printable(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
     rows = [
         tx_show_rows.history_json(h, is_applied=applied)

@@ -15,6 +15,9 @@ from txlayer.config import ClientConfig
 from txlayer.core.proving import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
 
+_ID_LENGTH_MAX = 128
+"""An id of a record that is none of ours may hold anything."""
+
 _STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
 _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}
 
@@ -83,16 +86,11 @@ def _findings(found: Verification, *, limit: int) -> RenderableType:
         table.add_row(
             f"[{style}]{finding.verdict.value}[/]",
             " ".join(p.name for p in finding.promises),
-            escape(place_of(finding)),
-            escape(_shown(finding.txn_id)),
-            escape(finding.detail),
+            tables.cell(place_of(finding)),
+            tables.cell(finding.txn_id[:_ID_LENGTH_MAX]),
+            tables.cell(finding.detail),
         )
     return table
-
-
-def _shown(text: str) -> str:
-    # An id of a record that is none of ours may hold anything, also what moves a terminal's cursor.
-    return "".join(c if c.isprintable() else "?" for c in text[:128])
 
 
 def _read_line(found: Verification) -> str:

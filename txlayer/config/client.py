@@ -41,6 +41,9 @@ _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?"
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+_SETTING_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
 def is_secret(setting: str) -> bool:
     """Whether a client setting of this name holds a secret."""
     return _SECRET.search(setting) is not None
@@ -98,6 +101,14 @@ class SystemTopics:
         """The consumer group of the coordinators."""
         return f"{self.namespace}.coordinator"
 
+    def transactional_id(self, name: str) -> str:
+        """What a coordinator calls itself: no namespace or group can hold the `/`, so no other right covers it by its prefix."""
+        return f"{self.namespace}/{name}"
+
+    def is_own_group(self, group: str) -> bool:
+        """True for the groups of coordinators and of check-backs, which no consumer may join."""
+        return group == self.coordinator_group or group.startswith(f"{self.check}.")
+
     def check_group(self, producer_group: str) -> str:
         """The consumer group in which a producer group's instances read the check topic."""
         return f"{self.check}.{producer_group}"
@@ -133,6 +144,7 @@ class ClientConfig:
                 value="",
                 expected="HOST:PORT[,HOST:PORT…]",
             )
+        check_client_settings(self.client_settings)
         refused = sorted(PROTECTED_CLIENT_SETTINGS & set(self.client_settings))
         if refused:
             raise ConfigError(
@@ -145,6 +157,33 @@ class ClientConfig:
     def topics(self) -> SystemTopics:
         """The namespace's topics."""
         return SystemTopics(self.namespace)
+
+
+def check_client_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what the client would take for something else: it makes a text of everything, and a C string of that.
+
+    Raises:
+        ConfigError: not a mapping of names to texts, numbers, switches and functions. No value is shown.
+    """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            "not a mapping", name="client_settings", expected="names of librdkafka settings and their values"
+        )  # fmt: skip
+    for name, value in settings.items():
+        if not isinstance(name, str) or _SETTING_NAME.fullmatch(name) is None:
+            # Not shown: it may be a line with a password.
+            raise ConfigError(
+                "no setting has such a name", name="client_settings", expected="names of A-Z a-z 0-9 . _ -"
+            )  # fmt: skip
+        is_right = value is None or isinstance(value, (str, int, float)) or callable(value)
+        if name == "logger":
+            is_right = hasattr(value, "log")
+        # Above: surrogates, which are bytes of the environment that are no UTF-8.
+        if not is_right or (isinstance(value, str) and re.search("[\0\ud800-\udfff]", value)):
+            raise ConfigError(
+                "the client cannot be given this value", name=name,
+                expected="a text without NUL, in UTF-8, a number, true or false, or a function",
+            )  # fmt: skip
 
 
 def check_transport(config: ClientConfig) -> None:

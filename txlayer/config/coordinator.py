@@ -13,6 +13,8 @@ from txlayer.errors import ConfigError
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 """What topics' names are made of, and what patterns are."""
 
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig(ClientConfig):
@@ -38,6 +40,9 @@ class CoordinatorConfig(ClientConfig):
     """Op lines kept while half is read up to them; then op waits (P11)."""
     transaction_messages_max: int = 10_000
     """A transaction with more is parked."""
+    compression: str = "none"
+    """How the coordinator compresses what it writes: `none`, `gzip`, `snappy`, `lz4` or `zstd`. A topic whose own
+    `compression.type` names one is stored in that, whatever is said here."""
     kafka_transaction_timeout: timedelta = timedelta(seconds=10)
     """The broker ends a Kafka transaction that hangs; part of the worst fail-over."""
     session_timeout: timedelta = timedelta(seconds=6)
@@ -73,6 +78,11 @@ class CoordinatorConfig(ClientConfig):
         ClientConfig.__post_init__(self)
         check_limits(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(
+                "no such compression", name="compression", value=self.compression,
+                expected=", ".join(COMPRESSIONS),
+            )  # fmt: skip
         for pattern in self.target_topics:
             # A pattern that no topic's name can fit would park whatever is committed to the topic that was meant.
             if not _PATTERN.fullmatch(pattern):

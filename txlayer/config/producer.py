@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from txlayer.config.client import ClientConfig, check_limits
+from txlayer.core.checks import IMMUNITY_MS_MAX
 
-IMMUNITY_MAX = timedelta(days=7)
+IMMUNITY_MAX = timedelta(milliseconds=IMMUNITY_MS_MAX)
 """Half and op records are kept for so long."""
 
 

@@ -13,7 +13,12 @@ from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.async_pool import AsyncPool
 from txlayer.consumer.calls import Caller
-from txlayer.consumer.handlers import Deserializer, Interceptor
+from txlayer.consumer.handlers import (
+    AsyncBatchHandlerFunction,
+    AsyncHandlerFunction,
+    Deserializer,
+    Interceptor,
+)
 from txlayer.consumer.ordered import order_of
 from txlayer.consumer.pools import Pool
 from txlayer.consumer.service import ConsumerService
@@ -23,7 +28,7 @@ from txlayer.core.attempts import RetryPolicy
 from txlayer.errors import LifecycleError
 
 
-class AsyncOrderedConsumer(ConsumerService):
+class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandlerFunction]):
     """`OrderedConsumer` for coroutine handlers: up to `in_flight_max` of them run as tasks of the running event loop.
 
     A handler whose deadline is over is cancelled, and has failed. Arguments and promises are those of `OrderedConsumer`; there
@@ -67,7 +72,7 @@ class AsyncOrderedConsumer(ConsumerService):
             BrokerUnavailableError: no broker answered within `start_timeout`.
             LifecycleError: it ran before.
         """
-        await self.start()
+        self._begin(is_waited_for=True)
         assert self._end is not None
         try:
             await self._end.wait()
@@ -76,24 +81,35 @@ class AsyncOrderedConsumer(ConsumerService):
         self._raise_failure()
 
     async def start(self) -> None:
-        """Begin in the background; `close` ends it, and tells what went wrong meanwhile.
+        """Begin in the background; `close` ends it. When it ends by itself, `failure` says why, and it is logged.
 
         Raises:
-            UsageError: as `run`; what only the cluster can tell comes from `close`.
+            UsageError: as `run`; what only the cluster can tell comes from `join` and `close`.
         """
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        self._launch()
+        self._begin(is_waited_for=False)
+
+    async def join(self) -> None:
+        """Wait until it has ended; it is not told to end.
+
+        Raises:
+            TxLayerError: why it ended by itself.
+            LifecycleError: it was not started.
+        """
+        if self._end is None:
+            raise LifecycleError("it was not started", state="new")
+        await self._end.wait()
+        self._raise_failure()
 
     async def close(self) -> None:
         """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond is cancelled.
 
         Raises:
-            TxLayerError: why the consumer ended before.
+            TxLayerError: why the consumer ended by itself, unless `run` or `join` raised it before.
         """
         self._stopping.set()
         if self._end is not None:
             await self._until_ended()
-            self._raise_failure()
+            self._raise_untold_failure()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -106,6 +122,10 @@ class AsyncOrderedConsumer(ConsumerService):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _begin(self, *, is_waited_for: bool) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._launch(is_waited_for=is_waited_for)
 
     async def _until_ended(self) -> None:
         """The loop must go on until the last handler has ended, also when whoever waits is cancelled again and again."""

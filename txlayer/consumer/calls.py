@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from txlayer.consumer.context import Context, Lease, context_of
 from txlayer.consumer.handlers import Deserializer, Handler, Interceptor, Route
 from txlayer.consumer.received import DecodedMessage, ReceivedMessage
-from txlayer.core.handling import Ack, Reject, Retry
+from txlayer.core.handling import Ack, Reject, Retry, WrongResult, checked
 from txlayer.core.items import Item
 
 logger = logging.getLogger("txlayer.consumer")
@@ -61,6 +61,7 @@ class Failed(NamedTuple):
     started_ms: int  # by this machine's clock
     place: int = 0  # in a batch, of the message that nobody can read; those before it are done
     is_undecodable: bool = False
+    error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
 
 
 class Outcome(NamedTuple):
@@ -233,14 +234,15 @@ class Caller:
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
         started_ms = self._started_ms(began)
-        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable)
+        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable, error)
 
     def refusal(self, job: Job, result: Any, began: float) -> Failed:
         """What the handler returned, which is neither nothing nor an Ack."""
         started_ms = self._started_ms(began)
-        if isinstance(result, Retry | Reject):
-            return Failed(job, result, type(result).__name__, result.reason, started_ms)
-        text = f"a handler returned {type(result).__name__}; it may return nothing, Ack, Retry or Reject"
+        said = checked(result)
+        if isinstance(said, Retry | Reject):
+            return Failed(job, said, type(said).__name__, said.reason, started_ms)
+        text = said.why if isinstance(said, WrongResult) else ""
         return Failed(job, Retry(reason=text), "TypeError", text, started_ms)
 
     def _started_ms(self, began: float) -> int:
@@ -267,6 +269,12 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception as exc:  # noqa: BLE001 - the user's code, too
         return f"its text raised {type(exc).__name__}"
+
+
+def place_of(record: Any) -> dict[str, object]:
+    """Where a record stands, for log lines; its key and value are the user's, and stay out of them."""
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    return {"topic": topic, "partition": partition, "offset": offset}
 
 
 def ids_of(context: Context) -> dict[str, object]:

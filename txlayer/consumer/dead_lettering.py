@@ -21,6 +21,7 @@ from txlayer.consumer.kafka_transaction import (
     WriterConnections,
 )
 from txlayer.core.dead_letters import (
+    CUT_HEADER,
     DLQ_HEADER,
     dead_letter_topic,
     encode_dead_letter,
@@ -37,6 +38,7 @@ class GivenUp(NamedTuple):
 
     record: Record
     letter: DeadLetter
+    is_cut: bool = False  # its topic refuses it whole: without value and headers
 
 
 class Answered(NamedTuple):
@@ -121,12 +123,22 @@ class DeadLetterWriter:
         self.dead_letter_count += len(letters)
         return places[: len(letters)]
 
+    @property
+    def refused(self) -> list[int]:
+        """Which of the letters were refused when the last `write` raised `RefusedRecordError`."""
+        return self._transactions.refused
+
     def close(self) -> None:
         """Give the producer back; an open Kafka transaction is left to who takes over."""
         self._transactions.close()
 
     def _dead_letter(self, given_up: GivenUp) -> Entry:
-        record, letter = given_up
+        record, letter, is_cut = given_up
+        if is_cut:
+            size = b"%d" % len(record)
+            cut = [(CUT_HEADER, size), (DLQ_HEADER, encode_dead_letter(letter))]
+            topic = dead_letter_topic(self._group, letter.origin.topic)
+            return Entry(topic, letter.origin.partition, record.key(), None, cut)
         headers = [
             *original_headers(record.headers()),
             (DLQ_HEADER, encode_dead_letter(letter)),

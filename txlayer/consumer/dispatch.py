@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.consumer.calls import Chunk, Failed, Job, Outcome, items_of
+from txlayer.consumer.calls import Chunk, Failed, Job, Outcome, items_of, place_of
 from txlayer.consumer.owned import Owned
 from txlayer.consumer.pools import Pool
 from txlayer.core.items import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk whose jobs run side by side: queues get their turns."""
+KEY_GROUP_COUNT_MAX = 1_000
+"""Names of `key_group` that are counted for a topic, the first ones seen: a group for each key would fill the memory."""
+OTHER_KEY_GROUPS = "(other)"
+"""All that came later."""
+NO_KEY_GROUP = "(failed)"
+"""Messages for whose key `key_group` raised, or returned no text."""
+
+REASON_LENGTH_MAX = 500
+"""Characters of a handler's reason in a log line."""
+
+logger = logging.getLogger("txlayer.consumer")
 
 
 class Dispatcher:
@@ -42,6 +55,7 @@ class Dispatcher:
         self._now_ms = now_ms
         self._draw = draw
         self._key_group = key_group
+        self._is_key_group_told = False
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
@@ -158,6 +172,8 @@ class Dispatcher:
     def _take(self, outcome: Outcome) -> None:
         chunk = outcome.chunk
         owned: Owned = chunk.owner
+        for failed in outcome.failed:
+            _log_failure(failed, is_over=owned.is_over)
         is_batch = bool(owned.route.batch_count_max)
         done: list[Item[Any]] = (
             list(chain.from_iterable(map(items_of, outcome.done)))
@@ -225,8 +241,24 @@ class Dispatcher:
         if self._key_group is not None:
             groups = tally.by_key_group
             for item in done:
-                name = self._key_group(item.record.key())
+                name = self._group_of(item)
+                if name not in groups and len(groups) >= KEY_GROUP_COUNT_MAX:
+                    name = OTHER_KEY_GROUPS
                 groups[name] = groups.get(name, 0) + 1
+
+    def _group_of(self, item: Item[Any]) -> str:
+        """The user's name for the key; a figure is nothing that may stop a consumer."""
+        assert self._key_group is not None
+        try:
+            name = self._key_group(item.record.key())
+            if isinstance(name, str):
+                return str(name)
+            raise TypeError(f"key_group returned {type(name).__name__}, not a text")
+        except Exception:
+            if not self._is_key_group_told:
+                self._is_key_group_told = True  # once: it would fail for every message
+                logger.exception("key_group.failed", extra=place_of(item.record))
+            return NO_KEY_GROUP
 
     def _fail(self, owned: Owned, failed: Failed) -> None:
         queues, items = owned.queues, items_of(failed.job)
@@ -238,3 +270,24 @@ class Dispatcher:
             queues.failed_at(items, failed.place, failure, now_ms=now_ms, draw=self._draw())
         else:
             queues.failed(items, failure, now_ms=now_ms, draw=self._draw())
+
+
+def _log_failure(failed: Failed, *, is_over: bool) -> None:
+    """One line for each attempt that failed, here and nowhere else; of what a handler asked for itself no warning."""
+    first = items_of(failed.job)[failed.place]
+    where = place_of(first.record) | {
+        "attempt": first.attempt_count + 1, "error_type": failed.error_type,
+    }  # fmt: skip
+    if failed.error is not None and is_over and isinstance(failed.error, CancelledError):
+        return  # the consumer cancelled it: its queue is somebody else's
+    if failed.error is not None:
+        event = "message.undecodable" if failed.is_undecodable else "handler.raised"
+        logger.warning(event, exc_info=failed.error, extra=where)
+    elif failed.error_type in ("Retry", "Reject"):
+        logger.info(
+            "handler.refused", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]}
+        )
+    else:
+        logger.warning(
+            "handler.failed", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]}
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter, GivenUp
 from txlayer.consumer.owned import Owned
+from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.handling import (
     DeadLetter,
     DeadLetterReason,
@@ -17,10 +19,16 @@ from txlayer.core.handling import (
 )
 from txlayer.core.items import Item, Snapshots
 from txlayer.core.messages import Origin
-from txlayer.errors import InvariantError
+from txlayer.errors import ConfigError, InvariantError, RefusedRecordError
+
+logger = logging.getLogger("txlayer.consumer")
 
 END_COUNT_MAX = 500
 """Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it."""
+
+
+CUT_COUNT_MAX = 10_000
+"""Refused dead letters that are remembered until they are written; one that is forgotten is refused once more."""
 
 
 class Ends:
@@ -29,11 +37,15 @@ class Ends:
     def __init__(self, *, group: str, now_ms: Callable[[], int]) -> None:
         self._group = group
         self._now_ms = now_ms
+        self._cut: dict[Origin, None] = {}  # those that their topic refused whole, in order
 
     def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
         """One Kafka transaction with everything that is due; nothing else may be stored of these queues meanwhile.
 
+        A dead letter that its topic refuses goes there without its content at the next write: with it, it would stop its queue.
+
         Raises:
+            ConfigError: its topic refuses it even so.
             TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
         """
         due = [(owned, owned.queues.take_due(END_COUNT_MAX)) for owned in queues]
@@ -45,7 +57,8 @@ class Ends:
         for owned, items in due:
             for item in items:
                 if isinstance(_end_of(item), DeadLetterReason):
-                    letters.append(GivenUp(item.record, self._letter(owned, item)))
+                    letter = self._letter(owned, item)
+                    letters.append(GivenUp(item.record, letter, letter.origin in self._cut))
                 else:
                     answers.append(_answer(owned, item))
         ended: list[tuple[Owned, list[Item[Any]], list[int], Snapshots]] = []
@@ -64,10 +77,55 @@ class Ends:
                     stored[place] = StoredOffset(taken.offset, taken.metadata)
             return stored
 
-        writer.write(letters, answers, offsets=offsets, member=member)
+        try:
+            writer.write(letters, answers, offsets=offsets, member=member)
+        except RefusedRecordError as exc:
+            self._cut_refused([letters[at] for at in writer.refused if at < len(letters)], exc)
+            raise
+        for given_up in letters:
+            self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
+            for item, offset in zip(items, own, strict=True):
+                if offset >= 0:
+                    self._log_letter(owned, item, offset)
+
+    def _cut_refused(self, refused: list[GivenUp], reason: RefusedRecordError) -> None:
+        for given_up in refused:
+            origin = given_up.letter.origin
+            if given_up.is_cut:
+                raise ConfigError(
+                    f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
+                    f"content: {reason}",
+                    name="dead-letter topic", value=dead_letter_topic(self._group, origin.topic),
+                    expected="one that takes any key",
+                ) from reason  # fmt: skip
+            self._cut[origin] = None
+            if len(self._cut) > CUT_COUNT_MAX:
+                del self._cut[next(iter(self._cut))]
+            logger.error(
+                "dead_letter.refused",
+                extra={
+                    "group": self._group, "topic": origin.topic, "partition": origin.partition, "offset": origin.offset,
+                    "size_bytes": len(given_up.record), "reason": str(reason),
+                },
+            )  # fmt: skip
+
+    def _log_letter(self, owned: Owned, item: Item[Any], offset: int) -> None:
+        """A dead letter is for a person; those that follow a parked key's first one are named, and wake nobody."""
+        reason, more = _end_of(item), item.more
+        assert more is not None
+        is_follower = reason is DeadLetterReason.KEY_PARKED
+        logger.log(
+            logging.INFO if is_follower else logging.ERROR,
+            "message.dead_lettered",
+            extra={
+                "group": self._group, "topic": owned.topic, "partition": owned.partition, "offset": item.offset,
+                "reason": reason.value, "attempt_count": more.attempt_count, "error_type": more.error_type,
+                "dead_letter_topic": dead_letter_topic(self._group, owned.topic), "dead_letter_offset": offset,
+            },
+        )  # fmt: skip
 
     def _letter(self, owned: Owned, item: Item[Any]) -> DeadLetter:
         more, reason = item.more, _end_of(item)

@@ -7,7 +7,8 @@ which tell what has ended. A handler's own exception is nothing that goes wrong 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import TopicPartition
@@ -29,6 +30,7 @@ from txlayer.core.items import ItemSource
 from txlayer.errors import (
     FencedError,
     InvariantError,
+    RefusedRecordError,
     RetriableError,
     TxLayerError,
     UsageError,
@@ -132,6 +134,8 @@ class Engine:
                     raise
                 except TxLayerError as exc:
                     failure_count += 1
+                    if isinstance(exc, RefusedRecordError):
+                        self._keep_progress()
                     self._start_over(exc, failure_count)
             self._end()
         finally:
@@ -183,11 +187,10 @@ class Engine:
         holdings, dispatcher = self._holdings, self._dispatcher
         self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
-        if holdings.look_at_group():
-            records = ()
-        if records:
+        reached = self._reader.take_reached()
+        if not holdings.look_at_group():
             # Before anything else is read: taking a queue over reads on, and what is added late counts as ended.
-            self._intake.add(records, holdings.places)
+            self._add(records, reached)
         holdings.look_at_leases(self._serve_take_over)
         dispatcher.take()
         self._storer.look()
@@ -301,9 +304,15 @@ class Engine:
     def _serve_take_over(self) -> None:
         """The group is served also while a queue is taken over; what is read meanwhile belongs to the others."""
         records = self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.0)
+        reached = self._reader.take_reached()
         self._holdings.raise_if_moved()
+        self._add(records, reached)
+
+    def _add(self, records: Sequence[Any], reached: Mapping[TopicPartition, int]) -> None:
         if records:
             self._intake.add(records, self._holdings.places)
+        if reached:
+            self._intake.reach(reached, self._holdings.places)
 
     def _serve_group(self) -> None:
         """The group is served, and what ends is stored, while the last handlers end; nothing new is begun."""
@@ -341,6 +350,23 @@ class Engine:
             )  # fmt: skip
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    def _keep_progress(self) -> None:
+        """A dead letter was refused, before any offset was sent: what else has ended is stored, so that it runs no second time."""
+        try:
+            self._drain(self._config.revoke_timeout.total_seconds())
+            self._dispatcher.take()
+            self._storer.store_now(
+                self._holdings.owned.values(),
+                timeout_s=self._config.store_timeout.total_seconds(),
+            )
+        except (UsageError, InvariantError):
+            raise
+        except TxLayerError as exc:
+            logger.warning(
+                "consumer.progress_not_stored",
+                extra={"group": self._plan.group, "reason": str(exc)},
+            )
 
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
         logger.warning(

@@ -80,6 +80,9 @@ class ObservedConsumer:
 
 def health_of(stats: ConsumerStats, *, now: float) -> Health:
     """Its health at monotonic `now`. How far it is behind is no part of it: whoever works off a backlog is ready."""
+    if stats.has_ended:
+        ended = f"it failed: {stats.failure}; see the log" if stats.failure else "it has ended"
+        return Health(ended if stats.failure else "", ended)
     if stats.turned_at is None:
         return Health("", "it waits for a broker")
     age_s = now - stats.turned_at

@@ -17,7 +17,8 @@ from txlayer.errors import ConfigError, UsageError
 
 HandlerFunction = Callable[[ReceivedMessage, Context], HandlerResult]
 AsyncHandlerFunction = Callable[[ReceivedMessage, Context], Awaitable[HandlerResult]]
-BatchHandlerFunction = Callable[[Sequence[ReceivedMessage], Context], HandlerResult]
+BatchHandlerFunction = Callable[[list[ReceivedMessage], Context], HandlerResult]
+AsyncBatchHandlerFunction = Callable[[list[ReceivedMessage], Context], Awaitable[HandlerResult]]
 Deserializer = Callable[[bytes | None, ReceivedMessage], Any]
 """What makes a message's value of its bytes; its exception makes the message a dead letter."""
 
@@ -59,7 +60,7 @@ class Handler:
     @property
     def name(self) -> str:
         """For logs."""
-        return getattr(self.function, "__qualname__", type(self.function).__name__)
+        return name_of(self.function)
 
     def accepts(self, record: Any) -> bool:
         """True when its tags let the record through; its topic is known."""
@@ -110,20 +111,22 @@ class HandlerSet:
         """Register a function and return it as it is.
 
         Raises:
-            ConfigError: its tags are no expression, or it is a coroutine where plain functions are called (or the other way).
+            ConfigError: its tags are no expression, it cannot be called with a message and a context, or it is a coroutine where
+                plain functions are called (or the other way).
         """
+        check_signature(function)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
         )
         if is_async and not self._is_async:
             raise ConfigError(
-                "a coroutine handler needs an event loop", name="handler", value=function.__qualname__,
+                "a coroutine handler needs an event loop", name="handler", value=name_of(function),
                 expected="a plain function, or an AsyncOrderedConsumer",
             )  # fmt: skip
         if self._is_async and not is_async:
             raise ConfigError(
                 "a plain handler would stop the event loop while it runs", name="handler",
-                value=function.__qualname__, expected="a coroutine function, or an OrderedConsumer",
+                value=name_of(function), expected="a coroutine function, or an OrderedConsumer",
             )  # fmt: skip
         self._handlers.append(
             Handler(function, frozenset(topics), parse_tags(tags), retry, batch_count_max, is_async)
@@ -155,3 +158,36 @@ class HandlerSet:
                 raise UsageError(f"the handlers of {topic} have different retry policies")
             routes[topic] = Route(found)
         return routes
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a handler is called in messages; a partial or an object has only its type's name."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def check_signature(function: Callable[..., Any]) -> None:
+    """Refuse what cannot be a handler: every message of its topics would fail with the same error.
+
+    Raises:
+        ConfigError: it is no function, takes other arguments than (message, context), or yields instead of returning.
+    """
+    expected = "a function that takes (message, context)"
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigError("no function", name="handler", value=name_of(function), expected=expected)
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - which kind
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise ConfigError(
+            "a generator does nothing when it is called", name="handler", value=name_of(function),
+            expected=f"{expected} and returns",
+        )  # fmt: skip
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, and does not tell
+    try:
+        signature.bind(None, None)
+    except TypeError as exc:
+        raise ConfigError(
+            f"it cannot be called with two arguments: {exc}", name="handler",
+            value=f"{name_of(function)}{signature}", expected=expected,
+        ) from exc  # fmt: skip

@@ -24,7 +24,7 @@ from txlayer.consumer.stats import Tally
 from txlayer.consumer.storing import Storer
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.consumer.taking_over import stable_offsets
-from txlayer.core.dead_letters import replay_topic
+from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.items import Start
 from txlayer.core.key_queues import KeyQueues
 from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
@@ -242,7 +242,7 @@ class Holdings:
         self._storer.wait(serve)
         replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
         if self.writer is None:
-            name = f"{group}.{self._surroundings.draw_name()}"
+            name = writer_name(group, self._surroundings.draw_name())
             self.writer = DeadLetterWriter(
                 self._connections, group=group, name=name,
                 timeout_s=self._config.kafka_transaction_timeout.total_seconds(),

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from txlayer.adapters.consumer_ports import StoringGroupReader
 from txlayer.adapters.ports import Record, TopicPartition
 from txlayer.consumer.owned import Owned
-from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, original_headers
+from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, is_cut, original_headers
 from txlayer.core.handling import DeadLetter, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.items import ItemSource
 from txlayer.core.messages import Headers, Undecodable
@@ -109,6 +109,21 @@ class Intake:
             else:
                 self._add_requests(queue, found)
 
+    def reach(
+        self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, Owned]
+    ) -> None:
+        """All that lies below was read, in the assignment that these queues belong to: what was not told of were markers.
+
+        The stored offset passes them. Otherwise retention could empty the partition and leave it below the log's start,
+        as if messages had been lost.
+        """
+        for place, position in reached.items():
+            queue = owned.get(place)
+            if queue is not None and position > queue.next_offsets[place]:
+                queue.next_offsets[place] = position
+                source = ItemSource.TOPIC if place == queue.place else ItemSource.REPLAY
+                queue.queues.reach(source, position)
+
     def _add_messages(self, owned: Owned, records: list[Any]) -> None:
         last = records[-1].offset()
         route = owned.route
@@ -185,7 +200,7 @@ class Intake:
     ) -> tuple[LetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
-        if not isinstance(letter, DeadLetter):
+        if found is None or not isinstance(letter, DeadLetter) or is_cut(found.headers()):
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
             return None, ReplayOutcome.MISSING  # another group's topic has the form of ours

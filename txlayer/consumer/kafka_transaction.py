@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from txlayer.adapters.error_codes import REFUSED_RECORD_CODES
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError
@@ -79,6 +80,8 @@ class KafkaTransactions:
         self.name = name
         self.count = 0
         self.replaced_count = 0
+        self.refused: list[int] = []
+        """Places of the entries that were refused, when the last `write` raised `RefusedRecordError`."""
         self._connections = connections
         self._timeout_s = timeout_s
         self._recycle_after_s = recycle_after_s
@@ -138,9 +141,10 @@ class KafkaTransactions:
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
         reports = [_Report(entry.topic) for entry in entries]
         try:
-            for (topic, partition, key, value, headers), report in zip(
-                entries, reports, strict=True
+            for place, ((topic, partition, key, value, headers), report) in enumerate(
+                zip(entries, reports, strict=True)
             ):
+                self.refused = [place]  # by the client itself, if it raises
                 self._produce(writer, (topic, value, key, partition, report, None, 0, headers))
         except TxLayerError:
             raise
@@ -148,9 +152,11 @@ class KafkaTransactions:
             raise writer.failure(exc) from exc
         # Before the offsets, so that their calls, whose time is the guard's only sign, wait for nothing else.
         waiting = writer.flush(timeout_s=self._timeout_s)
-        for report in reports:
-            if report.error is not None:
-                raise writer.refusal(report.error, topic=report.topic, txn_key="")
+        failed = [place for place, report in enumerate(reports) if report.error is not None]
+        # What stood beside a refused record fails with it, for another reason.
+        self.refused = [at for at in failed if reports[at].error.code() in REFUSED_RECORD_CODES]
+        for at in self.refused or failed:
+            raise writer.refusal(reports[at].error, topic=reports[at].topic, txn_key="")
         if waiting:
             raise BrokerUnavailableError(
                 f"{waiting} records of a Kafka transaction were not acknowledged",

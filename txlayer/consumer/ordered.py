@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import ClassVar, Literal, Self, Unpack
 
@@ -10,7 +11,12 @@ from txlayer.adapters.connect import ConnectConsumer, connect_consumer
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.calls import Caller
-from txlayer.consumer.handlers import Deserializer, Interceptor
+from txlayer.consumer.handlers import (
+    BatchHandlerFunction,
+    Deserializer,
+    HandlerFunction,
+    Interceptor,
+)
 from txlayer.consumer.pools import Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
 from txlayer.consumer.service import LOOK_S, ConsumerService
@@ -18,12 +24,12 @@ from txlayer.consumer.settings import ConsumerSettings
 from txlayer.consumer.starts import StartAt
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.items import Order
-from txlayer.errors import ConfigError
+from txlayer.errors import ConfigError, LifecycleError
 
 Workers = Literal["threads", "processes"]
 
 
-class _PlainConsumer(ConsumerService):
+class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
     """What both share: workers, and waiting for the end on a thread."""
 
     _workers: Workers = "threads"
@@ -36,7 +42,7 @@ class _PlainConsumer(ConsumerService):
             BrokerUnavailableError: no broker answered within `start_timeout`.
             LifecycleError: it ran before.
         """
-        self._launch()
+        self._launch(is_waited_for=True)
         try:
             while not self._ended.wait(LOOK_S):
                 if should_stop is not None and should_stop():
@@ -47,23 +53,37 @@ class _PlainConsumer(ConsumerService):
         self._raise_failure()
 
     def start(self) -> None:
-        """Begin in the background; `close` ends it, and tells what went wrong meanwhile.
+        """Begin in the background; `close` ends it. When it ends by itself, `failure` says why, and it is logged.
 
         Raises:
-            UsageError: as `run`; what only the cluster can tell comes from `close`.
+            UsageError: as `run`; what only the cluster can tell comes from `join` and `close`.
         """
         self._launch()
+
+    def join(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it has ended, for at most `timeout`; True: it has. It is not told to end.
+
+        Raises:
+            TxLayerError: why it ended by itself.
+            LifecycleError: it was not started.
+        """
+        if self._thread is None:
+            raise LifecycleError("it was not started", state="new")
+        has_ended = self._ended.wait(None if timeout is None else timeout.total_seconds())
+        if has_ended:
+            self._raise_failure()
+        return has_ended
 
     def close(self) -> None:
         """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond counts for nothing.
 
         Raises:
-            TxLayerError: why the consumer ended before.
+            TxLayerError: why the consumer ended by itself, unless `run` or `join` raised it before.
         """
         self._stopping.set()
         if self._thread is not None:
             self._ended.wait()
-            self._raise_failure()
+            self._raise_untold_failure()
 
     def __enter__(self) -> Self:
         self.start()

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -48,6 +49,8 @@ START_S = 60.0
 """How long a process may take to import what it needs."""
 END_S = 1.0
 """How long an idle process may take to end."""
+TRACEBACK_LENGTH_MAX = 8_000
+"""Characters of a traceback that a process sends: its begin and its end."""
 SAFE_PATH = "PYTHONSAFEPATH"
 _SAFE_FOR_START = "while-txlayer-starts-it"
 _starting = threading.Lock()
@@ -102,6 +105,11 @@ class SentFailure(NamedTuple):
     started_ms: int
     place_in_batch: int
     is_undecodable: bool
+    traceback: str  # empty: nothing was raised
+
+
+class RaisedElsewhereError(Exception):
+    """What a handler raised in its process; its text is the traceback there."""
 
 
 class SentOutcome(NamedTuple):
@@ -314,7 +322,14 @@ def _starting_safely() -> Iterator[None]:
 
 def _outcome(chunk: Chunk, sent: SentOutcome) -> Outcome:
     jobs = chunk.jobs
-    failed = [Failed(jobs[f.place], *f[1:]) for f in sent.failed]
+    failed = [
+        Failed(
+            jobs[f.place],
+            *f[1:-1],
+            error=RaisedElsewhereError(f.traceback) if f.traceback else None,
+        )
+        for f in sent.failed
+    ]
     gone = {f.place for f in sent.failed}
     done = [job for place, job in enumerate(jobs[: sent.ran_count]) if place not in gone]
     return Outcome(chunk, done, failed, jobs[sent.ran_count :], sent.seconds)
@@ -340,11 +355,24 @@ def serve(pipe: Connection, lost: Sequence[Any], caller: bytes) -> None:
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         outcome = calls.run(Chunk(None, lease, jobs))
         places = {id(job): place for place, job in enumerate(jobs)}
-        failed = tuple(SentFailure(places[id(f.job)], *f[1:]) for f in outcome.failed)
+        failed = tuple(
+            SentFailure(places[id(f.job)], *f[1:-1], _traceback_of(f.error)) for f in outcome.failed
+        )
         try:
             pipe.send(SentOutcome(len(jobs) - len(outcome.not_run), failed, outcome.seconds))
         except BrokenPipeError:
             return
+
+
+def _traceback_of(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    try:
+        told = "".join(traceback.format_exception(error))
+    except Exception as exc:  # noqa: BLE001 - the user's code: its text may raise
+        told = f"{type(error).__name__}, whose traceback raised {type(exc).__name__}"
+    cut = TRACEBACK_LENGTH_MAX // 2
+    return told if len(told) <= 2 * cut else f"{told[:cut]}\n[...]\n{told[-cut:]}"
 
 
 def _lease_fields(lease: Lease) -> tuple[str, str, int, int | None, float]:

@@ -20,6 +20,7 @@ from txlayer.core.dead_letters import (
     encode_replay_mark,
     original_headers,
     replay_topic,
+    writer_name,
 )
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.replays import encode_replay
@@ -37,7 +38,7 @@ class Copy(NamedTuple):
 
 def transactional_id(group: str, request_id: str) -> str:
     """One for each request, so that the same command, run again, ends what its killed run left open."""
-    return f"{group}.republish.{request_id}"
+    return writer_name(group, f"republish.{request_id}")
 
 
 class Republisher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -9,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from txlayer.adapters.connect import ConnectConsumer
 from txlayer.adapters.consumer_ports import ConsumerConnections
@@ -17,7 +18,7 @@ from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.calls import Caller
 from txlayer.consumer.engine import Engine
-from txlayer.consumer.handlers import BATCH_COUNT_MAX, Deserializer, HandlerSet, Interceptor
+from txlayer.consumer.handlers import BATCH_COUNT_MAX, Deserializer, F, HandlerSet, Interceptor
 from txlayer.consumer.leases import Leases, NoLeases
 from txlayer.consumer.lock_registry import LockRegistry
 from txlayer.consumer.plan import ConsumerPlan
@@ -31,11 +32,17 @@ from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.items import NullKeys, Order
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 
+logger = logging.getLogger("txlayer.consumer")
+
 LOOK_S = 0.1
 """How often a thread that waits for the end looks for signals."""
 
 
-class ConsumerService(ABC):
+H = TypeVar("H", bound=Callable[..., Any])
+B = TypeVar("B", bound=Callable[..., Any])
+
+
+class ConsumerService(ABC, Generic[H, B]):
     """One consumer: handlers are registered, then it runs once. Its engine has a thread of its own."""
 
     is_async: ClassVar[bool] = False
@@ -59,6 +66,11 @@ class ConsumerService(ABC):
     ) -> None:
         self._config = config
         self._group = check_group(group)
+        if config.topics.is_own_group(group):
+            raise ConfigError(
+                "this group is txlayer's own: it would join the coordinators, or a producer group's check-backs",
+                name="group", value=group, expected="a group of your own",
+            )  # fmt: skip
         self._topics = check_topic_names(topics)
         self._order = order
         self._null_keys = _choice("null_keys", null_keys, NullKeys)
@@ -75,23 +87,38 @@ class ConsumerService(ABC):
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._is_failure_told = False
 
     # --- handlers -----------------------------------------------------------------------------------------------------
 
+    @overload
+    def handler(self, function: H, /) -> H: ...
+
+    @overload
     def handler(
         self,
-        function: Callable[..., Any] | None = None,
+        function: None = None,
         /,
         *,
         topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
-    ) -> Any:
+    ) -> Callable[[H], H]: ...
+
+    def handler(
+        self,
+        function: H | None = None,
+        /,
+        *,
+        topic: str | None = None,
+        tags: str = "*",
+        retry: RetryPolicy | None = None,
+    ) -> H | Callable[[H], H]:
         """Register a function that handles single messages; a decorator, with or without arguments.
 
         It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry` or `Reject`; an exception
-        is a `Retry`. Of several handlers of a topic the first whose tags accept a message gets it; what nobody accepts
-        counts as handled.
+        is a `Retry`, and so is any other value, whose reason then says what was returned. Of several handlers of a topic the
+        first whose tags accept a message gets it; what nobody accepts counts as handled.
 
         Args:
             function: what is decorated.
@@ -100,27 +127,41 @@ class ConsumerService(ABC):
             retry: instead of the consumer's own policy; the same for all handlers of a topic.
 
         Raises:
-            ConfigError: a wrong expression of tags, or the wrong kind of function.
+            ConfigError: a wrong expression of tags, the wrong kind of function, or one that cannot be called with two arguments.
             LifecycleError: it runs already.
         """
         return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0)
 
+    @overload
+    def batch_handler(self, function: B, /) -> B: ...
+
+    @overload
     def batch_handler(
         self,
-        function: Callable[..., Any] | None = None,
+        function: None = None,
         /,
         *,
         topic: str | None = None,
         count_max: int = BATCH_COUNT_MAX,
         retry: RetryPolicy | None = None,
-    ) -> Any:
+    ) -> Callable[[B], B]: ...
+
+    def batch_handler(
+        self,
+        function: B | None = None,
+        /,
+        *,
+        topic: str | None = None,
+        count_max: int = BATCH_COUNT_MAX,
+        retry: RetryPolicy | None = None,
+    ) -> B | Callable[[B], B]:
         """Register a function that handles several messages of one key together; a decorator, as `handler`.
 
         It is called with a list of `ReceivedMessage`, at most `count_max`, in order, and the `Context` of the first. What it returns or
         raises counts for all of them. What failed before comes alone. It must be the only handler of its topics.
 
         Raises:
-            ConfigError: `count_max` is below 1, or the wrong kind of function.
+            ConfigError: `count_max` is below 1, or the function is refused as `handler` refuses it.
             LifecycleError: it runs already.
         """
         if count_max < 1:
@@ -130,12 +171,12 @@ class ConsumerService(ABC):
         )
 
     def _registration(
-        self, function: Callable[..., Any] | None, *, topic: str | None, **given: Any
-    ) -> Any:
+        self, function: F | None, *, topic: str | None, **given: Any
+    ) -> F | Callable[[F], F]:
         if self._thread is not None:
             raise LifecycleError("handlers are registered before the start", state="running")
 
-        def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def add(handler: F) -> F:
             topics = () if topic is None else (topic,)
             return self._handlers.add(handler, topics=topics, **given)
 
@@ -182,15 +223,26 @@ class ConsumerService(ABC):
         """Its figures; any thread may ask, also before the start and after the end."""
         if self._engine is None:
             return ConsumerStats({}, (), 0, 0)
-        return self._engine.stats()
+        stats = self._engine.stats()
+        if not self._ended.is_set():
+            return stats
+        failure = self._failure
+        return stats._replace(
+            has_ended=True, failure="" if failure is None else type(failure).__name__
+        )
 
     @property
     def is_running(self) -> bool:
         """True from the start until the end."""
         return self._thread is not None and not self._ended.is_set()
 
-    def _launch(self) -> None:
-        """Start the engine's thread.
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it ended by itself; None: it has not. `join` and `close` raise it."""
+        return self._failure
+
+    def _launch(self, *, is_waited_for: bool = False) -> None:
+        """Start the engine's thread; what ends it is logged unless a caller waits for it.
 
         Raises:
             LifecycleError: it ran before.
@@ -218,7 +270,7 @@ class ConsumerService(ABC):
             make_leases=partial(self._make_leases, connections),
         )  # fmt: skip
         self._thread = threading.Thread(
-            target=self._run_engine, args=(self._engine,), name=f"txlayer-consumer-{self._group}", daemon=True
+            target=self._run_engine, args=(self._engine, is_waited_for), name=f"txlayer-consumer-{self._group}", daemon=True
         )  # fmt: skip
         self._thread.start()
 
@@ -231,11 +283,13 @@ class ConsumerService(ABC):
             return NoLeases()
         return make_leases(self._config, connections, group=self._group)
 
-    def _run_engine(self, engine: Engine) -> None:
+    def _run_engine(self, engine: Engine, is_waited_for: bool) -> None:  # noqa: FBT001 - a thread's argument
         try:
             engine.run(should_stop=self._stopping.is_set)
-        except BaseException as exc:  # noqa: BLE001 - border of a thread: whoever waits for the end gets it
+        except BaseException as exc:  # border of a thread: whoever waits for the end gets it
             self._failure = exc
+            if not is_waited_for:
+                logger.critical("consumer.failed", exc_info=exc, extra={"group": self._group})
         finally:
             self._ended.set()
             self._tell_end()
@@ -245,9 +299,15 @@ class ConsumerService(ABC):
         """Wake who waits for the end on an event loop."""
 
     def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure  # once: whoever closes what has failed in `run` knows it already
+        if self._failure is not None:
+            self._is_failure_told = True
+            raise self._failure
+
+    def _raise_untold_failure(self) -> None:
+        if (
+            not self._is_failure_told
+        ):  # whoever closes what has failed in `run` or `join` knows it already
+            self._raise_failure()
 
 
 def make_caller(tracing: Tracing) -> Callable[..., Caller]:

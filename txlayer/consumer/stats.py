@@ -74,6 +74,10 @@ class ConsumerStats(NamedTuple):
     """Transactional producers of dead letters that were replaced, because a call may have been sent twice."""
     turned_at: float | None = None
     """Monotonic seconds: when its loop last turned; None: not yet."""
+    has_ended: bool = False
+    """True: it does nothing any more."""
+    failure: str = ""
+    """The class of the error that ended it; empty: none did."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from txlayer.consumer.calls import Caller, Job, items_of
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.handling import Reject, Retry
+from txlayer.core.handling import Ack, WrongResult, checked
 from txlayer.core.trace_context import trace_context_of
 
 LINKS_MAX = 128
@@ -92,7 +92,8 @@ def _age_ms(message: ReceivedMessage) -> int:
 
 
 def _end(span: Span, result: Any) -> None:
-    if isinstance(result, Retry | Reject):
-        span.end(error=type(result).__name__)
-    else:
+    said = checked(result)
+    if said is None or isinstance(said, Ack):
         span.end()
+    else:
+        span.end(error="TypeError" if isinstance(said, WrongResult) else type(said).__name__)

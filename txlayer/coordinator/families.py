@@ -65,6 +65,10 @@ REBALANCES = counter("txlayer_rebalances_total", "Assignments that the group gav
 REBUILDS = counter(
     "txlayer_rebuilds_total", "Times that the state was thrown away and built from stored offsets."
 )
+UNTIMELY = counter(
+    "txlayer_untimely_records_total",
+    "Half and op records whose append time nothing follows from: more than a minute ahead of this machine's clock, or not the broker's.",
+)
 
 DURATION = histogram(
     "txlayer_transaction_duration_seconds",
@@ -141,7 +145,7 @@ WITHOUT_EFFECT = (
 
 FAMILIES = (
     HALF_RECORDS, OP_RECORDS, FORWARDED_RECORDS, SETTLED, MOVED, CHECKS_SENT, ANSWERS, POLICY, PARKED, HELD, KEPT_ASIDE,
-    LATE_HALF, LINES_WITHOUT_EFFECT, LIMITED, REPLACEMENTS, REBALANCES, REBUILDS, DURATION, STAGE_DURATION,
+    LATE_HALF, LINES_WITHOUT_EFFECT, LIMITED, REPLACEMENTS, REBALANCES, REBUILDS, UNTIMELY, DURATION, STAGE_DURATION,
     KAFKA_DURATION, KAFKA_STAGE_DURATION, STORED_AT, PARTITIONS, LAG, REPLAY, OPEN, OLDEST_OPEN, STANDING, ON_DOUBT,
     CONTENT_BYTES, REFUSING_TOPICS, LIMITED_GROUPS,
 )  # fmt: skip

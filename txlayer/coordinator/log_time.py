@@ -1,12 +1,23 @@
-"""The time as the log tells it: append times lately seen, carried on by the monotonic clock. Never a wall clock."""
+"""The time as one partition tells it: append times lately seen, carried on by the monotonic clock.
+
+The wall clock of the coordinator decides nothing. It is a bound: an append time far beyond it is one broker's word against
+that of this machine, and nothing follows from either before that time has come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from txlayer.core.doctor_rights import CLOCK_ERROR_MS
+
 WINDOW_S = 30.0
 """What was seen one or two windows ago at most counts: a machine whose own clock runs too fast is wrong by what it gains
 in a minute, not by what it gained since it started."""
+
+
+def latest_ms(wall_clock: Callable[[], float]) -> int:
+    """Append times beyond this one do not count now."""
+    return int(wall_clock() * 1000) + CLOCK_ERROR_MS
 
 
 class LogTime:

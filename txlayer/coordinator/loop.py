@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txlayer.adapters.append_time import LOG_APPEND_TIME
 from txlayer.adapters.ports import Assignment, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.log_time import LogTime, latest_ms
 from txlayer.coordinator.measures import Measures
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
@@ -34,9 +35,10 @@ from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.coordinator.view import View
 from txlayer.core import codec
-from txlayer.core.batch import Batch
+from txlayer.core.batch import Batch, BatchSize
 from txlayer.core.ledger import Ledger
 from txlayer.errors import (
+    BrokerUnavailableError,
     FencedError,
     ForbiddenTopicError,
     InvariantError,
@@ -57,6 +59,8 @@ STORE_ALWAYS_S = 60.0
 """Positions are stored again at least this often, so that an idle group never loses them to retention."""
 REBUILD_WAIT_MAX_S = 5.0
 """Longest pause between two rebuilds."""
+CLOCKS_WARN_S = 60.0
+"""How often it is said that clocks are apart."""
 TICK_S = 0.5
 """How often the clock is asked whether something is due."""
 
@@ -84,6 +88,7 @@ class Coordinator:
         self._topics = config.topics
         self._book = TargetBook(config, connections, clock=self._clock)
         self._refusals = Refusals()
+        self._batch_size = BatchSize()
         self._presence = GroupPresence(connections, config.topics, surroundings=surroundings)
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -91,9 +96,9 @@ class Coordinator:
         self._publisher: Publisher | None = None
         self._partition_count = 0
         self._writer_name = ""
-        self._time = LogTime(self._clock)
         self._stored_at = 0.0
         self._ticked_at = 0.0
+        self._clocks_warned_at = float("-inf")
         self._has_more = False
         self.measures = Measures()
 
@@ -101,7 +106,7 @@ class Coordinator:
         """What it did and has before it; any thread may ask."""
         return View(
             self._config.namespace, self.measures, dict(self._shards), self._assignment,
-            dict(self._book.targets), self._time.peek_ms(),
+            dict(self._book.targets),
         )  # fmt: skip
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -143,7 +148,8 @@ class Coordinator:
     def _turn(self) -> None:
         self.measures.turned_at = self._clock()
         records = self._group.read(
-            record_count_max=READ_COUNT_MAX, timeout_s=0.0 if self._has_more else IDLE_WAIT_S
+            record_count_max=self._refusals.count_max(READ_COUNT_MAX),
+            timeout_s=0.0 if self._has_more else IDLE_WAIT_S,
         )
         if self._group.take_revocation():
             self._give_up_state()
@@ -215,10 +221,11 @@ class Coordinator:
         partitions = assigned_partitions(assignment, self._topics)
         if not partitions:
             return
-        name = f"{self._config.namespace}.{self._surroundings.draw_name()}"
+        name = self._config.topics.transactional_id(self._surroundings.draw_name())
         publisher = self.make_publisher(
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
             surroundings=self._surroundings, stats=self.measures.publishing,
+            doubt_bytes_max=self._book.limit_of(self._topics.doubt),
         )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,
@@ -240,8 +247,9 @@ class Coordinator:
         )
         for p, ledger in ledgers.items():
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
-            self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end)
-            self._time.see(ledger.newest_ms)
+            time = LogTime(self._clock)
+            self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
+            self._shards[p].hear()
         # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.
         self._publish(publisher, [])
         resume = {}
@@ -270,11 +278,14 @@ class Coordinator:
 
     def _fold(self, records: Sequence[Any]) -> None:
         half_topic, ledgers = self._topics.half, {p: s.ledger for p, s in self._shards.items()}
-        header_name = codec.HALF_HEADER
-        appended_ms = 0
+        header_name, latest = codec.HALF_HEADER, latest_ms(self._surroundings.wall_clock)
+        for ledger in ledgers.values():
+            ledger.believe_until(latest)
         for record in records:
             ledger = ledgers[record.partition()]
-            appended_ms = record.timestamp()[1]
+            kind, appended_ms = record.timestamp()
+            if kind != LOG_APPEND_TIME:
+                appended_ms = latest + 1  # as young as any may be, and tells no time
             if record.topic() == half_topic:
                 headers = record.headers()
                 if headers and headers[-1][0] == header_name:
@@ -285,8 +296,9 @@ class Coordinator:
                     )
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
+        for shard in self._shards.values():
+            shard.hear()
         if records:
-            self._time.see(appended_ms)
             keep_within_memory(ledgers.values(), self._config.content_bytes_max)
 
     def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
@@ -299,8 +311,9 @@ class Coordinator:
             if ledger.unknown_topics:
                 self._book.learn(ledger.unknown_topics)
                 ledger.unknown_topics.clear()
-            lines_max = self._refusals.line_count_max(p, self._config.batch_lines_max)
-            bytes_max = self._config.batch_bytes_max
+            lines_max = self._batch_size.of(self._config.batch_lines_max)
+            lines_max = self._refusals.line_count_max(p, lines_max)
+            bytes_max = ledger.batch_bytes_max = self._bytes_max
             batch = ledger.advance(line_count_max=lines_max, byte_count_max=bytes_max)
             shard.pause_op_far_ahead(
                 self._group, self._topics, line_count_max=self._config.ahead_lines_max
@@ -314,15 +327,22 @@ class Coordinator:
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
 
+    @property
+    def _bytes_max(self) -> int:
+        """Of one partition; what is fetched for all of them together must fit into memory, too."""
+        share = self._config.content_bytes_max // max(1, len(self._shards))
+        return self._batch_size.of(min(self._config.batch_bytes_max, share))
+
     def _in_turn(self) -> list[tuple[int, Shard]]:
         busy = [p for p, s in self._shards.items() if s.is_busy]
         suspect = self._refusals.partition_in_turn(busy)
         return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
+        self._report_untimely()
         mended = self._book.mended()
         patience_s = self._config.misplaced_after.total_seconds()
-        moves_max = self._config.batch_moves_max
+        moves_max = self._refusals.count_max(self._batch_size.of(self._config.batch_moves_max))
         seen = {p for p, _ in batches}
         self.measures.ends = known_ends(self._group, self._shards, self._topics)
         present = self._presence.of(s.ledger.schedule for s in self._shards.values())
@@ -334,12 +354,24 @@ class Coordinator:
             shard.look_for_misplaced(self._group, self._topics, now=now, patience_s=patience_s)
             if shard.is_read_to_the_ends(is_idle=is_idle):
                 shard.is_caught_up = True
-                ledger.due(now_ms=self._time.now_ms(), move_count_max=moves_max, present=present)
-                self._has_more |= len(ledger.batch.keeps) >= moves_max
+                now_ms = shard.time.now_ms()
+                ledger.due(now_ms=now_ms, move_count_max=moves_max, present=present)
+                self._has_more |= (
+                    len(ledger.batch.keeps) >= moves_max
+                    or ledger.batch.byte_count >= self._bytes_max
+                )
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
         if self._has_more:
             self._ticked_at = 0.0
+
+    def _report_untimely(self) -> None:
+        """Clocks that are apart: nothing follows from it, so somebody must be told."""
+        counts = {p: n for p, s in self._shards.items() if (n := s.ledger.take_untimely_count())}
+        self.measures.untimely_count += sum(counts.values())
+        if counts and self._clock() - self._clocks_warned_at >= CLOCKS_WARN_S:
+            self._clocks_warned_at = self._clock()
+            logger.warning("clocks.apart", extra={"records_by_partition": counts})
 
     def _is_time_to_store(self, now: float) -> bool:
         age_s = now - self._stored_at
@@ -352,10 +384,6 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
-        fill_contents(
-            batches, self._shards, config=self._config, connections=self._connections,
-            clock=self._clock,
-        )  # fmt: skip
         # A partition whose batch stays behind (its turn comes later) must not be stored beyond it.
         included = {p for p, _ in batches}
         positions = {
@@ -369,12 +397,26 @@ class Coordinator:
                 encode_stored(position, writer=publisher.name, topics=self._topics, partition=p)
             )
         is_careful = self._refusals.is_careful(included)
-        kept = publisher.publish(batches, offsets, self._assignment.member, is_careful=is_careful)
-        self._stored_at, now_ms = self._clock(), self._time.peek_ms()
+        try:
+            fill_contents(
+                batches, self._shards, config=self._config, connections=self._connections,
+                clock=self._clock,
+            )  # fmt: skip
+            kept = publisher.publish(
+                batches, offsets, self._assignment.member,
+                is_careful=is_careful, cut=self._refusals.doubt_keys,
+            )  # fmt: skip
+        except BrokerUnavailableError:
+            if batches:
+                self._batch_size.failed()
+            raise
+        if batches:
+            self._batch_size.passed()
+        self._stored_at = self._clock()
         for p, batch in batches:
             self._refusals.passed(p, batch)
         for p, position in positions.items():
-            ledger = self._shards[p].ledger
+            ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
             # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
             self.log_reports(logger, p, ledger.batch)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)

@@ -71,6 +71,8 @@ class Measures:
     rollback_count: int = 0
     rebuild_count: int = 0
     rebalance_count: int = 0
+    untimely_count: int = 0
+    """Records whose append time did not count."""
     answers: Counter[Resolution] = field(default_factory=Counter)
     reports: Counter[tuple[ReportKind, str]] = field(default_factory=Counter)
     """By kind, and by reason where there is a closed list of them."""

@@ -191,7 +191,7 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
             continue
         if ledger.waits_for_half is None or not is_half_read:
             return
-        ledger.give_up_waiting_for_half()
+        ledger.give_up_waiting_for_half(before=ledger.ops_read_to)
 
 
 def _nobody_asks() -> None:
@@ -204,8 +204,8 @@ class _NoContent:
     def key(self) -> None:
         return None
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> tuple[()]:
+        return ()
 
     def __len__(self) -> int:
         return 0

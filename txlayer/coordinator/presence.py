@@ -43,9 +43,11 @@ class GroupPresence:
 
     def of(self, schedules: Iterable[CheckSchedule]) -> frozenset[str]:
         """Groups with something due that had members when it was last looked; looks again, aside, when that is old."""
-        groups = {group for schedule in schedules for group in schedule.groups_due()}
         now = self._clock()
-        if groups and now - self._asked_at >= (GIVE_UP_S if self._is_looking else LOOK_S):
+        is_time = now - self._asked_at >= (GIVE_UP_S if self._is_looking else LOOK_S)
+        # Gathered when it is time alone: half records may name very many groups.
+        groups = {g for s in schedules for g in s.groups_due()} if is_time else None
+        if groups:
             if self._is_looking:
                 logger.warning("groups.unknown", extra={"reason": f"no answer in {GIVE_UP_S:g} s"})
             self._asked_at = now

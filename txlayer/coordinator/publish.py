@@ -11,7 +11,7 @@ commit took longer than 0.7 of it is replaced (same id, new epoch: every stale r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from txlayer.core import codec
 from txlayer.core.batch import Batch, KeptAside
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import user_headers
+from txlayer.core.target import FORWARD_OVERHEAD_BYTES
 from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
 
@@ -54,8 +55,14 @@ class Publisher:
         book: TargetBook,
         surroundings: Surroundings = REAL,
         stats: PublishStats | None = None,
+        doubt_bytes_max: int | None = None,
     ) -> None:
         self.name = name
+        self._doubt_bytes_max = (
+            doubt_bytes_max  # None: nobody said; the broker refuses what is more
+        )
+        self._doubt_keys: Collection[bytes] = ()
+        self._is_careful = False
         self._clock = surroundings.clock
         self._wall_clock = surroundings.wall_clock
         self._aside = surroundings.aside
@@ -91,10 +98,12 @@ class Publisher:
         member: Any,
         *,
         is_careful: bool = False,
+        cut: Collection[bytes] = (),
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
-        With `is_careful` each transaction is acknowledged before the next, so that a refusal names it.
+        With `is_careful` each transaction, and each record of doubt, is acknowledged before the next, so that a refusal
+        names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
 
@@ -103,10 +112,11 @@ class Publisher:
                 stored offsets, which tell.
         """
         writer = self._next_writer()
+        self._is_careful, self._doubt_keys = is_careful, cut
         began, self._further_count = self._clock(), 0
         writer.begin()
         try:
-            kept = self._write(writer, batches, is_careful=is_careful)
+            kept = self._write(writer, batches)
         except TxLayerError:
             raise
         except Exception as exc:
@@ -195,11 +205,11 @@ class Publisher:
                 return
 
     def _write(
-        self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]], *, is_careful: bool
+        self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]]
     ) -> dict[int, dict[str, int]]:
         kept: dict[int, dict[str, int]] = {}
         for partition, batch in batches:
-            if is_careful:
+            if self._is_careful:
                 self._forward_carefully(writer, partition, batch.forwards)
             else:
                 self._forward_all(writer, partition, batch.forwards)
@@ -216,13 +226,11 @@ class Publisher:
                 self._put_content(writer, partition, keep.txn, content, note)
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
-            self._produce(writer, (self._topics.doubt, summary, keep.txn.key, partition, note))
+            self._put_doubt(writer, partition, keep.txn.key.encode("ascii"), summary, note=note)
         for txn in batch.ends:
             for index in range(txn.seen):
-                self._produce(
-                    writer, (self._topics.doubt, None, codec.content_key(txn.key, index), partition)
-                )
-            self._produce(writer, (self._topics.doubt, None, txn.key, partition))
+                self._put_doubt(writer, partition, codec.content_key(txn.key, index), None)
+            self._put_doubt(writer, partition, txn.key.encode("ascii"), None)
         for aside in batch.asides:
             self._put_aside(writer, partition, aside)
 
@@ -240,6 +248,7 @@ class Publisher:
     ) -> None:
         produce, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
+        allowed = None
         for txn in transactions:
             record = txn.content
             if type(record) is list:
@@ -247,6 +256,9 @@ class Publisher:
                 for content in record:
                     self._forward(writer, partition, txn, content)
                 continue
+            if txn.topic is not allowed:
+                self._book.check_allowed(txn.topic, txn_key=txn.key)
+                allowed = txn.topic
             headers: list[tuple[str, Any]] = [
                 (id_header, txn.key[:end]),
                 (origin_header, f"{origin}{txn.last_offset}|0/1|{txn.born}"),
@@ -291,6 +303,7 @@ class Publisher:
         report: DeliveryReport | None = None,
     ) -> None:
         record, options = content.record, content.options
+        self._book.check_allowed(content.topic, txn_key=txn.key)
         place = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
         headers = [
             *user_headers(record.headers()),
@@ -321,26 +334,68 @@ class Publisher:
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
-            key=record.key(), value=record.value(), headers=record.headers()
-        )
-        if all(name != codec.ORIGIN_HEADER for name, _ in headers):
-            origin = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
-            headers.append((codec.ORIGIN_HEADER, origin.encode()))
+            key=record.key(), value=record.value(), headers=record.headers(),
+            origin=f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}",
+        )  # fmt: skip
         key = codec.content_key(txn.key, content.index)
-        self._produce(writer, (self._topics.doubt, value, key, partition, note, None, 0, headers))
+        if self._is_cut(key, value, headers):
+            value, headers = codec.cut_content(value=value, headers=headers)
+        self._put_doubt(writer, partition, key, value, headers, note=note)
 
     def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
-        number = None if aside.line is None else aside.number
+        number, why = None if aside.line is None else aside.number, aside.why
         key = codec.kept_aside_key(aside.origin, number)
         if aside.line is not None:
-            value: bytes | None = aside.line.encode()
+            value: bytes = aside.line.encode()
             headers: list[tuple[str, bytes | None]] = []
         else:
             value, headers = codec.encode_content(
                 key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
             )
-        headers.append((codec.WHY_HEADER, codec.encode_why(aside.why)))
-        self._produce(writer, (self._topics.doubt, value, key, partition, None, None, 0, headers))
+        if self._is_cut(key, value, headers):
+            why = codec.cut_why(why, size=_size(value, headers))
+            value, headers = b"", []
+        headers.append((codec.WHY_HEADER, codec.encode_why(why)))
+        self._put_doubt(writer, partition, key, value, headers)
+
+    def _is_cut(
+        self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]
+    ) -> bool:
+        """True when doubt refused this record before, or is known to take none of its size."""
+        limit = self._doubt_bytes_max
+        return key in self._doubt_keys or (
+            limit is not None and len(key) + _size(value, headers) + FORWARD_OVERHEAD_BYTES > limit
+        )
+
+    def _put_doubt(
+        self,
+        writer: TransactionalWriter,
+        partition: int,
+        key: bytes,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        *,
+        note: DeliveryReport | None = None,
+    ) -> None:
+        arguments = (self._topics.doubt, value, key, partition)
+        if not self._is_careful:
+            self._produce(writer, (*arguments, note, None, 0, headers))
+            return
+        report = _FirstError(note)
+        try:
+            self._produce(writer, (*arguments, report, None, 0, headers))
+            writer.flush(timeout_s=self._timeout_s)
+            error = report.error and writer.refusal(
+                report.error, topic=self._topics.doubt, txn_key=""
+            )
+        except TxLayerError as exc:
+            error = exc
+        except Exception as exc:  # noqa: BLE001 - `failure` raises what is none of the client's
+            error = writer.failure(exc)
+        if isinstance(error, RefusedRecordError):
+            error = RefusedRecordError(error.detail, reason=error.reason, doubt_key=key)
+        if error is not None:
+            raise error
 
     def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
         while True:
@@ -367,17 +422,25 @@ class _NoteOffset:
 
 
 class _FirstError:
-    """Remembers the first record of a transaction that was refused."""
+    """Remembers the first record of a transaction that was refused; the others go to `note`."""
 
-    __slots__ = ("error", "topic")
+    __slots__ = ("_note", "error", "topic")
 
-    def __init__(self) -> None:
+    def __init__(self, note: DeliveryReport | None = None) -> None:
         self.error: Any = None
         self.topic = ""
+        self._note = note
 
     def __call__(self, error: Any, record: Any) -> None:
+        if self._note is not None:
+            self._note(error, record)
         if error is not None and self.error is None:
             self.error, self.topic = error, record.topic()
+
+
+def _size(value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """Bytes of a record of ours, less its key; a header costs some for its lengths."""
+    return len(value) + sum(len(name) + len(head or b"") + 10 for name, head in headers)
 
 
 def contents_of(txn: Transaction) -> list[Content]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.ranges import RUN_GAP_MAX, Range, read_ranges, runs_of
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import HalfHeader, Undecodable
-from txlayer.core.transaction import Content, Transaction
-from txlayer.errors import InvariantError
+from txlayer.core.transaction import Content, Place, Transaction
+from txlayer.errors import InvariantError, RefusedRecordError
+
+TransactionPlace = tuple[int, str]
+"""(partition, "id/nonce"): the same key in two partitions is two transactions."""
 
 
 class DoubtRecord:
@@ -51,35 +53,48 @@ def fetch_contents(
     doubt_topic: str,
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, list[Content]]:
-    """The contents of transactions whose content is not in memory, by transaction key.
+) -> dict[TransactionPlace, list[Content]]:
+    """The contents of transactions whose content is not in memory.
 
-    `wanted` holds (partition, transaction, how many of its contents to fetch).
+    `wanted` holds (partition, transaction, how many of its contents to fetch). What belongs to a transaction is what
+    joined it when half was folded: `Transaction.place_of` says so.
 
     One sweep in offset order: a seek per record would cost 1.2 ms each.
 
     Raises:
         InvariantError: a content is not where it must be.
+        RefusedRecordError: doubt holds a content only as its origin, and half holds it no more. It names the transaction.
         BrokerUnavailableError: nobody answered.
     """
-    missing: dict[str, int] = {}
-    found: dict[str, dict[int, Content]] = {}
+    wanted = list(wanted)
+    txns = {(partition, txn.key): txn for partition, txn, _ in wanted}
+    missing = {(partition, txn.key): count for partition, txn, count in wanted}
+    found: dict[TransactionPlace, dict[int, Content]] = {place: {} for place in missing}
     places: dict[TopicPartition, list[tuple[int, int]]] = {}
-    ends: dict[str, tuple[TopicPartition, int]] = {}  # of those on doubt: read up to here
+    ends: dict[TransactionPlace, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
     for partition, txn, count in wanted:
-        missing[txn.key] = count
-        found[txn.key] = {}
-        start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
-        length = count if txn.is_in_doubt else txn.last_offset - txn.first_offset + 1
-        topic = doubt_topic if txn.is_in_doubt else half_topic
-        places.setdefault((topic, partition), []).append((start, start + length))
+        topic, span = (doubt_topic if txn.is_in_doubt else half_topic), _span_of(txn, count)
+        places.setdefault((topic, partition), []).append(span)
         if txn.is_in_doubt:
-            ends[txn.key] = ((topic, partition), start + length)
+            ends[partition, txn.key] = ((topic, partition), span[1])
 
     def take(record: Any) -> None:
-        content = _content_of(record, is_doubt=record.topic() == doubt_topic)
-        if content is not None and content[0] in missing:
-            found[content[0]][content[1].index] = content[1]
+        is_doubt = record.topic() == doubt_topic
+        half = _half_on_doubt(record) if is_doubt else _half_of(record, record.offset())
+        if half is None:
+            return
+        header, offset, held = half
+        place = (record.partition(), header.key)
+        txn = txns.get(place)
+        if (
+            txn is not None
+            and txn.is_in_doubt is is_doubt
+            and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
+            and txn.place_of(header, offset) is Place.OWN
+        ):
+            found[place][header.index] = Content(
+                header.index, header.topic, offset, header.options, str(header.born_ms), held
+            )
 
     rounds = {partition: runs_of(spans) for partition, spans in places.items()}
     read = partial(
@@ -87,19 +102,75 @@ def fetch_contents(
     )  # fmt: skip
     while any(rounds.values()):
         read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
-    while short := {key: ends[key] for key in ends if len(found[key]) < missing[key]}:
+    _read_further(reader, read, found, missing, ends, patience_s=patience_s)
+    for (partition, key), count in missing.items():
+        if len(found[partition, key]) < count:
+            raise InvariantError(
+                f"{len(found[partition, key])} of {count} contents of {key} are where they must be"
+            )
+    make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
+    for which, contents in found.items():
+        make_whole(which, contents)
+    return {which: [contents[i] for i in sorted(contents)] for which, contents in found.items()}
+
+
+def _make_whole(
+    reader: LogReader,
+    half_topic: str,
+    which: TransactionPlace,
+    contents: dict[int, Content],
+    *,
+    patience_s: float,
+    clock: Callable[[], float],
+) -> None:
+    """Read from half what doubt did not take whole."""
+    offsets = {
+        content.offset
+        for content in contents.values()
+        if isinstance(content.record, DoubtRecord) and codec.is_cut(content.record.headers())
+    }
+    if not offsets:
+        return
+    half = (half_topic, which[0])
+    whole: dict[int, Any] = {}
+    start = reader.watermarks(half, timeout_s=patience_s)[0]
+    for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
+        read_ranges(
+            reader, {half: run}, on_record=lambda record: whole.update({record.offset(): record}),
+            is_still_ours=lambda: None, patience_s=patience_s, clock=clock,
+        )  # fmt: skip
+    for index, content in contents.items():
+        if content.offset in offsets and content.offset not in whole:
+            raise RefusedRecordError(
+                f"half does not hold record {content.offset} any more, and doubt refused it",
+                topic=half_topic, txn_key=which[1],
+            )  # fmt: skip
+        if content.offset in offsets:
+            contents[index] = content._replace(record=whole[content.offset])
+
+
+def _span_of(txn: Transaction, count: int) -> Range:
+    start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
+    return start, start + count if txn.is_in_doubt else txn.last_offset + 1
+
+
+def _read_further(
+    reader: LogReader,
+    read: Callable[[dict[TopicPartition, Range]], None],
+    found: Mapping[TransactionPlace, Mapping[int, Content]],
+    missing: Mapping[TransactionPlace, int],
+    ends: dict[TransactionPlace, tuple[TopicPartition, int]],
+    *,
+    patience_s: float,
+) -> None:
+    """Read on behind `ends` until every content on doubt is found, or the topic ends."""
+    while short := {which: ends[which] for which in ends if len(found[which]) < missing[which]}:
         further = _further(reader, short.values(), patience_s=patience_s)
         if not further:
             break
         read(further)
-        for key, (place, end) in short.items():
-            ends[key] = (place, max(end, further[place][1]) if place in further else end)
-    for key, count in missing.items():
-        if len(found[key]) < count:
-            raise InvariantError(
-                f"{len(found[key])} of {count} contents of {key} are where they must be"
-            )
-    return {key: [contents[i] for i in sorted(contents)] for key, contents in found.items()}
+        for which, (place, end) in short.items():
+            ends[which] = (place, max(end, further[place][1]) if place in further else end)
 
 
 def _further(
@@ -120,23 +191,19 @@ def _further(
     return ranges
 
 
-def _content_of(record: Any, *, is_doubt: bool) -> tuple[str, Content] | None:
-    if is_doubt:
-        parsed = codec.parse_doubt_key(record.key())
-        if parsed is None or parsed[1] is None or (record.value() is None):
-            return None
-        held: Any = DoubtRecord(record)
-    else:
-        held = record
-    raw = codec.half_header_of(held.headers())
-    header = codec.decode_half_header(raw) if raw is not None else None
-    if not isinstance(header, HalfHeader) or len(header.key) <= NONCE_LENGTH:
+def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:
+    """(header, half offset, half record) of a content on doubt."""
+    parsed = codec.parse_doubt_key(record.key())
+    if parsed is None or parsed[1] is None or record.value() is None:
         return None
-    offset = record.offset()
-    for name, value in held.headers():
-        if is_doubt and name == codec.ORIGIN_HEADER:
-            origin = codec.decode_origin(value or b"")
-            offset = offset if isinstance(origin, Undecodable) else origin[1]
-    return header.key, Content(
-        header.index, header.topic, offset, header.options, str(header.born_ms), held
-    )
+    held = DoubtRecord(record)
+    origins = [value for name, value in held.headers() if name == codec.ORIGIN_HEADER]
+    origin = codec.decode_origin((origins[-1] if origins else None) or b"")
+    half = _half_of(held, record.offset() if isinstance(origin, Undecodable) else origin[1])
+    return half if half is not None and parsed == (half[0].key, half[0].index) else None
+
+
+def _half_of(record: Any, offset: int) -> tuple[HalfHeader, int, Any] | None:
+    raw = codec.half_header_of(record.headers())
+    header = None if raw is None else codec.decode_half_header(raw)
+    return (header, offset, record) if isinstance(header, HalfHeader) else None

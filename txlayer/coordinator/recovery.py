@@ -7,21 +7,23 @@ offsets, read doubt, fold half and then op without effect.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
 
+from txlayer.adapters.append_time import append_time_of
 from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.log_time import latest_ms
 from txlayer.coordinator.publish import close_all
 from txlayer.coordinator.stored import StoredPositions, decode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.core import codec
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, ConfigError
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -45,6 +47,7 @@ class Recovery:
         surroundings: Surroundings = REAL,
     ) -> None:
         self._clock = surroundings.clock
+        self._wall_clock = surroundings.wall_clock
         self._aside = surroundings.aside
         self._config = config
         self._connections = connections
@@ -131,21 +134,33 @@ class Recovery:
         """Fold empty ledgers to stored positions, nobody is fenced and nothing written; `end_replay` comes next.
 
         Raises:
+            ConfigError: retention took what must be read; nothing was changed.
             BrokerUnavailableError: a range did not come; throw the ledgers away.
         """
         topics = self._config.topics
         # Of a million records on doubt nobody asks for headers.
         with closing(self._connections.make_reader("read_committed", has_headers=False)) as bare:
-            doubts = self._read_doubt(bare, stored)
+            starts = self._connections.start_offsets(
+                [
+                    (topic, partition)
+                    for topic in (topics.doubt, topics.half, topics.op)
+                    for partition in stored
+                ]
+            )
+            doubts = self._read_doubt(bare, stored, starts)
         with closing(self._connections.make_reader("read_committed")) as reader:
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
+                ledger.believe_until(latest_ms(self._wall_clock))
                 ledger.start_replay(stored[partition].positions, fold, doubt_next=end)
 
             def fold_half(record: Any) -> None:
                 ledger = ledgers[record.partition()]
                 header = codec.half_header_of(record.headers())
-                ledger.fold_half(record.offset(), record.timestamp()[1], header, record)
+                if record.offset() < stored[record.partition()].positions.low_water:
+                    ledger.recall_half(header, record)
+                    return
+                ledger.fold_half(record.offset(), _appended_ms(record, ledger), header, record)
                 if ledger.content_bytes * len(ledgers) > self._config.content_bytes_max:
                     ledger.drop_content(ledger.content_bytes // 4)
 
@@ -155,7 +170,7 @@ class Recovery:
                 value = record.value()
                 if record.offset() == positions.op_offset:
                     value = b"\n".join((value or b"").split(b"\n")[: positions.op_line])
-                ledger.add_ops(record.offset(), record.timestamp()[1], value, record)
+                ledger.add_ops(record.offset(), _appended_ms(record, ledger), value, record)
                 ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
                 ledger.forget_batch()
 
@@ -163,25 +178,28 @@ class Recovery:
             ops: dict[TopicPartition, Range] = {}
             for partition in ledgers:
                 p = stored[partition].positions
-                halves[topics.half, partition] = (p.low_water, p.half_next)
+                # Retention may have removed what only a second copy would be known by.
+                copies_from = max(p.copies_from, starts[topics.half, partition])
+                halves[topics.half, partition] = (min(copies_from, p.low_water), p.half_next)
                 ops[topics.op, partition] = (p.replay_offset, p.op_offset + (1 if p.op_line else 0))
+                _check_is_there((topics.half, partition), (p.low_water, p.half_next), starts)
+                _check_is_there((topics.op, partition), ops[topics.op, partition], starts)
             self._read(reader, halves, fold_half)
             self._read(reader, ops, fold_op)
 
     def _read_doubt(
-        self, reader: Any, stored: dict[int, StoredPositions]
+        self, reader: Any, stored: dict[int, StoredPositions], starts: Mapping[TopicPartition, int]
     ) -> dict[int, tuple[DoubtFold, int]]:
         topic = self._config.topics.doubt
         folds: dict[int, tuple[DoubtFold, int]] = {}
         ranges: dict[TopicPartition, Range] = {}
         partitions = [(topic, partition) for partition in stored]
-        starts = self._connections.start_offsets(partitions)
         # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
         ends = self._connections.end_offsets(partitions, is_committed=False)
         for partition, (positions, _) in stored.items():
             high = ends[topic, partition]
             low = max(starts[topic, partition], positions.doubt_low)
-            folds[partition] = (DoubtFold(), high)
+            folds[partition] = (DoubtFold(op_offset=positions.replay_offset), high)
             ranges[topic, partition] = (low, high)
 
         fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}
@@ -209,3 +227,20 @@ class Recovery:
             patience_s=STABLE_PATIENCE_S,
             clock=self._clock,
         )
+
+
+def _appended_ms(record: Any, ledger: Ledger) -> int:
+    appended_ms = append_time_of(record)
+    # Without an append time it is as young as any may be, and tells no time.
+    return ledger.latest_ms + 1 if appended_ms is None else appended_ms
+
+
+def _check_is_there(
+    place: TopicPartition, wanted: Range, starts: Mapping[TopicPartition, int]
+) -> None:
+    if wanted[0] < min(starts[place], wanted[1]):
+        raise ConfigError(
+            f"{place[0]}-{place[1]} begins at {starts[place]}, and must be read from {wanted[0]} on; what was there is lost to "
+            "the coordinator: say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
+            name="stored offset", value=wanted[0], expected="an offset within the topic's retention",
+        )  # fmt: skip

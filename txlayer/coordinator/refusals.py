@@ -27,6 +27,8 @@ class Refusals:
 
     def __init__(self) -> None:
         self.reasons: dict[str, ParkReason] = {}
+        self.doubt_keys: set[bytes] = set()
+        """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
         self._bisections: dict[int, Bisection] = {}
 
     def is_careful(self, partitions: Collection[int]) -> bool:
@@ -45,6 +47,11 @@ class Refusals:
             else default
         )
 
+    def count_max(self, default: int) -> int:
+        """How many records a read, and how many moves a batch, may take while somebody is suspected."""
+        active = [b.line_count_max for b in self._bisections.values() if b.is_active]
+        return min([default, *active])
+
     def partition_in_turn(self, busy: Collection[int]) -> int | None:
         """Which of the partitions that have something to do goes alone now, because it is suspected; None: all go.
 
@@ -56,17 +63,26 @@ class Refusals:
         """A batch went through."""
         bisection = self._bisections.get(partition)
         if bisection is not None:
-            bisection.passed(max(batch.line_count, 1))
+            bisection.passed(max(batch.suspect_count, 1))
             if not bisection.is_active:
                 del self._bisections[partition]
         for keep in batch.keeps.values():
             self.reasons.pop(keep.txn.key, None)
+        if self.doubt_keys and not self._bisections and not batch.is_empty:
+            self.doubt_keys.clear()
 
     def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
         """A Kafka transaction failed: what does the error say about its content?"""
-        busy = {p: b for p, b in batches.items() if b.forwards}
+        busy = {p: b for p, b in batches.items() if not b.is_empty}
         if isinstance(error, BrokerUnavailableError):
             self._ask_about_targets(busy, book)
+        elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
+            self.doubt_keys.add(error.doubt_key)
+            self._bisections.clear()
+            logger.error(
+                "doubt.refused",
+                extra={"doubt_key": error.doubt_key.decode("ascii"), "reason": error.detail},
+            )
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
             self.reasons[error.txn_key] = ParkReason.REFUSED
             self._bisections.clear()
@@ -84,7 +100,7 @@ class Refusals:
         elif isinstance(error, RefusedRecordError | ForbiddenTopicError):
             self._ask_about_targets(busy, book)
             for partition, batch in busy.items():
-                self._bisections.setdefault(partition, Bisection()).failed(batch.line_count)
+                self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], book: TargetBook) -> None:
         topics = {

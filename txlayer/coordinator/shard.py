@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from txlayer.adapters.append_time import no_append_time
 from txlayer.adapters.ports import (
     Assignment,
     CoordinatorConnections,
@@ -14,6 +15,7 @@ from txlayer.adapters.ports import (
     TopicPartition,
 )
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds
+from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.ranges import fetch_contents
 from txlayer.core.batch import Batch, Positions
@@ -37,9 +39,19 @@ class Shard:
         int  # ends taken at assignment: nothing driven by time happens before they are reached
     )
     op_end: int
+    time: LogTime  # the partition's own: a broker whose clock is wrong decides for nobody else
+    heard_ms: int = 0  # the newest append time that `time` was told
     is_op_paused: bool = False
     is_caught_up: bool = False  # those ends have been reached once
-    waiting_since: tuple[int, float] | None = None  # (half offset an op line waits for, since when)
+    waiting_since: tuple[int, float] | None = (
+        None  # op lines before this op offset may wait for half, since when
+    )
+
+    def hear(self) -> None:
+        """Append times that came since tell the time."""
+        if self.ledger.newest_ms > self.heard_ms:
+            self.heard_ms = self.ledger.newest_ms
+            self.time.see(self.heard_ms)
 
     @property
     def is_busy(self) -> bool:
@@ -72,16 +84,23 @@ class Shard:
     def look_for_misplaced(
         self, group: GroupReader, topics: SystemTopics, *, now: float, patience_s: float
     ) -> None:
-        """Give up an op line that has named a place beyond half's end for `patience_s`, by the broker's own word."""
-        waits_for = self.ledger.waits_for_half
-        if waits_for is None or self.waiting_since is None or self.waiting_since[0] != waits_for:
-            self.waiting_since = None if waits_for is None else (waits_for, now)
+        """Give up op lines that have named places beyond half's end for `patience_s`, by the broker's own word.
+
+        All that were at hand when the wait began waited alike: it is for their position in op, once.
+        """
+        ledger = self.ledger
+        waits_for, waiting = ledger.waits_for_half, self.waiting_since
+        if waits_for is None:
+            self.waiting_since = None
             return
-        if now - self.waiting_since[1] < patience_s:
+        if waiting is None or ledger.op_next[0] >= waiting[0]:
+            self.waiting_since = (ledger.ops_read_to, now)
             return
-        half_end = group.watermarks((topics.half, self.ledger.partition), timeout_s=_ANSWER_S)[1]
-        if waits_for >= half_end and self.ledger.half_next >= half_end:
-            self.ledger.give_up_waiting_for_half()
+        if now - waiting[1] < patience_s:
+            return
+        half_end = group.watermarks((topics.half, ledger.partition), timeout_s=_ANSWER_S)[1]
+        if waits_for >= half_end and ledger.half_next >= half_end:
+            ledger.give_up_waiting_for_half(before=waiting[0])
         self.waiting_since = None
 
 
@@ -123,7 +142,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
     """Partitions of half, op and doubt.
 
     Raises:
-        TopicMismatchError: one is missing, or they differ. Nothing was read.
+        TopicMismatchError: one is missing, they differ, or the broker does not stamp the records. Nothing was read.
     """
     counts = {}
     for topic in (topics.half, topics.op, topics.doubt, topics.check):
@@ -133,6 +152,8 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",
                 topic=topic, expected="there", found="missing",
             )  # fmt: skip
+        if topic in (topics.half, topics.op) and limits.is_append_time is False:
+            raise no_append_time(topic, why="transactions grow old by the broker's clock alone")
         counts[topic] = limits.partition_count
     del counts[topics.check]  # its records name the partition that they are about
     for topic, count in counts.items():
@@ -220,7 +241,7 @@ def fill_contents(
     finally:
         reader.close()
     for p, txn, _ in wanted:
-        shards[p].ledger.filled(txn, [*found[txn.key], *_joined(txn)])
+        shards[p].ledger.filled(txn, [*found[p, txn.key], *_joined(txn)])
 
 
 def _joined(txn: Transaction) -> list[Any]:

@@ -1,7 +1,7 @@
 """What the coordinator stores with its offsets: (offset, metadata) ↔ Positions. Never storing them.
 
-half's offset is the low-water mark, op's the next op record; the rest stands in the metadata of op's, as
-`1|writer|half next|op line|replay offset:line|doubt low`. An empty metadata (made by `topics apply` and `coordinator
+half's offset is the low-water mark, with the metadata `1|writer|copies from`, op's the next op record; the rest stands in
+the metadata of op's, as `1|writer|half next|op line|replay offset:line|doubt low`. An empty metadata (made by `topics apply` and `coordinator
 reset`) says that nothing is needed from before the two offsets.
 """
 
@@ -15,6 +15,7 @@ from txlayer.core.batch import Positions
 from txlayer.core.fields import VERSION, known_fields, whole
 from txlayer.errors import ConfigError
 
+_HALF_FIELDS = 3
 _OP_FIELDS = 6
 
 
@@ -32,7 +33,7 @@ def encode_stored(
     p = positions
     metadata = f"{VERSION}|{writer}|{p.half_next}|{p.op_line}|{p.replay_offset}:{p.replay_line}|{max(p.doubt_low, 0)}"
     return {
-        (topics.half, partition): StoredOffset(p.low_water, f"{VERSION}|{writer}"),
+        (topics.half, partition): StoredOffset(p.low_water, f"{VERSION}|{writer}|{p.copies_from}"),
         (topics.op, partition): StoredOffset(p.op_offset, metadata),
     }
 
@@ -55,11 +56,14 @@ def decode_stored(
         )
     if not op.metadata:
         low_water, op_next = half.offset, op.offset
-        return StoredPositions(Positions(low_water, low_water, op_next, 0, op_next, 0, 0), "")
+        return StoredPositions(
+            Positions(low_water, low_water, op_next, 0, op_next, 0, 0, low_water), ""
+        )
     try:
         known = known_fields(op.metadata.split("|"), _OP_FIELDS)
         if known is None:
             raise ValueError(f"metadata {op.metadata[:20]!r}")
+        of_half = known_fields(half.metadata.split("|"), _HALF_FIELDS)
         _, writer, half_next, line, replay, doubt_low = known
         replay_offset, _, replay_line = replay.partition(":")
         return StoredPositions(
@@ -71,6 +75,7 @@ def decode_stored(
                 whole(replay_offset),
                 whole(replay_line),
                 whole(doubt_low),
+                half.offset if of_half is None else whole(of_half[2]),
             ),
             writer,
         )

@@ -11,7 +11,7 @@ from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import ParkReason
 from txlayer.core.target import Target, accepting_target
-from txlayer.errors import NotAuthorisedError
+from txlayer.errors import InvariantError, NotAuthorisedError
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -87,6 +87,28 @@ class TargetBook:
     def partition_count_of(self, topic: str) -> int:
         """Partitions of a topic that accepts."""
         return self._partition_counts[topic]
+
+    def check_allowed(self, topic: str, *, txn_key: str) -> None:
+        """The last look before a message is produced, whatever let it come so far.
+
+        Raises:
+            InvariantError: nobody asked about `topic`, or nothing may ever be forwarded to it.
+        """
+        target = self.targets.get(topic)
+        if target is None or target.is_for_good:
+            raise InvariantError(f"a message of {txn_key} may not be forwarded to {topic}")
+
+    def limit_of(self, topic: str) -> int | None:
+        """Bytes of the largest record that any topic takes now; None: nobody says.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
+        try:
+            limits = self._connections.topic_limits(topic)
+        except NotAuthorisedError:
+            return None
+        return None if limits is None else limits.message_bytes_max
 
     @property
     def batch_bytes_max(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,11 +54,12 @@ class TracedPublisher(Publisher):
         member: Any,
         *,
         is_careful: bool = False,
+        cut: Collection[bytes] = (),
     ) -> dict[int, dict[str, int]]:
         """As in `Publisher`; what is not known to have happened has no span."""
         started_ns = time.time_ns()
         self._questions: list[Span] = []
-        kept = super().publish(batches, offsets, member, is_careful=is_careful)
+        kept = super().publish(batches, offsets, member, is_careful=is_careful, cut=cut)
         for span in self._questions:
             span.end()
         for partition, batch in batches:

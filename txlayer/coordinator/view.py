@@ -7,7 +7,7 @@ transactions an even sample is looked at, and not more often than every few seco
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -53,8 +53,6 @@ class View(NamedTuple):
     shards: Mapping[int, Shard]
     assignment: Assignment | None
     targets: Mapping[str, Target]
-    now_ms: int
-    """By the broker's clock; 0: nothing was read yet."""
 
 
 @dataclass(slots=True)
@@ -83,10 +81,11 @@ def age_label(age_ms: int) -> str:
     return next((label for label, limit_s in AGES if age_ms < limit_s * 1000), OLDER)
 
 
-def ages_of(ledgers: list[Ledger], now_ms: int) -> Ages:
+def ages_of(shards: Iterable[Shard]) -> Ages:
     """A look at all that is not settled; the loop may go on meanwhile."""
     ages = Ages()
-    for ledger in ledgers:
+    for shard in shards:
+        ledger, now_ms = shard.ledger, shard.time.peek_ms()
         awake = ledger.transactions.snapshot()
         step = len(awake) // LOOK_COUNT_MAX + 1
         for number in range(0, len(awake), step):
@@ -135,7 +134,7 @@ class ObservedCoordinator:
         ledgers = [shard.ledger for shard in view.shards.values()]
         is_small = sum(ledger.open_count for ledger in ledgers) < LOOK_COUNT_MAX
         if is_small or now - self._looked_at >= LOOK_EVERY_S:
-            self._ages, self._looked_at = ages_of(ledgers, view.now_ms), now
+            self._ages, self._looked_at = ages_of(view.shards.values()), now
         health = health_of(view, now=now)
         return chain(
             everybodys(health, role="coordinator", version=self._version, name=view.namespace),
@@ -187,6 +186,7 @@ def _counts(measures: Measures) -> Iterator[Sample]:
     yield Sample(f.REPLACEMENTS, published.replaced_count)
     yield Sample(f.REBALANCES, measures.rebalance_count)
     yield Sample(f.REBUILDS, measures.rebuild_count)
+    yield Sample(f.UNTIMELY, measures.untimely_count)
 
 
 def _times(measures: Measures, *, to_wall_s: float) -> Iterator[Sample]:

@@ -37,4 +37,4 @@ def read_whole(
                 patience_s=STABLE_PATIENCE_S,
             )  # fmt: skip
             for each in part:
-                yield each, contents.get(each.txn.key, [])
+                yield each, contents.get((each.partition, each.txn.key), [])

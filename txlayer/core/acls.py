@@ -120,6 +120,13 @@ class RoleSpec:
             raise _misfit(origin, "entry", entries, "[[entry]]")
         return RoleSpec(role, does, tuple(_entry(entry, origin) for entry in entries))
 
+    def _joins(self, group: str) -> bool:
+        # Of every namespace: that of the call is not the only one of its cluster.
+        is_consumer = any(
+            e.resource is AclResource.GROUP and e.name == "{group}" for e in self.entries
+        )
+        return is_consumer and (group.endswith(".coordinator") or ".check." in group)
+
     def needs(self) -> frozenset[str]:
         """The names that must be given: some of namespace, group, topic."""
         return frozenset[str]().union(*(entry.placeholders for entry in self.entries))
@@ -136,6 +143,10 @@ class RoleSpec:
             raise UsageError(f"the role {self.role} needs --group")
         if "topic" in self.needs() and not topics:
             raise UsageError(f"the role {self.role} needs --topic, once for each of its topics")
+        if group is not None and self._joins(group):
+            raise UsageError(
+                f"--group {group}: a consumer of this name would join the coordinators, or a producer group's check-backs"
+            )
         found: dict[Acl, WantedAcl] = {}
         for entry in self.entries:
             for topic in topics if "topic" in entry.placeholders else ("",):

@@ -78,9 +78,14 @@ class Asking(HalfFold):
         self._wake_those_due(now_ms, count_max)
         schedule.ripen(now_ms)
         for txn in schedule.take_overdue(now_ms, count_max):
-            self._give_up(txn, ParkReason.TOO_OLD, now_ms)
+            if self._has_room:
+                self._give_up(txn, ParkReason.TOO_OLD, now_ms)
+            else:
+                schedule.try_again(txn, now_ms)
         for txn in schedule.take(now_ms, present, count_max):
-            if schedule.is_out_of_answers(txn):
+            if not self._has_room:
+                schedule.add(txn)
+            elif schedule.is_out_of_answers(txn):
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
             elif txn.key in self.batch.checks:
                 schedule.add(txn)  # asked by hand in this very batch
@@ -91,18 +96,24 @@ class Asking(HalfFold):
 
     def _wake_those_due(self, now_ms: int, count_max: int) -> None:
         """Only so many as can be asked soon: those of a group that nobody answers for sleep on."""
+        left = count_max  # for all groups together: very many may have one each
         for group in self.asleep.groups:
-            for key in self.asleep.too_old(group, now_ms, count_max):
+            for key in self.asleep.too_old(group, now_ms, left):
                 self._wake(key)
+                left -= 1
             room = 2 * self.schedule.policies.of(group).rate_max - self.schedule.due_count(group)
-            for key in self.asleep.due(group, now_ms, room):
+            for key in self.asleep.due(group, now_ms, min(room, left)):
                 self._wake(key)
+                left -= 1
+            if left <= 0:
+                return
 
     def _grow_old(self, now_ms: int) -> None:
         """Whose immunity is over has a place in the schedule; those who asked for their own have it already."""
         immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
         young, old = self._young, self._old
-        while young and young[0].appended_ms <= immune_after_ms:
+        # Who was appended in the future must not hold up all behind it: its place is where that time comes.
+        while young and not immune_after_ms < young[0].appended_ms <= now_ms:
             txn = young.popleft()
             self._give_a_place(txn)
             if txn.state not in SETTLED and not txn.is_in_doubt:

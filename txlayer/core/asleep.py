@@ -37,22 +37,27 @@ def may_sleep(summary: bytes) -> bool:
     return _SLEEPER.fullmatch(summary) is not None
 
 
-def with_place(summary: bytes, doubt_offset: int) -> bytes:
-    """A sleeper: its summary, and where its content stands."""
-    return b"%b@%d" % (summary, doubt_offset)
+def with_place(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
+    """A sleeper: its summary, where its content stands, and how many bytes that has."""
+    return b"%b@%d:%d" % (summary, doubt_offset, size)
 
 
 def place_of(sleeper: bytes) -> int:
     """Where a sleeper's content stands."""
-    return int(sleeper[sleeper.rindex(_PLACE) + 1 :])
+    return int(sleeper[sleeper.rindex(_PLACE) + 1 : sleeper.rindex(b":")])
+
+
+def bytes_of(sleeper: bytes) -> int:
+    """How many bytes a sleeper's content has."""
+    return int(sleeper[sleeper.rindex(b":") + 1 :])
 
 
 def transaction_of(key: str, sleeper: bytes) -> Transaction:
     """A sleeper as a transaction."""
-    raw, _, place = sleeper.rpartition(_PLACE)
+    raw = sleeper[: sleeper.rindex(_PLACE)]
     summary = codec.decode_summary(key, raw)
     assert isinstance(summary, DoubtSummary)  # `may_sleep` is stricter than the codec
-    return from_summary(summary, doubt_offset=int(place))
+    return from_summary(summary, doubt_offset=place_of(sleeper), size=bytes_of(sleeper))
 
 
 class _Waiting(NamedTuple):

@@ -41,6 +41,7 @@ class RetryPolicy:
             ("backoff_first_ms", self.backoff_first_ms >= 0, "at least 0"),
             ("backoff_max_ms", self.backoff_max_ms >= self.backoff_first_ms, "backoff_first_ms or more"),
             ("backoff_factor", self.backoff_factor >= 1, "at least 1"),
+            ("after_exhausted", isinstance(self.after_exhausted, AfterExhausted), "a member of AfterExhausted"),
         ):  # fmt: skip
             if not is_right:
                 raise ConfigError(name=name, value=getattr(self, name), expected=expected)

@@ -66,6 +66,7 @@ class Positions(NamedTuple):
     replay_offset: int  # op position from which op is folded again, without effect
     replay_line: int
     doubt_low: int  # oldest doubt offset that is still needed
+    copies_from: int = 0  # half from here to `low_water` is read again for its keys alone
 
 
 @dataclass(slots=True)
@@ -95,12 +96,50 @@ class Batch:
             or self.policy_lines
         )  # fmt: skip
 
+    @property
+    def suspect_count(self) -> int:
+        """What may be refused, counted as `Bisection` halves it: op lines, or records that no line brought."""
+        return max(
+            self.line_count, len(self.asides), len(self.keeps), len(self.checks),
+            len(self.policy_lines), len(self.ends),
+        )  # fmt: skip
+
+
+PASSES_TO_GROW = 20
+"""Kafka transactions that must go through before the next may be twice as large again."""
+
+HALVINGS_MAX = 12
+
+
+class BatchSize:
+    """After a Kafka transaction that took too long the next are half as large, and so on, until they go through."""
+
+    def __init__(self) -> None:
+        self._halvings = 0
+        self._pass_count = 0
+
+    def of(self, limit: int) -> int:
+        """What is allowed of a limit now; never less than one."""
+        return max(1, limit >> self._halvings)
+
+    def failed(self) -> None:
+        """One took too long."""
+        self._halvings, self._pass_count = min(self._halvings + 1, HALVINGS_MAX), 0
+
+    def passed(self) -> None:
+        """One went through."""
+        if not self._halvings:
+            return
+        self._pass_count += 1
+        if self._pass_count >= PASSES_TO_GROW:
+            self._halvings, self._pass_count = self._halvings - 1, 0
+
 
 class Bisection:
-    """Finds the one op line whose records a broker refuses, by halving how many lines a Kafka transaction takes.
+    """Finds the one op line or record whose writes a broker refuses, by halving how many a Kafka transaction takes.
 
-    A run of lines failed: `failed(n)`. Then `line_count_max` says how many to try; `passed(n)` and `failed(n)` narrow it
-    down, until a run of one line fails: that line's transaction is the one, and `failed` answers True.
+    A run of n of them failed: `failed(n)`. Then `line_count_max` says how many to try; `passed(n)` and `failed(n)` narrow
+    it down, until a run of one fails: that line's transaction, or that record, is the one, and `failed` answers True.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,6 @@ class Chains(Generic[R]):
         self._due: deque[Item[R]] = deque()
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
-        self._stuck_at: dict[Chain, int] = {}  # dead letter of a parked key whose replay failed
 
     @property
     def has_due(self) -> bool:
@@ -129,7 +128,7 @@ class Chains(Generic[R]):
         more.end = ReplayOutcome.FAILED if item.is_replay else reason
         self._due.append(item)
         if item.is_replay and self._parked.holds(item.chain):
-            self._stuck_at[item.chain] = _dead_letter(item)
+            self._parked.stick(item.chain, _dead_letter(item))
 
     def answer(self, items: Sequence[Item[R]]) -> list[Item[R]]:
         """These were handled: requests are due now, the others are returned."""
@@ -165,12 +164,8 @@ class Chains(Generic[R]):
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
         """The ends of these items, taken by `take_due`, are written at these offsets."""
-        self._parked.become(self.parked_after(items, offsets))
-        for item in items:
-            if item.is_replay and self._stuck_at.get(item.chain) == _dead_letter(item):
-                more = item.more
-                if more is not None and more.end is not ReplayOutcome.FAILED:
-                    del self._stuck_at[item.chain]
+        parked = self.parked_after(items, offsets)
+        self._parked.become(parked, self._parked.stuck_after(items, parked))
         if self._parked.has_room:
             self._due.extend(self._no_room)
             self._no_room.clear()
@@ -201,7 +196,7 @@ class Chains(Generic[R]):
         return more.end is not None
 
     def _is_behind_a_failed_one(self, item: Item[R]) -> bool:
-        stuck_at = self._stuck_at.get(item.chain)
+        stuck_at = self._parked.stuck_at(item.chain)
         if stuck_at is None or item.more is None or item.more.end is not None:
             return False
         request = item.more.request

@@ -20,8 +20,17 @@ from txlayer.core.transitions import TxnState
 GAPS_MAX = 10_000
 """Settled transactions that may wait here for their turn, beside as many as there are open ones."""
 
+IMMUNITY_MS_MAX = 7 * 24 * 3_600_000
+"""Longest immunity that counts, whatever a half record asks for: no producer of ours asks for more, and a barrier keeps its
+rows for so long."""
+
 _OPEN = TxnState.OPEN
 _MS = 1000
+NEVER_MS = 1 << 62
+IDLE_GROUPS_MAX = 1_000
+"""With more groups those without anything due are forgotten; half records may name any number of them."""
+FORGET_MS = 10_000
+"""How often, because it takes a look at all of them."""
 
 _Entry = tuple[int, int, Transaction]  # when, half offset, who
 
@@ -86,6 +95,8 @@ class CheckSchedule:
         self._first: deque[Transaction] = deque()  # never asked, by append time
         self._later: list[_Entry] = []
         self._ready: dict[str, _Ready] = {}
+        self._next_end_ms = NEVER_MS  # none of the due ones is too old before that
+        self._forgot_at_ms = 0
         self._first_group = 0
 
     # --- in ---
@@ -132,6 +143,11 @@ class CheckSchedule:
         """Groups that there is something to ask."""
         return [group for group, ready in self._ready.items() if ready.entries]
 
+    @property
+    def group_count(self) -> int:
+        """Groups that are remembered, those with nothing due among them."""
+        return len(self._ready)
+
     def due_count(self, group: str) -> int:
         """How many of a group are due, some of them settled meanwhile."""
         ready = self._ready.get(group)
@@ -140,17 +156,24 @@ class CheckSchedule:
     def take_overdue(self, now_ms: int, count_max: int) -> list[Transaction]:
         """Those that are too old to be asked about, whether or not their group is there."""
         found: dict[str, Transaction] = {}  # who was asked out of turn may stand here twice
+        if now_ms < self._next_end_ms:  # a look at every group, and anybody may invent groups
+            return []
         for ready in self._ready.values():
             entries = ready.entries
             while entries and len(found) < count_max and entries[0][0] <= now_ms:
                 txn = heappop(entries)[2]
                 if txn.state is _OPEN:
                     found[txn.key] = txn
+        ends = (ready.entries[0][0] for ready in self._ready.values() if ready.entries)
+        self._next_end_ms = min(ends, default=NEVER_MS)
         return list(found.values())
 
     def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
         """Whom to ask about now: of each group that is there its share, at most `rate_max` a second."""
-        groups = [g for g in self.groups_due() if g in present]
+        if len(self._ready) > IDLE_GROUPS_MAX and now_ms - self._forgot_at_ms >= FORGET_MS:
+            self._forget_idle_groups(now_ms)
+        # Whoever is there has joined a group that brokers let nobody else join; due is who is named by any half record.
+        groups = sorted(g for g in present if g in self._ready and self._ready[g].entries)
         found: list[Transaction] = []
         if not groups:
             return found
@@ -205,6 +228,16 @@ class CheckSchedule:
         end_ms = txn.appended_ms + immunity_of(txn, policy) + policy.age_max_ms
         ready = self._ready.setdefault(txn.group, _Ready())
         heappush(ready.entries, (end_ms, txn.first_offset, txn))
+        self._next_end_ms = min(self._next_end_ms, end_ms)
+
+    def _forget_idle_groups(self, now_ms: int) -> None:
+        """Those with nothing due, whose share of questions is whole again: a new one begins with the same."""
+        self._ready = {
+            group: ready
+            for group, ready in self._ready.items()
+            if ready.entries or now_ms - ready.counted_at_ms < _MS
+        }
+        self._forgot_at_ms = now_ms
 
     def _take_of(self, group: str, now_ms: int, count_max: int) -> list[Transaction]:
         ready, rate = self._ready[group], self.policies.of(group).rate_max
@@ -233,7 +266,7 @@ class CheckSchedule:
 def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:
     """Milliseconds after its append in which nobody is asked: its own, else its group's."""
     own = None if txn.more is None else txn.more.options.immunity_ms
-    return policy.immunity_ms if own is None else own
+    return policy.immunity_ms if own is None else min(own, IMMUNITY_MS_MAX)
 
 
 def pause_after(checked_count: int, policy: CheckPolicy) -> int:

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from txlayer.core.fields import PARTITION_MAX, VERSION, is_key, known_fields, whole, wrong_form
 from txlayer.core.fields import key_hash as key_hash_of
-from txlayer.core.ids import NONCE_LENGTH, is_topic_name
+from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, is_topic_name
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -23,6 +23,7 @@ from txlayer.core.messages import (
     OpMessage,
     OrderMode,
     Origin,
+    ParkReason,
     Resolution,
     Source,
     Undecodable,
@@ -38,6 +39,8 @@ KEY_HEADER = "txl-key"
 """On a doubt content: the user's key, absent when that is null."""
 NULL_HEADER = "txl-null"
 """On a doubt content whose user's value is null (a null value would be a tombstone there)."""
+CUT_HEADER = "txl-cut"
+"""On a doubt content that doubt did not take whole: the reason, and how many bytes it has in half."""
 WHY_HEADER = "txl-why"
 """On a doubt record that holds a record kept aside: the reason and what was wrong with it."""
 
@@ -141,7 +144,12 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
     # A name that Kafka would refuse would stop whoever asks the broker about it.
-    if not (is_key(key) and group and is_topic_name(topic) and 0 <= header.index < header.count):
+    if not (
+        is_key(key)
+        and 0 < len(group) <= GROUP_LENGTH_MAX
+        and is_topic_name(topic)
+        and 0 <= header.index < header.count
+    ):
         return Undecodable("half header: id, group, topic or index out of form")
     return header
 
@@ -335,11 +343,16 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
 
 
 def encode_content(
-    *, key: bytes | None, value: bytes | None, headers: Headers | None
+    *, key: bytes | None, value: bytes | None, headers: Headers | None, origin: str | None = None
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
-    """(value, headers) of a doubt content; `headers` are the half record's own, with its `txl`."""
+    """(value, headers) of a doubt content; `headers` are the half record's own, with its `txl`; `origin`: its `txl-origin`."""
     # A half record that brings these names was not written by a producer of ours; they would be taken for ours.
-    ours = [header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER)]
+    ours = [
+        header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER, CUT_HEADER)
+    ]
+    if origin is not None:
+        ours = [header for header in ours if header[0] != ORIGIN_HEADER]
+        ours.append((ORIGIN_HEADER, origin.encode()))
     if key is not None:
         ours.append((KEY_HEADER, key))
     if value is None:
@@ -362,6 +375,28 @@ def decode_content(
         else:
             kept.append((name, header))
     return key, None if is_null else value, kept
+
+
+def cut_content(*, value: bytes, headers: Headers) -> tuple[bytes, list[tuple[str, bytes | None]]]:
+    """(value, headers) of a doubt content that doubt does not take whole: where it is from, and why it is empty.
+
+    `headers` are those of `encode_content` with the origin. Whoever needs the rest reads half at the origin.
+    """
+    size = len(value) + sum(len(name) + len(head or b"") for name, head in headers)
+    why = cut_why(Undecodable("doubt refuses it whole", ParkReason.TOO_LARGE), size=size)
+    own = [h for h in headers if h[0] == ORIGIN_HEADER][-1:]
+    txl = [(HALF_HEADER, half_header_of(headers))]
+    return b"", [*txl, *own, (CUT_HEADER, encode_why(why))]
+
+
+def cut_why(why: Undecodable, *, size: int) -> Undecodable:
+    """What stands for a record of which only origin, reason and size are kept."""
+    return Undecodable(f"{size} bytes, not kept whole: {why.why}", why.reason)
+
+
+def is_cut(headers: Headers | None) -> bool:
+    """True for a doubt content without its value and headers: half has them at its origin."""
+    return any(name == CUT_HEADER for name, _ in headers or ())
 
 
 def encode_why(undecodable: Undecodable) -> bytes:

@@ -17,6 +17,8 @@ from txlayer.core.messages import Headers, Origin, Undecodable
 
 DLQ_HEADER = "txl-dlq"
 """On a dead letter: why, where from, how often it was tried, by whom."""
+CUT_HEADER = "txl-dlq-cut"
+"""On a dead letter that its topic refused whole: how many bytes it has at its origin. Value and headers are left out."""
 REPLAY_HEADER = "txl-replay"
 """On a dead letter that was published elsewhere: request id/dead-letter partition:offset."""
 
@@ -45,6 +47,11 @@ class ReplayMark(NamedTuple):
 def dead_letter_topic(group: str, topic: str) -> str:
     """Where a consumer group's dead letters of `topic` stand, each in the partition that it came from."""
     return f"{group}.{topic}{_DLQ_SUFFIX}"
+
+
+def writer_name(group: str, name: str) -> str:
+    """A transactional id for a group's dead letters: no group can hold the `:`, so no other group's right covers it by its prefix."""
+    return f"{group}:{name}"
 
 
 def replay_topic(group: str, topic: str) -> str:
@@ -111,6 +118,11 @@ def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
         if name == DLQ_HEADER:
             return decode_dead_letter(value or b"")
     return Undecodable(f"no header {DLQ_HEADER}")
+
+
+def is_cut(headers: Headers | None) -> bool:
+    """True when a record of a dead-letter topic has no content: its topic refused it whole."""
+    return any(name == CUT_HEADER for name, _ in (headers or ())[-2:])
 
 
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -14,8 +14,8 @@ RELEASES = (
 """(first level of `metadata.version`, release). Source: Apache Kafka, MetadataVersion."""
 VERIFIED_LEVEL = 12
 """3.6: the first release that refuses records of a Kafka transaction which the coordinator does not know (KIP-890, part 1)."""
-TRIED_LEVEL = 30
-"""4.3: what txlayer's own tests run on."""
+SUPPORTED_LEVEL = 21
+"""3.9: the oldest release that txlayer is tested with (`make kafkas`)."""
 TRANSACTION_VERSION = 2
 SWEEP_MAX_MS = 2_000
 """A dead coordinator's Kafka transaction may block readers for so much longer than its time-out."""
@@ -44,9 +44,11 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         elif level < VERIFIED_LEVEL:
             reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that nobody began (KAFKA-14402)"
             yield Finding(check, Level.ERROR, about, reason, "upgrade the brokers to 4.0 or later")
-        elif level < TRIED_LEVEL:
-            reason = f"Kafka {release_of(level)}; txlayer is tested with 4.3"
-            yield Finding(check, Level.INFO, about, reason)
+        elif level < SUPPORTED_LEVEL:
+            reason = f"Kafka {release_of(level)} is older than {release_of(SUPPORTED_LEVEL)}, the oldest that txlayer is tested with"
+            yield Finding(
+                check, Level.WARNING, about, reason, "upgrade the brokers to 4.0 or later"
+            )
         else:
             yield fine(check, about, f"Kafka {release_of(level)}")
     if len(levels) > 1:

@@ -9,12 +9,19 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Keep, ReportKind
-from txlayer.core.fields import VERSION
-from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.core.fields import VERSION, is_key
+from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
 from txlayer.core.settling import PlainTail, Settling
-from txlayer.core.transaction import Content, More, Transaction
+from txlayer.core.transaction import (
+    RECORD_BYTES,
+    Content,
+    More,
+    Place,
+    Transaction,
+    held_bytes,
+)
 from txlayer.core.transitions import SETTLED, Effect, Kind, transition
 
 BORN_DIGITS_MAX = 19
@@ -24,6 +31,10 @@ PLAIN_TAILS_MAX = 1_000
 """Tails that are remembered: under load many transactions are born in one millisecond."""
 
 _START = f"{VERSION}|"
+_PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
+
+TOPICS_BYTES_MAX = 256 * 1024
+"""Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
 
 TWINS_MAX = 64
 """Second copies of one transaction's half records that are remembered; the producer's line names one of the newest."""
@@ -35,8 +46,14 @@ class HalfFold(Settling):
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
         """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
         self.half_next = offset + 1
+        key_bytes, record_headers = record.key(), record.headers()
+        if header is None or len(record_headers) > 1:
+            size = held_bytes(record)
+        else:  # what `held_bytes` counts, in fewer steps
+            size = _PLAIN_BYTES + len(header) + len(record) + (len(key_bytes) if key_bytes else 0)
+        self.half_bytes += size
         if appended_ms > self.newest_ms:
-            self.newest_ms = appended_ms
+            self._saw(appended_ms)
         # The common case in as few steps as Python allows: a single message without options. What is let through here
         # must be well formed: a test holds it to the codec.
         try:
@@ -48,7 +65,7 @@ class HalfFold(Settling):
             txn_id, nonce = key.split("/")
             transactions = self.transactions
         except (AttributeError, ValueError):
-            self._fold_half_with_care(offset, appended_ms, header, record)
+            self._fold_half_with_care(offset, appended_ms, header, record, size)
             return
         if (
             plain is not None
@@ -63,16 +80,37 @@ class HalfFold(Settling):
             and 0 < len(txn_id) <= TXN_ID_LENGTH_MAX
             and "\n" not in key
         ):
-            self.content_bytes += len(record)
+            self.content_bytes += size
             group, topic, born = plain
-            txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record)
+            txn = Transaction(
+                key, group, topic, offset, appended_ms, born, self.op_next, record, size
+            )
             transactions.fresh[key] = txn
             self._young.append(txn)
         else:
-            self._fold_half_with_care(offset, appended_ms, header, record)
+            self._fold_half_with_care(offset, appended_ms, header, record, size)
+
+    def recall_half(self, header: bytes | None, record: Any) -> None:
+        """One half record from before the replay: whoever began with it is settled, or stands on doubt."""
+        self.half_bytes += held_bytes(record)
+        if header is None:
+            return
+        start, _, rest = header[2:].partition(b"|")
+        # Of many headers all but the key was seen before.
+        begins = self._recalled_tails.get(rest)
+        if begins is None or header[:2] != _START.encode() or b"\n" in start:
+            half = codec.decode_half_header(header)
+            if not isinstance(half, HalfHeader):
+                return
+            if len(self._recalled_tails) >= PLAIN_TAILS_MAX:
+                self._recalled_tails.clear()
+            begins = self._recalled_tails[rest] = (not half.index, half.options.key_hash)
+        key = start.decode("ascii", "replace")
+        if begins[0] and is_key(key) and self._home(key, begins[1]) == self.partition:
+            self._recent_before[key] = None
 
     def _fold_half_with_care(
-        self, offset: int, appended_ms: int, raw: bytes | None, record: Any
+        self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int
     ) -> None:
         header = (
             Undecodable("half record without a header txl")
@@ -90,7 +128,7 @@ class HalfFold(Settling):
             self.unknown_topics.add(header.topic)
         txn = self.find(header.key)
         if txn is None:
-            self._begin(header, offset, appended_ms, record)
+            self._begin(header, offset, appended_ms, record, size)
         elif self.is_replaying and txn.is_in_doubt:
             # Only a second copy of the first record could be taken for the beginning of a transaction.
             is_twin = header.index == 0 and offset != txn.first_offset
@@ -99,11 +137,18 @@ class HalfFold(Settling):
         else:
             txn.state, effect = transition(txn.state, Kind.HALF, txn_id=txn.key)
             if effect is Effect.JOIN:
-                self._join(txn, header, offset, appended_ms, record)
+                self._join(txn, header, offset, appended_ms, record, size)
             else:
                 self._report(
                     ReportKind.LATE_HALF, txn.key, f"half record {offset} after the decision"
                 )
+
+    def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
+        topics = txn.topics
+        return (
+            len(topics) >= self.settings.transaction_messages_max
+            or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
+        )
 
     def _plain_tail(self, tail: str) -> PlainTail | None:
         """What follows the key in the header of a single message without options, for a known topic; else None."""
@@ -115,7 +160,7 @@ class HalfFold(Settling):
             part == "0/1"
             and not options
             and topic in self.targets
-            and group
+            and 0 < len(group) <= GROUP_LENGTH_MAX
             and born.isdigit()
             and len(born) < BORN_DIGITS_MAX
             and "\n" not in tail
@@ -127,13 +172,18 @@ class HalfFold(Settling):
         return plain
 
     def _home_of(self, header: HalfHeader) -> int:
-        count = self.settings.partition_count
-        if header.options.key_hash is not None:
-            return partition_of_key_hash(header.options.key_hash, partition_count=count)
-        return zlib.crc32(header.key.partition("/")[0].encode()) % count
+        return self._home(header.key, header.options.key_hash)
 
-    def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any) -> None:
-        if header.index or self._recent_state(header.key) is not None:
+    def _home(self, key: str, key_hash: str | None) -> int:
+        count = self.settings.partition_count
+        if key_hash is not None:
+            return partition_of_key_hash(key_hash, partition_count=count)
+        return zlib.crc32(key.partition("/")[0].encode()) % count
+
+    def _begin(
+        self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
+    ) -> None:
+        if header.index or self._is_known(header.key):
             # Its first record lies before the low-water mark, or was never written: settled, or never begun. Or it is
             # the second copy of a record (librdkafka #4953): taken for new it would be forwarded twice.
             self._report(
@@ -149,6 +199,7 @@ class HalfFold(Settling):
             str(header.born_ms),
             self.op_next,
             record,
+            size,
         )
         txn.count = header.count
         if header.count > 1 or header.options != NO_OPTIONS:
@@ -157,7 +208,7 @@ class HalfFold(Settling):
             txn.content = [
                 Content(0, header.topic, offset, header.options, str(header.born_ms), record)
             ]
-        self.content_bytes += len(record)
+        self.content_bytes += size
         self.transactions[txn.key] = txn
         self._young.append(txn)
         if header.options.immunity_ms is not None:
@@ -174,7 +225,13 @@ class HalfFold(Settling):
                 self._keep(txn)
 
     def _join(
-        self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any
+        self,
+        txn: Transaction,
+        header: HalfHeader,
+        offset: int,
+        appended_ms: int,
+        record: Any,
+        size: int,
     ) -> None:
         more = txn.extra()
         if (
@@ -185,7 +242,14 @@ class HalfFold(Settling):
             )  # fmt: skip
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
-        elif header.index < txn.seen and header.count == txn.count:
+        place = txn.place_of(header, offset)
+        if place is Place.NONE:
+            why = Undecodable(
+                f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
+            )
+            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            return
+        if place is not Place.NEXT:
             more.twins = [*(more.twins or ()), offset][-TWINS_MAX:]
             if txn.is_in_doubt:
                 self._keep(txn)  # a line may name any copy: its summary tells of them
@@ -193,17 +257,20 @@ class HalfFold(Settling):
             else:
                 self._twins.append((offset, txn.first_offset, txn.replay_from))
             return
-        elif header.index != txn.seen or header.count != txn.count:
+        is_new_topic = header.topic not in txn.topics
+        if is_new_topic and self._has_too_many_topics(txn, header.topic):
             why = Undecodable(
-                f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
+                f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)",
+                ParkReason.LIMIT,
             )
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
         txn.seen += 1
+        txn.size += size
         txn.last_offset = offset
         assert more.offsets is not None  # who has more than one half record has them
         more.offsets.append(offset)
-        if header.topic not in txn.topics:
+        if is_new_topic:
             more.topics = (*txn.topics, header.topic)
         content = Content(
             header.index, header.topic, offset, header.options, str(header.born_ms), record
@@ -211,6 +278,7 @@ class HalfFold(Settling):
         if txn.is_in_doubt:
             more.joined = [*(more.joined or ()), content]
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+            self.batch.byte_count += txn.size
         elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
             txn.content.append(content)
-            self.content_bytes += len(record)
+            self.content_bytes += size

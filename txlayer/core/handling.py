@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, final
 
 from txlayer.core.messages import Origin
 
+DELAY_MS_MAX = 366 * 24 * 3_600_000
+"""Longest delay of a `Retry`: its key waits meanwhile, and a longer one is a wrong unit."""
 
+
+class Delay(Protocol):
+    """A `timedelta`, which the core does not import."""
+
+    def total_seconds(self) -> float:
+        """Its length."""
+        ...
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The message is handled; a handler that returns nothing says the same."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The message is to be tried again; an exception says the same."""
+    """The message is to be tried again; an exception says the same. What a handler returns is checked: `checked`."""
 
-    delay_ms: int | None = None
-    """Not before so many milliseconds; None: after the policy's back-off."""
+    delay: Delay | None = None
+    """Not before this `timedelta` has passed; None: after the policy's back-off."""
     reason: str = ""
+    delay_ms: int | None = None
+    """The same in milliseconds, instead of `delay`."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Reject:
     """The message will never succeed: a dead letter at once, whatever attempts are left."""
@@ -32,6 +48,59 @@ class Reject:
 
 HandlerResult = Ack | Retry | Reject | None
 """What a handler may return."""
+
+
+class WrongResult(NamedTuple):
+    """A handler returned what it may not return; the attempt has failed."""
+
+    why: str
+
+
+def checked(result: Any) -> HandlerResult | WrongResult:
+    """What a handler returned, made of plain values alone; of a `Retry` the delay is in `delay_ms`.
+
+    A handler is the user's code: nothing that it returns raises here, or later where nobody expects it.
+    """
+    kind = type(result)  # not isinstance: it would ask the object itself
+    if result is None or kind is Ack:
+        return None if result is None else Ack()
+    if kind is Reject:
+        if isinstance(result.reason, str):
+            return Reject(str(result.reason))
+        return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
+    if kind is Retry:
+        return _checked_retry(result)
+    if kind is type:
+        said = f"the class {result.__name__}; an instance is needed, such as Ack()"
+    else:
+        said = kind.__name__
+    return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry or Reject")
+
+
+def _checked_retry(result: Any) -> Retry | WrongResult:
+    delay, delay_ms = result.delay, result.delay_ms
+    if not isinstance(result.reason, str):
+        return WrongResult(f"Retry(reason=…) needs a text, not {_kind(result.reason)}")
+    if delay is not None:
+        if delay_ms is not None:
+            return WrongResult("Retry takes delay or delay_ms, not both")
+        try:
+            delay_ms = int(delay.total_seconds() * 1000)
+        except Exception:  # noqa: BLE001 - an object of the user's code
+            return WrongResult(
+                f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…"
+            )
+    if delay_ms is None:
+        return Retry(reason=str(result.reason))
+    if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
+        return WrongResult(f"Retry(delay_ms=…) needs a whole number, not {_kind(delay_ms)}")
+    if delay_ms > DELAY_MS_MAX:
+        return WrongResult(f"the delay of a Retry is at most {DELAY_MS_MAX} ms")
+    return Retry(reason=str(result.reason), delay_ms=int(delay_ms))
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 class DeadLetterReason(Enum):

@@ -32,6 +32,7 @@ TAIL_DIGITS = len(_TAIL_PLACES)
 
 # `|` separates fields, `/` separates id, nonce and index in keys; a blank could not be typed on a command line unquoted.
 _TXN_ID = re.compile(r"[!-.0-{}~]{1,128}")
+GROUP_LENGTH_MAX = 200
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """What Kafka accepts as the name of a topic."""

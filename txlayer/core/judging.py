@@ -60,13 +60,17 @@ class DoubtTrace(NamedTuple):
     first_offset: int  # of half; -1 where it ended
 
 
+CUT = -1
+"""Stands for what a content says; no hash of Python's is -1."""
+
+
 class ContentTrace(NamedTuple):
     """A message's content on doubt, or its end."""
 
     nonce: str
     offset: int
     index: int  # type: ignore[assignment]  # hides tuple.index, as above
-    content: int | None  # None: it ended
+    content: int | None  # None: it ended; CUT: doubt did not take it whole, and half has it
 
 
 class ForwardTrace(NamedTuple):
@@ -340,7 +344,9 @@ def _is_cut_off(attempt: _Attempt) -> bool:
 
 
 def _is_kept_whole(attempt: _Attempt) -> bool:
-    return {i: half.content for i, half in attempt.halves.items()} == attempt.contents
+    return attempt.halves.keys() == attempt.contents.keys() and all(
+        attempt.contents[index] in (half.content, CUT) for index, half in attempt.halves.items()
+    )
 
 
 def _duplicate(attempt: _Attempt) -> tuple[Verdict, Origin, str]:

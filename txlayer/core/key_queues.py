@@ -55,7 +55,9 @@ class KeyQueues(Generic[R]):
         self._settings = settings
         self._sources = QueueSources(topic=topic, replays=replays, settings=settings, now_ms=now_ms)
         self._topic = self._sources.topic
-        self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max)
+        self._parked = ParkedKeys(
+            topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck
+        )
         self._lanes: Lanes[R] = Lanes()
         self._chains: Chains[R] = Chains(
             lanes=self._lanes,
@@ -279,8 +281,9 @@ class KeyQueues(Generic[R]):
     def snapshot(self, source: ItemSource) -> Snapshot:
         """What is to be stored of `source` now; not while a transaction of `ending` is open."""
         return self._sources.snapshot(
-            source, parked=self._parked.last_offsets, is_paused=self._sources.is_paused
-        )
+            source, parked=self._parked.last_offsets, stuck=self._parked.stuck,
+            is_paused=self._sources.is_paused,
+        )  # fmt: skip
 
     def stored(self, source: ItemSource, version: int) -> None:
         """The snapshot of that version is stored: whose attempts it counts may go on."""
@@ -305,11 +308,13 @@ class KeyQueues(Generic[R]):
         Nothing changes before `written`.
         """
         parked = self._chains.parked_after(items, offsets)
+        stuck = self._parked.stuck_after(items, parked)
         is_paused = self._sources.paused_after(items)
         topic, replays = (
             self._sources.snapshot(
                 source,
                 parked=parked,
+                stuck=stuck,
                 is_paused=is_paused,
                 ended={item.offset for item in items if item.source is source},
             )

@@ -24,7 +24,7 @@ from txlayer.core.fields import VERSION
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source, Undecodable
 from txlayer.core.target import UNKNOWN_TARGET
-from txlayer.core.transaction import Content, OpPosition, Transaction, size_of
+from txlayer.core.transaction import Content, OpPosition, Transaction, held_bytes
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 
 RECENT_COUNT_MAX = 50_000
@@ -59,6 +59,8 @@ class Ledger(Asking):
         if isinstance(lines, Undecodable):
             self._unreadable_ops[offset] = (lines, record)
             lines = []
+        if appended_ms > self.newest_ms:
+            self._saw(appended_ms)
         self._ops.append((offset, appended_ms, lines))
         self.ahead_line_count += len(lines)
 
@@ -77,6 +79,7 @@ class Ledger(Asking):
             batch.line_count = (
                 0  # lines from which nothing followed are no part of what may be refused
             )
+            batch.byte_count = 0
             batch.marks.clear()
         self._go_on()
         forwards, recent, ops = batch.forwards, self._recent, self._ops
@@ -84,18 +87,21 @@ class Ledger(Asking):
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
+        dropped_bytes = 0  # of the quick ones, not in memory
         topic, topic_bytes_max = "", -1
         self.waits_for_half = None
         marked_ms = -1
         while ops:
             op_offset, appended_ms, lines = ops[0]
-            self.newest_ms = max(self.newest_ms, appended_ms)
             if appended_ms != marked_ms:
                 marked_ms = appended_ms
                 batch.marks.append((len(forwards), appended_ms))
+            passed_over = self._lines_aside.get(op_offset, b"")  # in a replay: kept aside then
             for number in range(start, len(lines)):
+                if passed_over and number < len(passed_over) and passed_over[number]:
+                    continue
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
-                    return self._pause((op_offset, number), line_count, quick_bytes)
+                    return self._pause((op_offset, number), line_count, quick_bytes, dropped_bytes)
                 line = lines[number]
                 key = line[KEY_PLACE : line.find("|", KEY_PLACE)]
                 table = fresh if key in fresh else rest
@@ -110,21 +116,31 @@ class Ledger(Asking):
                     if txn.topic is not topic:
                         topic = txn.topic
                         topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
-                    content = txn.content
-                    size = 0 if content is None else len(content)
+                    size = txn.size
                     if size <= topic_bytes_max:
                         # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
                         del table[key]
-                        txn.state = recent[key] = _COMMITTED
+                        txn.state = _COMMITTED
+                        recent[key] = txn.first_offset
                         quick_bytes += size
+                        if txn.content is None:
+                            dropped_bytes += size
                         forwards.append(txn)
                         line_count += 1
                         continue
                 op = codec.decode_op(line)
                 if isinstance(op, OpMessage) and op.last_offset >= half_next:
-                    self.waits_for_half = op.last_offset
-                    return self._pause((op_offset, number), line_count, quick_bytes)
-                self._apply(op, line, (op_offset, number))
+                    if op_offset >= self._hopeless_before:
+                        self.waits_for_half = op.last_offset
+                        return self._pause(
+                            (op_offset, number), line_count, quick_bytes, dropped_bytes
+                        )
+                    self._give_up_line(op, line, (op_offset, number))
+                else:
+                    batch.byte_count += quick_bytes
+                    self.content_bytes -= quick_bytes - dropped_bytes
+                    quick_bytes = dropped_bytes = 0
+                    self._apply(op, line, (op_offset, number))
                 quick_bytes_left = byte_count_max - batch.byte_count
                 line_count += 1
             ops.popleft()
@@ -133,15 +149,18 @@ class Ledger(Asking):
             start = 0
             self.ahead_line_count -= len(lines)
             self.op_next = (op_offset + 1, 0)
-        return self._pause(self.op_next, line_count, quick_bytes)
+        return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
-    def _pause(self, position: OpPosition, line_count: int, quick_bytes: int) -> Batch:
+    def _pause(
+        self, position: OpPosition, line_count: int, quick_bytes: int, dropped_bytes: int
+    ) -> Batch:
         self.op_next = position
-        self.content_bytes -= quick_bytes
+        self.content_bytes -= quick_bytes - dropped_bytes
         self.batch.line_count = line_count
         self.batch.byte_count += quick_bytes
+        self.half_marks.passed(self.half_next, self.half_bytes)
         if len(self._recent) > RECENT_COUNT_MAX:
-            self._recent_before, self._recent = self._recent, {}
+            self._forget_what_is_far()
         return self.batch
 
     def _keep_unreadable_aside(self, offset: int) -> None:
@@ -150,7 +169,7 @@ class Ledger(Asking):
 
     def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
         if isinstance(op, Undecodable):
-            self._keep_aside(self.settings.op_topic, position[0], op, line=line, number=position[1])
+            self._keep_line_aside(op, line, position)
             return
         if op.source in ANSWERING:
             answers = self.batch.answers
@@ -204,8 +223,9 @@ class Ledger(Asking):
     def filled(self, txn: Transaction, contents: list[Content]) -> None:
         """Content that was not in memory is there again, for as long as the batch lives."""
         txn.content = contents
+        txn.size = sum(held_bytes(content.record) for content in contents)
         if txn.key in self.transactions:
-            self.content_bytes += size_of(txn)
+            self.content_bytes += txn.size
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -214,14 +234,18 @@ class Ledger(Asking):
     ) -> None:
         """What follows from the time alone, into the batch: questions, moves to doubt, the end of asking and of holding.
 
-        `present` names the producer groups that somebody answers for. Call it only when half and op have been read to
-        the ends taken at assignment.
+        `present` names the producer groups that somebody answers for. `now_ms` is 0 while nobody who is believed told the
+        time: then only what needs none follows. Call it only when half and op have been read to the ends taken at
+        assignment.
         """
-        self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
+        if now_ms:
+            self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms
         left = move_count_max - len(self.batch.keeps)
-        for txn in self._young_ones():
-            if txn.appended_ms > born_before_ms or left <= 0:
+        for txn in self._young_ones() if now_ms else ():
+            # Who was appended in the future must not hold back half, and all behind it, until that time has come.
+            is_young = born_before_ms < txn.appended_ms <= now_ms
+            if is_young or left <= 0 or not self._has_room:
                 break
             if txn.key not in self.batch.keeps:
                 txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
@@ -243,7 +267,10 @@ class Ledger(Asking):
         for key in self.shelf.to_write_again(max(left, 0)):
             oldest = self.find(key)
             assert oldest is not None  # it stands on doubt
+            if not self._has_room:
+                break
             self.batch.keeps[key] = Keep(oldest, is_whole=True)
+            self.batch.byte_count += oldest.size
         self._try_those_behind()
 
     def mended(self, topics: Iterable[str]) -> None:
@@ -251,25 +278,41 @@ class Ledger(Asking):
         self._mended.extend(self.shelf.held_for(topics))
         self._go_on()
 
-    def give_up_waiting_for_half(self) -> None:
-        """The next op line names a place beyond half's end and nothing came there: it is misplaced."""
-        offset, number = self.op_next  # `advance` stopped at this line
-        line = self._ops[0][2][number]
-        op = codec.decode_op(line)
-        assert isinstance(op, OpMessage)  # else it would name no place
+    @property
+    def ops_read_to(self) -> int:
+        """Behind the last op record that is at hand."""
+        return self._ops[-1][0] + 1 if self._ops else self.op_next[0]
+
+    def give_up_waiting_for_half(self, *, before: int) -> None:
+        """Lines of op records before this offset that name a place beyond half's end are misplaced: they waited for it."""
+        self._hopeless_before = before
+        self.waits_for_half = None
+
+    def _give_up_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-        self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
+        self._keep_line_aside(why, line, position)
         if self.find(op.key) is None and self._recent_state(op.key) is None:
             txn = Transaction(
-                op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), self.op_next, []
+                op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, []
             )
             txn.count = txn.seen = 0
             txn.state = TxnState.PARKED
             txn.extra().reason = ParkReason.MISPLACED
             self.transactions[op.key] = txn
             self._keep(txn)
-        self.op_next = (offset, number + 1)
-        self.waits_for_half = None
+
+    def _keep_line_aside(self, why: Undecodable, line: str, position: OpPosition) -> None:
+        """It does not act: not now, and, because doubt says so, not in a replay that could read it in another way."""
+        offset, number = position
+        self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
+        if not self.is_replaying:
+            self._hold_back_doubt(position, self.shelf.low)
+
+    def _hold_back_doubt(self, position: OpPosition, doubt_low: int) -> None:
+        held = self._doubt_held_back
+        if held and held[-1][1] == doubt_low:
+            held.pop()
+        held.append((position, doubt_low))
 
     # --- positions, memory, restart -----------------------------------------------------------------------------------
 
@@ -289,13 +332,20 @@ class Ledger(Asking):
                 low_water, replay = first_offset, replay_from
         while self._twins and self._twins[0][0] < low_water:
             self._twins.popleft()
-        return Positions(low_water, self.half_next, *self.op_next, *replay, self.shelf.low)
+        held_back = self._doubt_held_back
+        while held_back and held_back[0][0] < replay:
+            held_back.popleft()
+        doubt_low = min(self.shelf.low, held_back[0][1]) if held_back else self.shelf.low
+        return Positions(
+            low_water, self.half_next, *self.op_next, *replay, doubt_low,
+            self.half_marks.copies_from(low_water),
+        )  # fmt: skip
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log; `doubt_offsets` says where each whole transaction's doubt records begin."""
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.keeps[key].txn
-            self.content_bytes -= size_of(txn)
+            self.content_bytes -= txn.size
             txn.forget_content()
             self.shelf.put(txn, doubt_offset)
         for txn in self.batch.forwards:
@@ -313,7 +363,7 @@ class Ledger(Asking):
             self._bare_until = txn.first_offset
             if txn.content is None or _is_elsewhere(txn) or txn.key in self.batch.keeps:
                 continue
-            self.content_bytes -= size_of(txn)
+            self.content_bytes -= txn.size
             txn.content = None
 
     def _may_hold_content(self, txn: Transaction) -> bool:
@@ -326,23 +376,31 @@ class Ledger(Asking):
         """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
+        self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
         self.shelf.kept_readable_from = min(kept.unreadable.values(), default=None)
+        self._lines_aside = kept.lines_aside
+        if kept.lines_aside:
+            newest = max(kept.lines_aside)
+            self._hold_back_doubt((newest, len(kept.lines_aside[newest])), positions.doubt_low)
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)
             self.unknown_topics.update(topic for topic in txn.topics if topic not in self.targets)
-            self.newest_ms = max(self.newest_ms, txn.extra().moved_ms)
+            if self.newest_ms < txn.extra().moved_ms <= self.latest_ms:
+                self.newest_ms = txn.extra().moved_ms
         self.schedule.restore(self.transactions.values())
         self.asleep.fill(kept.sleepers, self.settings.checks)
         self.shelf.put_asleep(self.asleep.sleepers, woken=self.transactions)
         self.unknown_topics.update(self.asleep.topics - self.targets.keys())
-        self.newest_ms = max(self.newest_ms, self.asleep.newest_ms)
+        if self.newest_ms < self.asleep.newest_ms <= self.latest_ms:
+            self.newest_ms = self.asleep.newest_ms
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
         self._ops.clear()
+        self._lines_aside = {}
         self.ahead_line_count = 0
         self.half_next = positions.half_next
         self.op_next = (positions.op_offset, positions.op_line)
@@ -365,7 +423,7 @@ class Ledger(Asking):
         for txn in parked:
             if not txn.is_in_doubt:
                 del self.transactions[txn.key]
-                self.content_bytes -= size_of(txn)
+                self.content_bytes -= 0 if txn.content is None else txn.size
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
 
     def _young_ones(self) -> Iterator[Transaction]:

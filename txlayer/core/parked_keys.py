@@ -1,4 +1,6 @@
-"""Keys whose messages follow an earlier one into the dead letters. Never which message is one (key_queues.py)."""
+"""Keys whose messages follow an earlier one into the dead letters, and how far a replay of them came. Never which message is
+one (key_queues.py).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,17 @@ _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
 class ParkedKeys:
-    """Hashes of the parked keys, each with the offset of its last dead letter."""
+    """Hashes of the parked keys, each with the offset of its last dead letter.
 
-    def __init__(self, parked: Mapping[bytes, int], *, count_max: int) -> None:
+    A key is stuck at a dead letter whose replay failed: later ones of the key are not tried before that one was handled
+    or dropped. That is stored with the parked keys, for requests outlive the process that answered the first of them.
+    """
+
+    def __init__(
+        self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]
+    ) -> None:
         self._parked = dict(parked)
+        self._stuck = dict(stuck)
         self._count_max = count_max
         self._known: dict[Chain, bytes] = {}
         self._coming: set[bytes] = set()  # their first dead letter is being written
@@ -32,6 +41,35 @@ class ParkedKeys:
     def last_offsets(self) -> Mapping[bytes, int]:
         """By hash of the key: offset of its last dead letter."""
         return self._parked
+
+    @property
+    def stuck(self) -> Mapping[bytes, int]:
+        """By hash of the key: offset of the dead letter whose replay failed."""
+        return self._stuck
+
+    def stick(self, chain: Chain, dead_letter: int) -> None:
+        """The replay of this dead letter of a parked key has failed."""
+        self._stuck[self.key_hash(chain)] = dead_letter
+
+    def stuck_at(self, chain: Chain) -> int | None:
+        """The dead letter whose replay failed; None: none did, or the key is not parked."""
+        if not self._stuck or isinstance(chain, int):
+            return None
+        return self._stuck.get(self.key_hash(chain))
+
+    def stuck_after(
+        self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]
+    ) -> dict[bytes, int]:
+        """The stuck keys when these items' ends have been written, and those in `parked` are parked then."""
+        stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash in parked}
+        for item in ended if stuck else ():
+            more = item.more
+            if more is None or more.request is None or isinstance(item.chain, int):
+                continue
+            key_hash = self.key_hash(item.chain)
+            if more.end in _RELEASING and stuck.get(key_hash) == more.request.dead_letter_offset:
+                del stuck[key_hash]
+        return stuck
 
     @property
     def has_room(self) -> bool:
@@ -73,9 +111,10 @@ class ParkedKeys:
                 del parked[key_hash]
         return parked
 
-    def become(self, parked: dict[bytes, int]) -> None:
-        """What `after` returned has been stored."""
+    def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
+        """What `after` and `stuck_after` returned has been stored."""
         self._parked = parked
+        self._stuck = stuck
         self._coming -= parked.keys()
 
     def key_hash(self, chain: Chain) -> bytes:

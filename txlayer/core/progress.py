@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from txlayer.core.fields import WHOLE_MAX
 from txlayer.core.progress_codec import (
+    NO_KEYS,
     NOTHING,
     Attempts,
     Run,
@@ -38,10 +38,12 @@ _ATTEMPTS_BYTES_MAX = 12
 """Of one record in base64url: 4 bytes of offset, 1 of count, 4 of seconds; a few more only if they are very far apart."""
 PARKED_BYTES_MAX = 19
 """Of one parked key in base64url: 8 bytes of hash, 6 of offset."""
+STUCK_BYTES_MAX = 11
+"""The same for the failed replay of one: 2 bytes of place, 6 of offset."""
+_STUCK_SHARE = 1 / 8
+"""What such take of the runs' room at most: it is rare that many replays failed."""
 
 
-NO_KEYS: Mapping[bytes, int] = MappingProxyType({})
-"""Nothing is parked."""
 _FAR: Run = (WHOLE_MAX, WHOLE_MAX + 1)
 
 
@@ -183,6 +185,7 @@ class Progress:
         *,
         ended: Collection[int] = (),
         parked: Mapping[bytes, int] = NO_KEYS,
+        stuck: Mapping[bytes, int] = NO_KEYS,
         writer: str = "",
         is_paused: bool = False,
     ) -> Snapshot:
@@ -199,7 +202,12 @@ class Progress:
         attempts = {at: self._attempts[at] for at in self._admitted if at not in ended}
         offset, finished = self._runs(ended)
         fixed = fixed_part(
-            offset, writer=writer, is_paused=is_paused, attempts=attempts, parked=parked
+            offset,
+            writer=writer,
+            is_paused=is_paused,
+            attempts=attempts,
+            parked=parked,
+            stuck=stuck,
         )
         bytes_max = self._metadata_bytes_max
         if sum(map(len, fixed)) > bytes_max:
@@ -307,7 +315,8 @@ def attempt_records_max(*, metadata_bytes_max: int, parked_keys_max: int) -> int
         ConfigError: not a single one. Nothing happened.
     """
     room = metadata_bytes_max * (1 - _RUNS_SHARE) - _WRITER_BYTES_MAX
-    count = int(room - parked_keys_max * PARKED_BYTES_MAX) // _ATTEMPTS_BYTES_MAX
+    stuck = max(parked_keys_max * STUCK_BYTES_MAX - metadata_bytes_max * _STUCK_SHARE, 0)
+    count = int(room - parked_keys_max * PARKED_BYTES_MAX - stuck) // _ATTEMPTS_BYTES_MAX
     if count < 1:
         raise ConfigError(
             name="metadata_bytes_max",

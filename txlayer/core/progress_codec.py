@@ -1,6 +1,7 @@
 """A consumer's progress in a partition ↔ the metadata of its stored offset. Never which offset is finished (progress.py).
 
-The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, with test vectors in
+The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with a
+seventh field for failed replays `2|…|parked|stuck`, with test vectors in
 docs/explanation/protocol.md. Others may store offsets of the same group, so a text that is not ours is the
 value `Foreign` and never an exception, and nothing that it says can keep a consumer busy for long.
 """
@@ -12,6 +13,7 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields
@@ -30,6 +32,10 @@ _VARINT_BITS_MAX = 63
 
 Run = tuple[int, int]
 """Offsets from the first to before the second."""
+
+
+NO_KEYS: Mapping[bytes, int] = MappingProxyType({})
+"""Nothing is parked, or stuck."""
 
 
 class Attempts(NamedTuple):
@@ -53,6 +59,8 @@ class StoredProgress:
     """By offset, of unfinished records."""
     parked: Mapping[bytes, int] = field(default_factory=dict)
     """By hash of the key: offset of the key's last dead letter."""
+    stuck: Mapping[bytes, int] = field(default_factory=dict)
+    """By hash of a parked key: offset of the dead letter whose replay failed; later ones of the key wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +88,17 @@ def fixed_part(
     is_paused: bool = False,
     attempts: Mapping[int, Attempts],
     parked: Mapping[bytes, int],
+    stuck: Mapping[bytes, int] = NO_KEYS,
 ) -> tuple[str, str]:
-    """What stands before and behind the runs; `attempts` of offsets from `offset` on."""
+    """What stands before and behind the runs; `attempts` of offsets from `offset` on, `stuck` of keys in `parked`."""
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""
     behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
-    return f"{VERSION}|{writer}|{flags}|", behind
+    if not stuck:
+        return f"{VERSION}|{writer}|{flags}|", behind
+    # A release that knows no stuck keys reads this version, and passes over its further field.
+    return f"{NEXT_VERSION}|{writer}|{flags}|", f"{behind}|{_text(_stuck_bytes(parked, stuck))}"
 
 
 def encode(
@@ -120,7 +132,9 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         finished, failed = _decode_runs(offset, runs), _decode_attempts(offset, attempts)
         if any(_is_in(at, finished) for at in failed):
             return Foreign("attempts of a finished record")
-        return StoredProgress(writer, flags == _PAUSED, finished, failed, _decode_parked(parked))
+        found = _decode_parked(parked)
+        stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
+        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck)
     except ValueError as exc:  # binascii.Error is one; zlib's is made one
         return Foreign(str(exc))
 
@@ -280,6 +294,25 @@ def _decode_parked(text: str) -> dict[bytes, int]:
             raise ValueError("parked: a key twice")
         found[key_hash] = last_offset
     return found
+
+
+def _stuck_bytes(parked: Mapping[bytes, int], stuck: Mapping[bytes, int]) -> bytearray:
+    """Per stuck key: its place among the parked ones by hash, and the dead letter's offset."""
+    out = bytearray()
+    for place, key_hash in enumerate(sorted(parked)):
+        if key_hash in stuck:
+            _put(out, place)
+            _put(out, stuck[key_hash])
+    return out
+
+
+def _decode_stuck(text: str, parked: Mapping[bytes, int]) -> dict[bytes, int]:
+    hashes = sorted(parked)
+    try:
+        numbers = list(_varints(_bytes(text)))
+        return {hashes[at]: n for at, n in zip(numbers[::2], numbers[1::2], strict=True)}
+    except (ValueError, IndexError):
+        return {}  # a later release's: what else the metadata say is worth more than this
 
 
 def _is_in(offset: int, runs: Sequence[Run]) -> bool:

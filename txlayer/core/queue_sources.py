@@ -59,13 +59,14 @@ class QueueSources:
         source: ItemSource,
         *,
         parked: Mapping[bytes, int],
+        stuck: Mapping[bytes, int],
         is_paused: bool,
         ended: Collection[int] = (),
     ) -> Snapshot:
         """What is to be stored of `source`, as if the items at the offsets `ended` had ended."""
         if source is ItemSource.TOPIC:
             taken = self.topic.snapshot(
-                ended=ended, parked=parked, writer=self.writer, is_paused=is_paused
+                ended=ended, parked=parked, stuck=stuck, writer=self.writer, is_paused=is_paused
             )
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
                 self._arrivals.popleft()

@@ -17,8 +17,9 @@ from txlayer.core.checks import CheckPolicies, CheckSchedule
 from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import Origin, ParkReason, Undecodable
+from txlayer.core.second_copies import DISTANCE_MAX, HalfMarks
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
-from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of, size_of
+from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of
 from txlayer.core.transitions import Effect, Kind, TxnState, transition
 from txlayer.core.unsettled import UnsettledTransactions
 
@@ -28,6 +29,12 @@ free a hundred thousand, and a Kafka transaction has an end."""
 
 KEY_IN_HALF_MAX = 5_000
 """With more transactions of one ordering key those that wait go to doubt at once: from there they can go in pieces."""
+
+NEVER_MS = 1 << 62
+"""Later than every time."""
+
+KEY_IN_HALF_BYTES_MAX = 16 * 1024 * 1024
+"""The same when so many of this size would be more: what waits in half goes at once when it may, however much it is."""
 
 PlainTail = tuple[str, str, str]
 """(producer group, real topic, born) of a half header that asks for nothing else; interned where they repeat."""
@@ -49,6 +56,9 @@ class LedgerSettings:
 class Settling:
     """The transactions of one partition, and what follows from what happens to them."""
 
+    batch_bytes_max = 1 << 62
+    """Bytes of a batch from which on nothing joins it that no op line asks for: moves, questions, releases."""
+
     def __init__(
         self,
         partition: int,
@@ -62,9 +72,8 @@ class Settling:
         self.settings = settings
         self.targets = targets
         self.unknown_topics: set[str] = set()
-        self.refusals = (
-            {} if refusals is None else refusals
-        )  # key → reason, by bisection; outlives a rebuild
+        # key → reason, by bisection; outlives a rebuild
+        self.refusals = {} if refusals is None else refusals
         # What was found of headers' tails; the ledgers of a process may share it: it depends on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
         self.transactions = UnsettledTransactions()
@@ -73,12 +82,14 @@ class Settling:
         self.batch = Batch()
         self.half_next = 0
         self.op_next: OpPosition = (0, 0)
-        self.newest_ms = 0
+        self.newest_ms = 0  # newest append time that counts
+        self.latest_ms = NEVER_MS  # append times beyond it do not count
+        self._untimely_count = 0  # half and op records whose append time did not count
+        self._beyond_ms = 0  # newest of their append times
         self.content_bytes = 0
         self._bare_until = -1  # half offset; no content in memory of those in half up to here
-        self.waits_for_half: int | None = (
-            None  # the half offset that the next op line names, when it is not read yet
-        )
+        # The half offset that the next op line names, when it is not read yet.
+        self.waits_for_half: int | None = None
         self.ahead_line_count = 0
         self.is_replaying = False
         self._replay_low = 0  # where the replay of half began
@@ -89,18 +100,51 @@ class Settling:
         self._young: deque[Transaction] = deque()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = 0
-        self._twins: deque[tuple[int, int, OpPosition]] = (
-            deque()
-        )  # offset of a second copy, and where its transaction began
-        self._ops: deque[tuple[int, int, list[str]]] = (
-            deque()
-        )  # op records read ahead: offset, append time, lines
+        # Offset of a second copy, and where its transaction began.
+        self._twins: deque[tuple[int, int, OpPosition]] = deque()
+        # Op records read ahead: offset, append time, lines.
+        self._ops: deque[tuple[int, int, list[str]]] = deque()
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
-        self._recent: dict[str, TxnState] = {}
-        self._recent_before: dict[str, TxnState] = {}
+        self._hopeless_before = 0  # op records before it waited long enough for half
+        # Lines kept aside that a replay would read again: the last of some, and where on doubt a restart finds them.
+        self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
+        self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
+        self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` says what stands here
+        self._recent_before: dict[str, int | None] = {}
+        self._recent_before_end = 0  # half was read so far when the last of those was settled
+        self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
+        self.half_marks = HalfMarks()
+        self.half_bytes = 0  # of all half records since the marks began
         self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
+
+    def believe_until(self, latest_ms: int) -> None:
+        """Append times beyond `latest_ms` are one broker's word alone: nothing follows from them before that time comes."""
+        self.latest_ms = latest_ms
+        if self.newest_ms < self._beyond_ms <= latest_ms:
+            self.newest_ms = self._beyond_ms
+
+    def _saw(self, appended_ms: int) -> None:
+        """A record was appended at a time that is newer than the newest."""
+        if appended_ms <= self.latest_ms:
+            self.newest_ms = appended_ms
+        else:
+            self._untimely_count += 1
+            self._beyond_ms = appended_ms
+
+    def take_untimely_count(self) -> int:
+        """How many records came since the last call whose append time did not count."""
+        count, self._untimely_count = self._untimely_count, 0
+        return count
+
+    @property
+    def _has_room(self) -> bool:
+        return self.batch.byte_count < self.batch_bytes_max
+
+    @property
+    def _has_room_for_releases(self) -> bool:
+        return self.batch.release_count < RELEASE_COUNT_MAX and self._has_room
 
     @property
     def open_count(self) -> int:
@@ -129,7 +173,30 @@ class Settling:
 
     def _recent_state(self, key: str) -> TxnState | None:
         """How a transaction was settled, as far as it is remembered."""
-        return self._recent.get(key) or self._recent_before.get(key)
+        place = self._recent.get(key, self._recent_before.get(key))
+        if place is None:
+            return None
+        return TxnState.COMMITTED if place >= 0 else TxnState.ROLLED_BACK
+
+    def _is_known(self, key: str) -> bool:
+        """True when a transaction of this key was settled, whether or not it is remembered how."""
+        return key in self._recent or key in self._recent_before
+
+    def _forget_what_is_far(self) -> None:
+        """Make room among the settled ones, of whom those near enough for a second copy stay."""
+        near = self.half_next - DISTANCE_MAX
+        before = self._recent
+        if self._recent_before_end > near:
+            kept = {k: v for k, v in self._recent_before.items() if self._began_at(v) >= near}
+            before = kept | before
+        self._recent_before, self._recent = before, {}
+        self._recent_before_end = self.half_next
+
+    def _began_at(self, place: int | None) -> int:
+        """Where a settled one began: committed there, or rolled back at -1 less it; None: only half told of it."""
+        if place is None:
+            return self._replay_low
+        return place if place >= 0 else -1 - place
 
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
         more = txn.extra()
@@ -138,7 +205,7 @@ class Settling:
         ):  # a held one keeps its place among the decisions, and its age
             more.decided_at = position
             if txn.is_in_doubt:
-                more.moved_ms = self.newest_ms
+                more.moved_ms = self._now_for(txn)
         if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
             self.order.put_back(txn)
             self._take_along(txn)
@@ -150,7 +217,7 @@ class Settling:
         txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
         if effect is Effect.FORWARD:
             self.batch.forwards.append(txn)
-            self.batch.byte_count += size_of(txn)
+            self.batch.byte_count += txn.size
             self._settle(txn)
             return
         if txn.state is TxnState.WAITING:
@@ -161,7 +228,7 @@ class Settling:
         txn.extra().reason = reason
         if txn.state is TxnState.HELD:
             if not was_held:  # however long it waited before
-                txn.extra().moved_ms = self.newest_ms
+                txn.extra().moved_ms = self._now_for(txn)
             self.order.stuck(txn)
             self.shelf.held[txn.key] = txn
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
@@ -172,7 +239,8 @@ class Settling:
 
     def _wait(self, txn: Transaction) -> None:
         self.order.stuck(txn)
-        is_hot = self.order.count(txn.key_hash) > KEY_IN_HALF_MAX
+        count = self.order.count(txn.key_hash)
+        is_hot = count > KEY_IN_HALF_MAX or count * txn.size > KEY_IN_HALF_BYTES_MAX
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
@@ -209,9 +277,10 @@ class Settling:
 
     def _settle(self, txn: Transaction) -> None:
         del self.transactions[txn.key]
-        self._recent[txn.key] = txn.state
+        began = max(txn.first_offset, 0)
+        self._recent[txn.key] = began if txn.state is TxnState.COMMITTED else -1 - began
         if txn.content is not None:
-            self.content_bytes -= size_of(txn)
+            self.content_bytes -= txn.size
         self.batch.keeps.pop(txn.key, None)
         self.batch.checks.pop(txn.key, None)
         self.batch.policy_lines.pop(txn.key, None)
@@ -225,6 +294,10 @@ class Settling:
         self.order.remove(txn)
         self._try_next(txn.key_hash)
 
+    def _now_for(self, txn: Transaction) -> int:
+        """The newest time that counts; never before the transaction was appended, whoever is believed."""
+        return max(self.newest_ms, txn.appended_ms)
+
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
             self._keys_to_try[key_hash] = None
@@ -236,7 +309,7 @@ class Settling:
             free = self.order.next_free(key_hash)
             if free is None:
                 del self._keys_to_try[key_hash]
-            elif free.is_in_doubt and self.batch.release_count >= RELEASE_COUNT_MAX:
+            elif free.is_in_doubt and not self._has_room_for_releases:
                 del self._keys_to_try[key_hash]
                 self._keys_to_go_on_with[key_hash] = None
             else:
@@ -245,14 +318,14 @@ class Settling:
 
     def _go_on(self) -> None:
         """Try more of those on doubt that were too many for the batches before."""
-        while self._mended and self.batch.release_count < RELEASE_COUNT_MAX:
+        while self._mended and self._has_room_for_releases:
             txn = self._mended.popleft()
             if txn.state is TxnState.HELD:
                 self.batch.release_count += 1
                 txn.state, _ = transition(txn.state, Kind.MENDED, txn_id=txn.key)
                 self._try(txn)
         self._try_those_behind()
-        while self._keys_to_go_on_with and self.batch.release_count < RELEASE_COUNT_MAX:
+        while self._keys_to_go_on_with and self._has_room_for_releases:
             key_hash = next(iter(self._keys_to_go_on_with))
             del self._keys_to_go_on_with[key_hash]
             self._try_next(key_hash)
@@ -267,7 +340,8 @@ class Settling:
             self.batch.keeps[txn.key] = Keep(txn, is_whole=before is not None and before.is_whole)
         else:
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
-            txn.extra().moved_ms = self.newest_ms
+            self.batch.byte_count += txn.size
+            txn.extra().moved_ms = self._now_for(txn)
             self._take_along(txn)
 
     def _take_along(self, txn: Transaction) -> None:

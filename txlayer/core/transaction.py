@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfOptions, OrderMode, ParkReason
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    OrderMode,
+    ParkReason,
+)
 from txlayer.core.transitions import TxnState
 
 OpPosition = tuple[int, int]
 """(op offset, line within the record)."""
 
 NOT_IN_DOUBT = -1
+
+RECORD_BYTES = 64
+"""What a record in memory or in a batch takes beside its key, value and headers."""
+
+
+class Place(Enum):
+    """What a half record that has a transaction's key is to it."""
+
+    NEXT = "next"  #: the one that is due: it joins
+    OWN = "own"  #: the very record that joined under this index
+    COPY = "copy"  #: a second copy of one that joined
+    NONE = "none"  #: no part of it
 
 
 class Content(NamedTuple):
@@ -64,12 +84,12 @@ class Transaction:
 
     __slots__ = (
         "appended_ms", "born", "content", "count", "first_offset", "group", "key", "last_offset", "more",
-        "replay_from", "seen", "state", "topic",
+        "replay_from", "seen", "size", "state", "topic",
     )  # fmt: skip
 
     def __init__(
         self, key: str, group: str, topic: str, offset: int, appended_ms: int, born: str, replay_from: OpPosition,
-        content: Any,
+        content: Any, size: int = 0,
     ) -> None:  # fmt: skip
         self.key = key
         self.state = TxnState.OPEN
@@ -83,6 +103,7 @@ class Transaction:
         self.born = born  # digits; "" when it is on doubt: then `More.lag_ms` is smaller
         self.replay_from = replay_from
         self.content = content
+        self.size = size  # bytes of its records, whether or not they are in memory
         self.more: More | None = None
 
     @property
@@ -124,6 +145,22 @@ class Transaction:
         if self.more is None:
             self.more = More(NO_OPTIONS)
         return self.more
+
+    def place_of(self, header: HalfHeader, offset: int) -> Place:
+        """What the half record at `offset` is to this transaction; for whoever folds half, and whoever reads it again.
+
+        Of one on doubt the offset is not asked: nobody but a coordinator writes there, and only what is its own.
+        """
+        index, more = header.index, self.more
+        if header.key != self.key or header.count != self.count or index > self.seen:
+            return Place.NONE
+        if index == self.seen:
+            return Place.NEXT
+        if self.is_in_doubt:
+            return Place.OWN if header.topic in self.topics else Place.COPY
+        offsets = None if more is None else more.offsets
+        own = self.first_offset if offsets is None else offsets[index]
+        return Place.OWN if offset == own else Place.COPY
 
     def has_half_at(self, offset: int) -> bool:
         """True when a line that names `offset` speaks of this transaction."""
@@ -181,12 +218,12 @@ class Transaction:
         )
 
 
-def from_summary(summary: DoubtSummary, *, doubt_offset: int) -> Transaction:
+def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> Transaction:
     """The transaction that a doubt summary describes, its content still on the doubt topic."""
     topics = tuple(map(sys.intern, summary.topics)) or ("",)
     txn = Transaction(
         summary.key, sys.intern(summary.producer_group), topics[0], summary.first_offset, summary.appended_ms, "", (0, 0),
-        None,
+        None, size,
     )  # fmt: skip
     txn.state = TxnState(summary.state)
     txn.seen = summary.seen
@@ -219,13 +256,13 @@ def record_size(record: Any) -> int:
     return len(record) + len(record.key() or b"") + headers
 
 
+def held_bytes(record: Any) -> int:
+    """What a record counts for in memory and in a batch."""
+    return RECORD_BYTES + record_size(record)
+
+
 def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
     """(real topic, record) of every message whose content is in memory."""
     if isinstance(txn.content, list):
         return ((c.topic, c.record) for c in txn.content)
     return iter(()) if txn.content is None else iter(((txn.topic, txn.content),))
-
-
-def size_of(txn: Transaction) -> int:
-    """Bytes of the values that are in memory."""
-    return sum(len(record) for _, record in records_of(txn))

@@ -24,7 +24,7 @@ from txlayer.producer.aio_submitted import AsyncLocalTransaction, AsyncSubmitted
 from txlayer.producer.check_handler import AsyncCheckHandler, handling_of
 from txlayer.producer.engine import SINCE, MakeFlight, open_engine
 from txlayer.producer.flight import Flight
-from txlayer.producer.identity import Place, now_ms
+from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Place, now_ms
 from txlayer.producer.local import check_kind
 from txlayer.producer.loop_bound import LoopEngine
 from txlayer.producer.metrics import ProducerMetrics, measured
@@ -125,7 +125,7 @@ class AsyncTransactionalProducer:
         self,
         txn_id: str | None = None,
         *,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         block: bool = True,
@@ -152,7 +152,7 @@ class AsyncTransactionalProducer:
     async def _transaction_of_unstarted(
         self,
         txn_id: str | None,
-        ordering_key: bytes | str | None,
+        ordering_key: OrderingKey,
         order: str | OrderMode,
         immunity: timedelta | None,
         *,
@@ -169,7 +169,7 @@ class AsyncTransactionalProducer:
         messages: Sequence[Message] | Message,
         *,
         txn_id: str | None = None,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         block: bool = True,
     ) -> TransactionSendResult:
@@ -190,7 +190,7 @@ class AsyncTransactionalProducer:
         local_transaction: AsyncLocalTransaction | None = None,
         *,
         txn_id: str | None = None,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         block: bool = True,
@@ -290,7 +290,7 @@ class AsyncTransactionalProducer:
         make: MakeFlight,
         messages: Sequence[Message] | Message,
         txn_id: str | None,
-        ordering_key: bytes | str | None,
+        ordering_key: OrderingKey,
         order: str | OrderMode,
         immunity: timedelta | None = None,
         *,

@@ -62,6 +62,8 @@ class AsyncSubmittedTransaction(Flight):
         said: Resolution | None = None
         error: BaseException | None = None
         try:
+            if self._local is not None:
+                self._local.begin()
             answer = local_transaction(self)
             if inspect.isawaitable(answer):
                 answer = await answer

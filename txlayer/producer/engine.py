@@ -21,7 +21,7 @@ from txlayer.producer.answers import AnswerWriter
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
 from txlayer.producer.flight import Flight
 from txlayer.producer.heard_limits import OpenLimit
-from txlayer.producer.identity import ANYWHERE, Identity, Place, now_ms
+from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Place, now_ms
 from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
 from txlayer.producer.pipeline import OPEN, Pipeline
 from txlayer.producer.places import Finder
@@ -103,7 +103,7 @@ class Engine:
         return flight
 
     def launch_plain(
-        self, message: Message, work: LocalWork | None
+        self, message: Message, place: Place, work: LocalWork | None
     ) -> (
         SubmittedTransaction | None
     ):  # longer than a screen's half, because each call saved is a share of the rate
@@ -118,7 +118,11 @@ class Engine:
         pipeline = self.pipeline
         if pipeline.state is not OPEN:
             pipeline.check_open()
-        record = self.encoder.plain_record(message, ANYWHERE)
+        if message.key is None:
+            place = ANYWHERE
+        elif place is BY_MESSAGES:
+            place = self.identity.place_of(place, (message,))
+        record = self.encoder.plain_record(message, place)
         if record is None:
             return None
         try:
@@ -127,7 +131,10 @@ class Engine:
             return None
         topic, message_key, value, _, options = record
         born_ms = now_ms()
-        key, partition = self.identity.draw_placed(born_ms)
+        if place.partition is None:
+            key, partition = self.identity.draw_placed(born_ms)
+        else:
+            key, partition = self.identity.draw(None, born_ms), place.partition
         queue = pipeline.queues[partition]
         flight = SubmittedTransaction(queue, key, born_ms, 1, work)
         ours = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from txlayer.core.ids import (
     key_tails,
     uuid7_head,
 )
-from txlayer.core.messages import HalfOptions, OrderMode
+from txlayer.core.messages import HalfOptions, Message, OrderMode
 from txlayer.core.partitions import (
     half_partition,
     head_share,
@@ -47,12 +49,26 @@ _PLACES_KEPT = 8_192
 _BY_COMMIT = ("commit", OrderMode.COMMIT)
 
 
+class KeyChoice(Enum):
+    """Where a transaction's ordering key comes from when none is named."""
+
+    OF_MESSAGES = "of messages"  #: the key that all of its messages have, if they have one
+
+
+OF_MESSAGES = KeyChoice.OF_MESSAGES
+
+OrderingKey = bytes | str | KeyChoice | None
+"""What `ordering_key` takes; None: no order."""
+
+
 class Place(NamedTuple):
     """What an ordering key and the options of a transaction lead to."""
 
     partition: int | None  # of half and op; None: by the transaction id
     options: str  # of each half header, encoded
     ordering_key: bytes | None
+    open_wish: tuple[str | OrderMode, timedelta | None] | None = None
+    """Order and immunity of a place that the messages' own key will decide."""
 
     def options_of(self, *, has_key: bool, partition: int | None, timestamp_ms: int | None) -> str:
         """The options of one message's half header, encoded."""
@@ -67,7 +83,10 @@ class Place(NamedTuple):
 
 
 ANYWHERE = Place(None, "", None)
-"""No ordering key and no options: by far the most frequent one."""
+"""No ordering key and no options."""
+
+BY_MESSAGES = Place(None, "", None, open_wish=("commit", None))
+"""Nothing was asked for: the messages' own key decides. By far the most frequent one."""
 
 
 class Identity:
@@ -147,14 +166,34 @@ class Identity:
             partition_count=self._partition_count,
         )
 
+    def place_of(self, place: Place, messages: Sequence[Message]) -> Place:
+        """The place itself, or what the key of all messages makes of one that they decide.
+
+        Raises:
+            UsageError: the messages have no such key, and the order needs one. Nothing was sent.
+        """
+        if place.open_wish is None:
+            return place
+        key = common_key(messages)
+        order, immunity = place.open_wish
+        if key is None and place is BY_MESSAGES:
+            return ANYWHERE
+        return self._place(key, order, immunity)
+
     def place(
-        self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
+        self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None
     ) -> Place:
-        """The place of a transaction with these wishes.
+        """The place of a transaction with these wishes; `place_of` must follow once its messages are known.
 
         Raises:
             UsageError: one of them cannot be. Nothing was sent.
         """
+        if ordering_key is OF_MESSAGES:
+            if immunity is None and order in _BY_COMMIT:
+                return BY_MESSAGES
+            if immunity is not None:
+                _immunity_ms(immunity)
+            return Place(None, "", None, open_wish=(_order_mode(order), immunity))
         if ordering_key is None and immunity is None and order in _BY_COMMIT:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
@@ -183,6 +222,23 @@ class Identity:
             ordering_key=key, txn_id="", partition_count=self._partition_count
         )
         return Place(partition, options, key)
+
+
+def common_key(messages: Sequence[Message]) -> bytes | None:
+    """The key that every message has; None where they have none, or several."""
+    common: bytes | None = None
+    for message in messages:
+        key: object = message.key
+        if isinstance(key, str):
+            key = key.encode(
+                errors="surrogatepass"
+            )  # no such message is sent; what says so comes later
+        elif isinstance(key, bytearray | memoryview):
+            key = bytes(key)
+        if not isinstance(key, bytes) or (common is not None and key != common):
+            return None
+        common = key
+    return common
 
 
 def now_ms() -> int:

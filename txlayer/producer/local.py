@@ -29,12 +29,20 @@ class Ending(NamedTuple):
 class LocalPart:
     """Joins one local transaction and judges its end. It belongs to the thread or task of its transaction."""
 
-    __slots__ = ("_barrier", "_group", "_joined")
+    __slots__ = ("__weakref__", "_barrier", "_group", "_joined")
 
     def __init__(self, barrier: Barrier, *, group: str) -> None:
         self._barrier = barrier
         self._group = group
         self._joined: Joined | None = None
+
+    def begin(self) -> None:
+        """The half messages are stored: a local transaction of this thread or task that commits must have joined."""
+        self._barrier.expect_join(self)
+
+    def end(self) -> None:
+        """The resolution is said: local transactions are the user's own again."""
+        self._barrier.forget_join(self)
 
     def check_steps(self, session: Any) -> Steps[None]:
         """Refuse a session that cannot be joined, before anything is sent or written.
@@ -53,11 +61,13 @@ class LocalPart:
         Raises:
             TxLayerError: what `Barrier.write` raises.
         """
+        self._barrier.forget_join(self)
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
         self._joined = yield Asking(write)
 
     def end_steps(self, *, txn_id: str, nonce: str, has_failed: bool) -> Steps[Ending]:
         """What the end of the block means: by an exception (`has_failed`), or normally."""
+        self.end()
         joined = self._joined
         if joined is None and not has_failed:
             return Ending(
@@ -105,6 +115,7 @@ class LocalPart:
         self, said: Resolution | None, *, txn_id: str, nonce: str, has_failed: bool
     ) -> Steps[Ending]:
         """As `end_steps`, for a local transaction that may also return a resolution."""
+        self.end()
         if said is ROLLBACK or said is UNKNOWN:
             try:
                 self.check_said(said)

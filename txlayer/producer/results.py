@@ -8,14 +8,17 @@ from txlayer.core.messages import Resolution
 
 
 class TransactionSendResult(NamedTuple):
-    """An acknowledged resolution: the coordinator will act on it, whatever happens to this process.
+    """An acknowledged resolution: what this producer said stands in the op log, whatever happens to this process.
 
-    Visibility is nobody's promise to the producer; `status` asks the topics.
+    It is no decision. The first commit or rollback in the op log decides, and another one may have come first: an answer to a
+    check-back, an operator's word, that of anybody who may write op. `status` reads the decision from the topics; `on_refused`
+    is called when a coordinator finds that the contrary decision came first. Nor is it visibility.
     """
 
     txn_id: str
     nonce: str
     resolution: Resolution
+    """What this producer said; the decision may be another."""
     half_partition: int
     """Partition of the half and op records."""
     last_half_offset: int

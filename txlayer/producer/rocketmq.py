@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.identity import OF_MESSAGES, OrderingKey
 from txlayer.producer.results import TransactionSendResult
 from txlayer.producer.sync import TransactionalProducer
 
@@ -61,7 +62,7 @@ class TransactionMQProducer(TransactionalProducer):
         arg: Any = None,
         *,
         txn_id: str | None = None,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
     ) -> TransactionSendResult:

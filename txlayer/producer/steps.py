@@ -42,6 +42,7 @@ def launch(
             Nothing was sent.
         LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
     """
+    place = engine.identity.place_of(place, messages)
     plain = engine.encoder.plain_record(messages[0], place) if len(messages) == 1 else None
     if plain is not None:
         records = [plain]

@@ -152,6 +152,8 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
         self._local = part_of(work.barrier, group=self.queue.pipeline.group)
         said: Resolution | None = UNKNOWN
         try:
+            if self._local is not None:
+                self._local.begin()
             said = work.local_transaction(self)
             self.resolution = said_by_local_transaction(said)
         except BaseException as exc:  # noqa: BLE001 - border: the user's code. The future raises it again as it was.

@@ -23,7 +23,7 @@ from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.check_handler import CheckHandler, handling_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
-from txlayer.producer.identity import ANYWHERE, now_ms
+from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, OF_MESSAGES, OrderingKey, now_ms
 from txlayer.producer.local import check_kind
 from txlayer.producer.metrics import ProducerMetrics, measured
 from txlayer.producer.pipeline import LOOK_S, Pipeline, State
@@ -155,7 +155,7 @@ class TransactionalProducer:
         self,
         txn_id: str | None = None,
         *,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         block: bool = True,
@@ -164,7 +164,8 @@ class TransactionalProducer:
 
         Args:
             txn_id: an id of your own, unique per transaction; None: a UUIDv7.
-            ordering_key: messages of transactions with one key arrive in order.
+            ordering_key: messages of transactions with one key arrive in order. Unless it is given, it is the key that all
+                messages of the transaction have, if they have one and the same; None: no order, and no key's partition.
             order: "commit": in the order of decisions; "prepare": in the order of `prepare`.
             immunity: no check-back before this age.
             block: False: `prepare` raises RetriableError instead of waiting while `in_flight_max` are in flight.
@@ -185,7 +186,7 @@ class TransactionalProducer:
         messages: Sequence[Message] | Message,
         *,
         txn_id: str | None = None,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         block: bool = True,
     ) -> TransactionSendResult:
@@ -205,7 +206,7 @@ class TransactionalProducer:
         local_transaction: LocalTransaction | None = None,
         *,
         txn_id: str | None = None,
-        ordering_key: bytes | str | None = None,
+        ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
         executor: Executor | None = None,
@@ -238,8 +239,8 @@ class TransactionalProducer:
             work = LocalWork(local_transaction, executor, several, self._barrier)
         identity = engine.identity
         place = identity.place(ordering_key, order, immunity)
-        if place is ANYWHERE and txn_id is None and len(several) == 1:
-            plain = engine.launch_plain(several[0], work)
+        if (place is BY_MESSAGES or place is ANYWHERE) and txn_id is None and len(several) == 1:
+            plain = engine.launch_plain(several[0], place, work)
             if plain is not None:
                 if plain.unsent is not None:
                     drive(steps.store_rest(engine, plain), engine.pipeline)

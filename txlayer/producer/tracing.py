@@ -162,6 +162,7 @@ class TracedEngine(Engine):
     def launch_plain(
         self,
         message: Message,  # noqa: ARG002 - the parent's
+        place: Place,  # noqa: ARG002 - the parent's
         work: LocalWork | None,  # noqa: ARG002 - the parent's
     ) -> SubmittedTransaction | None:
         """None: a message with a header is not that plain."""

@@ -150,6 +150,8 @@ class OpenTransaction:
             raise
         self._messages = []
         self._phase = PREPARED
+        if self._local is not None:
+            self._local.begin()
 
     def _join_steps(self, session: Any) -> Steps[None]:
         local = joinable(self._local)
@@ -215,6 +217,8 @@ class OpenTransaction:
     def _say(self, resolution: Resolution) -> None:
         assert self._flight is not None
         self._phase = RESOLVED
+        if self._local is not None:
+            self._local.end()
         steps.resolve(self._engine, self._flight, resolution)
 
     def _misfit(self, call: str) -> LifecycleError:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer_spark.against import differences, published
-from txlayer_spark.catalog import Catalog, effective
+from txlayer_spark.catalog import Catalog
 from txlayer_spark.schemas import TopicKind
 
 
@@ -34,7 +34,7 @@ def compare(spark: SparkSession, settings: AgainstSettings) -> DataFrame:
     The database should be read later than bronze, and its newest rows left out: what was written since is `missing`.
     """
     catalog = Catalog(spark, settings.bronze)
-    records = catalog.records(effective(catalog.complete()), kinds=[TopicKind.FORWARDED])
+    records = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.FORWARDED])
     ours = published(records, topic=settings.topic, expression=settings.published_id)
     if settings.source.startswith("jdbc:"):
         theirs = (

@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from txlayer_spark.bronze import named, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import SYSTEM_READER, BatchFolder, Catalog, Reader, ReadState
+from txlayer_spark.brokers import Brokers, Place
+from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
+from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Reader, ReadState
+from txlayer_spark.failures import is_data_loss
+from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import source_options
 
 _CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value")
@@ -50,102 +54,181 @@ def read_new(
     Raises:
         UsageError: the folder holds another namespace's records. Nothing was read.
     """
-    catalog = Catalog(spark, settings.root)
-    catalog.claim(settings.namespace)
-    state = catalog.state()
-    if not state.readers:
-        system = Reader(SYSTEM_READER, tuple(system_topics(settings.namespace)))
-        state = catalog.store(state.with_reader(system))
-    state = _with_topics(catalog, state, settings.topics)
-    # Real topics first: of whatever is visible in them, half and op records are then read too.
-    for reader in sorted(state.readers, key=lambda r: -r.number):
-        state = _read(spark, catalog, settings, state, reader, now_ms)
-    known = len(state.readers)
-    if not settings.topics:
-        state = _with_topics(catalog, state, state.topics)
-    if len(state.readers) > known:
-        for reader in (state.readers[-1], state.readers[SYSTEM_READER]):
-            state = _read(spark, catalog, settings, state, reader, now_ms)
-    return catalog.store(state)
+    return _Reading(spark, settings, now_ms).run()
 
 
-def _with_topics(catalog: Catalog, state: ReadState, topics: Sequence[str]) -> ReadState:
-    """The state with a further reader for those real topics that nobody reads yet."""
-    missing = sorted(set(topics) - state.real_topics)
-    if not missing:
-        return state
-    # Known before it reads: after a kill the same reader goes on with the same topics.
-    added = Reader(max(r.number for r in state.readers) + 1, tuple(missing))
-    return catalog.store(state.with_reader(added))
+class _Reading:
+    """One call of `read_new`."""
 
+    def __init__(
+        self, spark: SparkSession, settings: BronzeSettings, now_ms: Callable[[], int]
+    ) -> None:
+        self._spark, self._settings, self._now_ms = spark, settings, now_ms
+        self._catalog = Catalog(spark, settings.root)
+        self._state = ReadState()
+        self._read: dict[int, Reader] = {}
+        """What was read meanwhile: no part of the cut before all of it is."""
 
-def _read(  # the parts of a job
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: BronzeSettings,
-    state: ReadState,
-    reader: Reader,
-    now_ms: Callable[[], int],
-) -> ReadState:
-    """Drain one reader to the ends that its topics have now."""
-    started_ms = now_ms()
-    stream = spark.readStream.format("kafka").options(**_source(settings, reader))
+    def run(self) -> ReadState:
+        self._catalog.claim(self._settings.namespace)
+        self._state = self._catalog.state()
+        if self._state.system is None:
+            topics = tuple(system_topics(self._settings.namespace))
+            self._add(Reader(self._state.next_number(), topics, is_system=True))
+        self._read_topics(self._settings.topics)
+        self._drain()
+        if not self._settings.topics and self._read_topics(self._state.topics):
+            self._drain()
+        # In one step: until then the ledger reads what all readers had read before.
+        self._state = self._catalog.store(self._state.with_readers(*self._read.values()))
+        return self._state
 
-    def write(records: DataFrame, batch: int) -> None:
-        nonlocal state
-        folder = BatchFolder(reader.number, batch, batch)
-        rows = to_bronze(records, namespace=settings.namespace, batch=batch)
-        names = Observation()
-        if reader.number == SYSTEM_READER:
-            # Made before it is looked at, where it is compiled.
-            found = rows.withColumn("_named", named(rows, groups=state.groups, topics=state.topics))
-            found = found.observe(names, F.array_join(F.collect_set("_named"), "\n").alias("named"))
-            rows = found.drop("_named")
-        writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
-        writer.parquet(catalog.path_of(folder))
-        if reader.number == SYSTEM_READER:
-            # Before Spark notes the batch: after a kill it would not be looked at again.
-            state = _with_names(catalog, state, names.get["named"])
+    def _add(self, *added: Reader) -> None:
+        # Known before it reads: after a kill the same reader goes on with the same topics.
+        self._state = self._catalog.store(self._state.with_readers(*added))
 
-    query = (
-        stream.load()
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", catalog.checkpoint(reader.number))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    progress = query.lastProgress
-    found = progress.sources[0].endOffset if progress is not None else None
-    ends = json.loads(found) if found else reader.end_offsets
-    return state.with_reader(replace(reader, at_ms=started_ms, end_offsets=ends))
+    def _read_topics(self, topics: Sequence[str]) -> bool:
+        """Add a reader for those real topics that nobody reads yet; whether there were some."""
+        missing = sorted(set(topics) - self._state.real_topics)
+        if missing:
+            self._add(Reader(self._state.next_number(), tuple(missing)))
+        return bool(missing)
 
+    def _drain(self) -> None:
+        """Bring the system's reader, and each that has not read yet, to the ends that its topics have now."""
+        for reader in self._state.active:
+            if reader.is_system or reader.number not in self._read:
+                self._read_on(reader)
 
-def _source(settings: BronzeSettings, reader: Reader) -> dict[str, str]:
-    options = source_options(
-        bootstrap_servers=settings.bootstrap_servers,
-        topics=reader.topics,
-        kafka_options=settings.kafka_options,
-    )
-    if reader.number != SYSTEM_READER:
-        # A half record may name a topic that is not there; dead letters come when a consumer has some.
-        del options["subscribe"]
-        options["subscribePattern"] = subscription(reader.topics)
-    return {
-        **options,
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(settings.batch_offsets_max),
-    }
+    def _read_on(self, reader: Reader) -> None:
+        try:
+            self._stream(reader)
+        except StreamingQueryException as exc:
+            follower = self._follower(reader) if is_data_loss(exc) else None
+            if follower is None:
+                raise
+            self._stream(follower)
 
+    def _stream(self, reader: Reader) -> None:
+        started_ms = self._now_ms()
+        stream = self._spark.readStream.format("kafka").options(**self._source(reader))
 
-def _with_names(catalog: Catalog, state: ReadState, named: str) -> ReadState:
-    """The state with what half records name (lines of `group|topic`); stored when something of it is new."""
-    # The only character that ends a line here: others may stand in the name of a group.
-    pairs = [pair.split("|") for pair in named.split("\n") if pair]
-    groups = sorted({group for group, _ in pairs} - set(state.groups))
-    topics = sorted({topic for _, topic in pairs} - set(state.topics))
-    if not groups and not topics:
-        return state
-    return catalog.store(
-        replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
-    )
+        def write(records: DataFrame, batch: int) -> None:
+            folder = BatchFolder(reader.number, batch, batch)
+            rows = to_bronze(records, namespace=self._settings.namespace, batch=batch)
+            names = Observation()
+            if reader.is_system:
+                known = {"groups": self._state.groups, "topics": self._state.topics}
+                # Made before it is looked at, where it is compiled.
+                found = rows.withColumn("_named", named(rows, **known))
+                found = found.observe(
+                    names, F.array_join(F.collect_set("_named"), "\n").alias("named")
+                )
+                rows = found.drop("_named")
+            writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
+            writer.parquet(self._catalog.path_of(folder))
+            if reader.is_system:
+                # Before Spark notes the batch: after a kill it would not be looked at again.
+                self._note(names.get["named"])
+
+        query = (
+            stream.load()
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", self._catalog.checkpoint(reader.number))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        progress = query.lastProgress
+        found = progress.sources[0].endOffset if progress is not None else ""
+        # A reader none of whose topics is there has no ends, which PySpark tells as the word None.
+        ends = json.loads(found) if found.startswith("{") else reader.end_offsets
+        last = self._catalog.last_batch(reader.number)
+        self._read[reader.number] = replace(
+            reader, at_ms=started_ms, end_offsets=ends, last_batch=last
+        )
+
+    def _source(self, reader: Reader) -> dict[str, str]:
+        options = source_options(
+            bootstrap_servers=self._settings.bootstrap_servers,
+            topics=reader.topics,
+            kafka_options=self._settings.kafka_options,
+        )
+        if not reader.is_system:
+            # A half record may name a topic that is not there; dead letters come when a consumer has some.
+            del options["subscribe"]
+            options["subscribePattern"] = subscription(reader.topics)
+        begin = "earliest"
+        if reader.follows is not None and reader.end_offsets:
+            begin = json.dumps(self._begin(reader))
+        return {
+            **options,
+            "startingOffsets": begin,
+            "maxOffsetsPerTrigger": str(self._settings.batch_offsets_max),
+        }
+
+    def _begin(self, reader: Reader) -> EndOffsets:
+        """Where each partition begins: Spark asks for all of them; -2 is the earliest."""
+        with self._brokers() as brokers:
+            names = reader.topics if reader.is_system else brokers.topics()
+            chosen = [t for t in names if reader.is_system or is_subscribed(t, reader.topics)]
+            counts = brokers.partition_counts(chosen)
+        known = reader.end_offsets
+        return {
+            topic: {str(p): known.get(topic, {}).get(str(p), -2) for p in range(count)}
+            for topic, count in counts.items()
+        }
+
+    def _note(self, said: str) -> None:
+        """Keep what half records name (lines of `group|topic`); stored when something of it is new."""
+        # The only character that ends a line here: others may stand in the name of a group.
+        pairs = [pair.split("|") for pair in said.split("\n") if pair]
+        state = self._state
+        groups = sorted({group for group, _ in pairs} - set(state.groups))
+        topics = sorted({topic for _, topic in pairs} - set(state.topics))
+        if groups or topics:
+            added = replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
+            self._state = self._catalog.store(added)
+
+    def _follower(self, reader: Reader) -> Reader | None:
+        """A reader that goes on where this one stood in the cut, without what is gone; None when records are missed by it.
+
+        Missed are records that were taken before they were read, but for those of a topic that was deleted, which the
+        ledger is told, and of locks, which are not judged.
+        """
+        with self._brokers() as brokers:
+            there = brokers.log_spans(reader.end_offsets)
+        locks = f"{self._settings.namespace}.{TopicKind.LOCKS.value}"
+        kept: dict[str, dict[str, int]] = {}
+        gone = []
+        for topic, offsets in reader.end_offsets.items():
+            spans = there.get(topic, {})
+            found = {p: (spans.get(int(p)), offset) for p, offset in offsets.items()}
+            if all(span and span.start <= offset <= span.end for span, offset in found.values()):
+                kept[topic] = dict(offsets)
+            elif topic == locks:
+                continue
+            elif reader.is_system or not any(
+                span is None or offset > span.end for span, offset in found.values()
+            ):
+                return None
+            else:
+                gone.append(topic)
+        follower = replace(
+            reader,
+            number=self._state.next_number(),
+            end_offsets=kept,
+            last_batch=None if reader.last_batch is None else -1,
+            follows=reader.number,
+        )
+        self._read.pop(reader.number, None)
+        self._state = replace(self._state, gone=tuple(sorted({*self._state.gone, *gone})))
+        self._add(follower)
+        return follower
+
+    def _brokers(self) -> Brokers:
+        settings = self._settings
+        return Brokers(
+            self._spark,
+            Place(settings.bootstrap_servers, settings.namespace, settings.kafka_options),
+        )

@@ -1,12 +1,17 @@
-"""Many small folders of bronze → few large ones; every record stays in bronze once at every moment."""
+"""Many small folders of bronze and of the ledger → few large ones, and an end of what is too old.
+
+Every record that is kept stays in bronze once at every moment, and every row in the ledger.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import groupby
 
 from pyspark.sql import SparkSession
 
-from txlayer_spark.catalog import BatchFolder, Catalog, effective
+from txlayer_spark.catalog import BatchFolder, Catalog
+from txlayer_spark.shelf import Shelf
 
 FOLDERS_MIN = 20
 """Fewer are left as they are: a folder of each run costs a reader nothing."""
@@ -19,10 +24,14 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
     one at a time.
     """
     catalog = Catalog(spark, root)
-    complete = catalog.complete()
-    counting = effective(complete)
-    for covered in set(complete) - set(counting):
-        catalog.remove(covered)
+    complete, state = catalog.complete(), catalog.state()
+    counting = catalog.cut(state)
+    # What is behind the cut is left as it is: whoever reads the cut would else miss what was folded into it.
+    ended = {r.follows for r in state.readers}
+    for folder in set(complete) - set(counting):
+        is_covered = any(other.covers(folder) for other in counting)
+        if is_covered or folder.reader in ended:
+            catalog.remove(folder)
     written = []
     for _, each in groupby(counting, key=lambda folder: folder.reader):
         folders = list(each)
@@ -35,3 +44,26 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
         rows.write.mode("overwrite").partitionBy("kind", "day").parquet(catalog.path_of(whole))
         written.append(whole)
     return written
+
+
+def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None) -> int:
+    """Fold the settled rows of all runs but the last; the run up to which they are folded, 0 without one.
+
+    Rows of transactions of which nothing was seen for `keep_ms` before the last run are left out. May be killed and called
+    again; one at a time, and not beside a run of the ledger.
+    """
+    shelf = Shelf(spark, root)
+    last = shelf.last()
+    if not last.number:
+        return 0
+    return shelf.fold(kept_from_ms=0 if keep_ms is None else last.cut_ms - keep_ms)
+
+
+def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:
+    """End the days of bronze that lie as a whole more than `keep_ms` before its cut; how many folders of a day were ended."""
+    catalog = Catalog(spark, root)
+    state = catalog.state()
+    if state.cut_ms is None:
+        return 0
+    first = datetime.fromtimestamp((state.cut_ms - keep_ms) / 1000, UTC).date().isoformat()
+    return sum(catalog.end_days(folder, before=first) for folder in catalog.cut(state))

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark import order
-from txlayer_spark.catalog import BatchFolder, Catalog, ReadState, effective
-from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Names, events
+from txlayer_spark.catalog import BatchFolder, Catalog, ReadState
+from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Names, events, signed
 from txlayer_spark.ledger import (
     fold,
     fold_exactly,
     is_stranger,
+    may_come,
     merge,
     needs_every_record,
     with_distinct,
@@ -66,6 +68,8 @@ class _Sources:
     names: Names
     is_first: bool
     """Nothing was settled before."""
+    orphans: DataFrame | None
+    """Ids that earlier runs settled without a half record."""
 
 
 def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
@@ -80,7 +84,10 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     state, last = catalog.state(), shelf.last()
     if state.cut_ms is None:
         raise UsageError(f"no bronze in {catalog.folder.path}: run txlayer-spark bronze first")
-    sources, folders = _sources(spark, catalog, state, last)
+    orphans = (
+        shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
+    )
+    sources, folders = _sources(spark, catalog, state, last, orphans)
     number = last.number + 1
     first_offsets = _first_offsets(catalog, folders, state, last)
     judging = Judging(
@@ -92,10 +99,14 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     if carried is not None:
         core = merge(core.unionByName(carried))
     rows, counted = _judged(core, sources, judging), Observation()
-    rows = rows.observe(counted, *order.counts(_is_keyed_row(), F.col("v_n") > 1))
+    halfless = F.count_if(_is_orphan()).alias("orphans")
+    rows = rows.observe(counted, *order.counts(_is_keyed_row(), F.col("v_n") > 1), halfless)
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
     revised = None if asked is None else _fold_exactly(asked, sources, judging, shelf, number)
+    has_orphans = _orphans(
+        shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=asked
+    )
     again = [cores.select("txn_id") for cores in (carried, asked) if cores is not None]
     keyed = _keyed(shelf.stored(number, columns, State.OPEN, State.SETTLED), sources, again)
     # What was written has been counted on its way, where no rows came behind it.
@@ -104,7 +115,9 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     has_late = has_order and _order(spark, sources, keyed, counts, shelf, last, judging)
     run = Run(
         number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
-        groups=state.groups, topics=state.topics, has_carried=shelf.has(number, State.OPEN), has_order=has_order,
+        groups=state.groups, topics=state.topics, has_order=has_order,
+        has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
+        orphans=(*last.orphans, *([number] if has_orphans else [])),
         revised=(*last.revised, *([number] if revised else [])),
         late=(*last.late, *([number] if has_late else [])), columns=columns,
     )  # fmt: skip
@@ -125,10 +138,10 @@ def read_ledger(spark: SparkSession, root: str) -> DataFrame:
 
 
 def _sources(
-    spark: SparkSession, catalog: Catalog, state: ReadState, last: Run
+    spark: SparkSession, catalog: Catalog, state: ReadState, last: Run, orphans: DataFrame | None
 ) -> tuple[_Sources, list[BatchFolder]]:
     names = Names(spark, groups=state.groups, topics=state.topics)
-    counting = effective(catalog.complete())
+    counting = catalog.cut(state)
     done = {int(reader): batch for reader, batch in last.batches.items()}
     folders = [f for f in counting if f.last > done.get(f.reader, -1)]
     # A folded folder may hold batches that an earlier run had.
@@ -151,7 +164,8 @@ def _sources(
         return events(new, names, kinds=[TopicKind.FORWARDED])
 
     happened = events(new, names, kinds=kinds)
-    return _Sources(happened, forwarded, since, names, is_first=not last.number), folders
+    is_first = not last.number
+    return _Sources(happened, forwarded, since, names, is_first, orphans), folders
 
 
 def _first_offsets(
@@ -159,8 +173,9 @@ def _first_offsets(
 ) -> dict[int, int]:
     """The first half offset that was there to be read, per partition."""
     known = {int(partition): first for partition, first in last.first_offsets.items()}
-    system = state.readers[0]
-    ends = next((e for t, e in system.end_offsets.items() if t.endswith(".half")), {})
+    system = state.system
+    offsets = {} if system is None else system.end_offsets
+    ends = next((e for t, e in offsets.items() if t.endswith(".half")), {})
     # A partition that ended above 0 and of which nothing was read had lost everything before.
     empty = {int(partition): end for partition, end in ends.items()}
     if empty and empty.keys() <= known.keys():
@@ -173,10 +188,9 @@ def _first_offsets(
 def _unread(state: ReadState) -> int:
     bits = 0
     for number, topic in enumerate(state.topics):
-        if topic not in state.real_topics:
+        if topic not in state.judged_topics:
             bits |= 1 << min(number, TOPIC_BITS)
-    # A column holds it as a signed number.
-    return bits - (1 << 64) if bits >> TOPIC_BITS else bits
+    return signed(bits)
 
 
 def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
@@ -186,18 +200,20 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
     return batches
 
 
-def _is_asked(sources: _Sources) -> Column:
-    """Whether a core cannot tell what became of its transaction."""
-    return needs_every_record() if sources.is_first else needs_every_record() | is_stranger()
-
-
 def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
-    counted = with_distinct(_compiled_alone(core)).withColumn("_asked", _is_asked(sources))
-    verdict = F.when(~F.col("_asked"), verdict_column(judging))
-    rows = counted.where(F.col("_asked") | is_transaction()).withColumn("verdict", verdict)
-    state = F.when(F.col("_asked"), int(State.ASKED)).otherwise(_state())
-    return to_stored(rows.withColumn("is_settled", state), keeps_core=True)
+    is_asked = needs_every_record()
+    if not sources.is_first:
+        is_asked = is_asked | is_stranger()
+    if sources.orphans is not None:
+        core = core.join(sources.orphans.withColumn("_orphan", F.lit(True)), "txn_id", "left")
+        is_asked = is_asked | F.isnotnull("_orphan")
+    counted = with_distinct(_compiled_alone(core)).withColumn("_asked", is_asked)
+    is_row = ~F.col("_asked") & is_transaction()
+    kept = F.col("_asked") | is_transaction() | may_come(judging.cut_ms)
+    rows = counted.where(kept).withColumn("verdict", F.when(is_row, verdict_column(judging)))
+    state = F.when(F.col("_asked"), int(State.ASKED)).when(~is_row, int(State.ALONE))
+    return to_stored(rows.withColumn("is_settled", state.otherwise(_state())), keeps_core=True)
 
 
 def _compiled_alone(frame: DataFrame) -> DataFrame:
@@ -225,10 +241,28 @@ def _fold_exactly(
     if sources.is_first:
         return False
     strangers = asked.where(F.isnull("core.h_n")).select("txn_id")
+    if sources.orphans is not None:
+        strangers = strangers.union(asked.select("txn_id").join(sources.orphans, "txn_id"))
     revised = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
     revised = revised.join(strangers, "txn_id", "left_semi").select("txn_id").distinct()
     shelf.put(revised, "revised", number)
     return True
+
+
+def _is_orphan() -> Column:
+    """Whether a stored row was settled without a half record that may come yet."""
+    is_settled = F.col("is_settled") == int(State.SETTLED)
+    return is_settled & F.isnull("h_last") & (F.col("verdict") != "out_of_window")
+
+
+def _orphans(
+    shelf: Shelf, number: int, columns: Mapping[str, Any], *, is_sure: bool, asked: DataFrame | None
+) -> bool:
+    """Put down the ids that this run settled without a half record; whether there are any."""
+    if not is_sure and asked is None:
+        return False
+    found = shelf.stored(number, columns, State.SETTLED).where(_is_orphan()).select("txn_id")
+    return not shelf.put(found, "orphans", number).isEmpty()
 
 
 def _is_keyed_row() -> Column:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from txlayer_spark.catalog import Catalog, effective
+from txlayer_spark.catalog import Catalog
 from txlayer_spark.report import to_html, to_json
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.shelf import Shelf
@@ -31,7 +31,7 @@ def write_report(
     catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
     run = shelf.last()
     rows = shelf.rows(run)
-    dead = catalog.records(effective(catalog.complete()), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
+    dead = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
     summary = summarise(rows, dead, namespace=namespace, cut_ms=run.cut_ms)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(to_html(summary, made_at=made_at), "utf-8")

@@ -5,7 +5,7 @@ half and op. So the log itself says which of them counts (docs/howto/spark-jobs.
 
     look up     who tried this epoch before: op and half since `window`, doubt as a whole
     take over   an attempt that nobody decided is rolled back, unless its commit turns out to be first: then the epoch is published
-    store       half records, by Spark's own Kafka sink
+    store       half records, by Spark's own Kafka sink; each copy of a task writes an attempt of its own
     read back   they are all there; an attempt that was complete before is somebody's who lives: it wins
     commit      one op record, by the same sink
     confirm     it is the first decision of this attempt: nobody took over meanwhile
@@ -14,7 +14,6 @@ half and op. So the log itself says which of them counts (docs/howto/spark-jobs.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TAKEN_OVER = "spark: another attempt publishes this epoch"
 _GIVEN_UP = "spark: another attempt was first"
+_COPY = "spark: another copy of the task was first"
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -160,13 +160,11 @@ class Sink:
         settings: SinkSettings,
         *,
         now_ms: Callable[[], int] | None = None,
-        draw_nonce: Callable[[], str] | None = None,
     ) -> None:
         """Nothing is read or written yet."""
         self._spark = spark
         self._settings = settings
         self._now_ms = now_ms or _now_ms
-        self._draw_nonce = draw_nonce or _draw_nonce
 
     def write(
         self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None
@@ -226,11 +224,13 @@ class Sink:
             return Publication(log.epoch_id, Outcome.SKIPPED, skipped=skipped)
         if skipped:
             placed = placed.where(~placed["_txn"].isin(list(skipped)))
-        nonce = self._draw_nonce()
-        self.store(log, placed, nonce)
-        mine = self.read_back(log, attempts, left, nonce)
+        born_ms = self._now_ms()
+        self.store(log, placed, born_ms)
+        mine, copies = self.read_back(log, left, attempts, born_ms)
         self.commit(log, mine)
         self.confirm(log, mine)
+        if copies:
+            log.say(copies, Resolution.ROLLBACK, reason=_COPY)
         keys = tuple(attempt.key for attempt in mine)
         return Publication(log.epoch_id, Outcome.PUBLISHED, keys, skipped)
 
@@ -277,44 +277,46 @@ class Sink:
             )  # fmt: skip
         return attempts
 
-    def store(self, log: EpochLog, placed: DataFrame, nonce: str) -> None:
+    def store(self, log: EpochLog, placed: DataFrame, born_ms: int) -> None:
         """Write the half records; they are acknowledged by all replicas."""
         records = sink.half_records(
             placed,
-            nonce=nonce,
             producer_group=self._settings.producer_group,
-            born_ms=self._now_ms(),
+            born_ms=born_ms,
             partition_count=log.partition_count,
         )
         log.write(records, "half")
 
     def read_back(
-        self, log: EpochLog, attempts: Attempts, ids: Collection[str], nonce: str
-    ) -> list[Attempt]:
-        """The half records that were written, each transaction whole.
+        self, log: EpochLog, ids: Collection[str], attempts: Attempts, born_ms: int
+    ) -> tuple[list[Attempt], list[Attempt]]:
+        """The attempts that were written: of each transaction the one that was whole first, and what other copies of its task left.
 
         Raises:
-            FencedError: another attempt was complete before this one; this one is rolled back.
+            FencedError: another run's attempt was complete before this one; this one is rolled back.
             OutcomeUnknownError: they are not all there. Nothing was committed.
         """
         seen = log.halves_since(attempts)
-        mine = [seen[key] for key in (f"{txn_id}/{nonce}" for txn_id in ids) if key in seen]
-        whole = [a for a in mine if a.completed_at is not None]
-        if len(whole) < len(ids):
+        written = {k: a for k, a in seen.items() if k not in attempts and a.born_ms == born_ms}
+        whole: dict[str, Attempt] = {}
+        for attempt in sorted(written.values(), key=lambda a: a.op_offset):
+            if attempt.completed_at is not None:
+                whole.setdefault(attempt.txn_id, attempt)
+        if not set(ids) <= whole.keys():
             raise OutcomeUnknownError(
                 "half records are missing: the batch gave other rows when it was computed again, or the topic lost some",
                 txn_id=log.epoch_id, step="half",
             )  # fmt: skip
-        completed = {a.txn_id: a.completed_at or 0 for a in whole}
         ahead = [
-            a for a in seen.values()
-            if a.is_open and a.nonce != nonce and a.completed_at is not None
-            and a.completed_at < completed.get(a.txn_id, 0)
+            a for key, a in seen.items()
+            if a.is_open and key not in written and a.completed_at is not None
+            and a.txn_id in whole and a.completed_at < whole[a.txn_id].op_offset
         ]  # fmt: skip
         if ahead:
-            log.say(mine, Resolution.ROLLBACK, reason=_GIVEN_UP)
+            log.say(list(written.values()), Resolution.ROLLBACK, reason=_GIVEN_UP)
             raise FencedError(f"{ahead[0].key} is another run's, and was complete before this one")
-        return mine
+        mine = [whole[txn_id] for txn_id in ids]
+        return mine, [a for a in written.values() if a not in mine]
 
     def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
         """Write the op records; they are acknowledged by all replicas."""
@@ -340,7 +342,3 @@ class Sink:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _draw_nonce() -> str:
-    return secrets.token_hex(4)

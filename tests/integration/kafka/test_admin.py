@@ -66,7 +66,8 @@ def test_a_topic_tells_its_limits(admin: KafkaAdmin, config: ClientConfig) -> No
         config={"max.message.bytes": "2000"},
     )
 
-    assert TopicLimits(2, 2000, is_reachable=True) == admin.topic_limits(topic)
+    expected = TopicLimits(2, 2000, is_reachable=True, is_append_time=False)
+    assert expected == admin.topic_limits(topic)
 
 
 def test_offsets_are_stored_for_a_group_that_never_was(

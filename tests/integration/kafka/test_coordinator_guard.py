@@ -89,6 +89,7 @@ class Stage:
         self.before_second_topic: Any = None
         self.before_commit: Any = None
         self.book = TargetBook(self.config, self.connections)
+        self.book.learn(self.topics)
         self.publisher = Publisher(
             self.config, name=unique_name("writer"), make_writer=self._make_writer, book=self.book
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,27 @@ from txlayer.adapters.kafka.local.jars import CONNECTOR, read_lock, verify
 from txlayer.adapters.kafka.local.java import bundled_java
 from txlayer.errors import ConfigError
 
+REPOSITORY = Path(__file__).parents[3]
+
 
 def test_the_locked_connector_is_that_of_the_locked_pyspark() -> None:
     lock = read_lock(CONNECTOR)
 
-    assert installed_pyspark() == lock.version
+    assert installed_pyspark(lock) == lock.version
     assert 4 == len(lock.jars)
     assert {64} == {len(jar.sha256) for jar in lock.jars}
     assert lock.folder_name.startswith(f"spark-kafka-{lock.version}-")
+
+
+@pytest.mark.parametrize("extra", ["spark", "local"])
+def test_what_pip_installs_is_what_the_program_accepts(extra: str) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    (wanted,) = (r for r in project["optional-dependencies"][extra] if r.startswith("pyspark"))
+
+    name, _, pinned = wanted.partition("==")
+
+    assert "pyspark" == name
+    check_version(pinned, read_lock(CONNECTOR))
 
 
 @pytest.mark.kafka

@@ -120,7 +120,7 @@ def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays
     namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
 ) -> None:
     namespace.apply(partition_count=1)
-    alter(config, config.topics.half, retention_ms="1000", max_message_bytes="5000000")
+    alter(config, config.topics.half, retention_ms="1000", max_message_bytes="9000000")
     alter(config, config.topics.op, retention_ms="-1")
 
     planned = namespace.plan()
@@ -128,7 +128,7 @@ def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays
 
     expected = {
         (config.topics.half, "retention.ms", "1000", "604800000"),
-        (config.topics.doubt, "max.message.bytes", "2097176", "10000000"),
+        (config.topics.doubt, "max.message.bytes", "16777408", "18000000"),
     }
     assert expected == {
         (c.topic, c.setting, c.found, c.wanted) for c in planned if isinstance(c, AlterSetting)
@@ -136,7 +136,7 @@ def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays
     assert (planned, []) == (applied.done, applied.left)
     states = admin.describe_topics(config.topics.all)
     assert "604800000" == states[config.topics.half].settings["retention.ms"]
-    assert "5000000" == states[config.topics.half].settings["max.message.bytes"]
+    assert "9000000" == states[config.topics.half].settings["max.message.bytes"]
     assert "-1" == states[config.topics.op].settings["retention.ms"]
 
 

@@ -11,9 +11,11 @@ from tests.support.probes import Prober
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage, running
 from tests.support.tls_broker import TlsBroker, User
+from txlayer.adapters.topic_files import read_acl_files
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
-from txlayer.core.acls import AclResource, Operation
+from txlayer.core.acls import AclResource, Operation, RoleSpec
+from txlayer.core.dead_letters import writer_name
 from txlayer.core.messages import Resolution
 
 pytestmark = pytest.mark.kafka
@@ -75,10 +77,29 @@ def test_nobody_but_its_holder_may_fence_a_transactional_id(
     granted(guarded, stage, "producer", user)
     coordinator = guarded.add_user()
     granted(guarded, stage, "coordinator", coordinator)
-    name = f"{stage.arena.namespace}.{unique_name('id')}.a"
+    name = f"{stage.arena.topics.transactional_id(unique_name('id'))}.a"
 
     assert not Prober(guarded.sasl_servers, guarded.scram(user)).may_be(name)
     assert Prober(guarded.sasl_servers, guarded.scram(coordinator)).may_be(name)
+
+
+def test_a_consumer_may_fence_neither_a_namesake_nor_a_group_whose_name_begins_alike(
+    guarded: TlsBroker, stage: Stage, user: User
+) -> None:
+    namespace = stage.arena.namespace
+    rights = RoleSpec.parse("consumer", read_acl_files()["consumer"]).wanted(
+        namespace=namespace,
+        group=namespace,
+        topics=stage.topics,
+        principal=user.principal,
+        host="*",
+    )
+    guarded.allow([right.acl for right in rights])
+    prober = Prober(guarded.sasl_servers, guarded.scram(user))
+
+    assert prober.may_be(writer_name(namespace, "f00"))
+    assert not prober.may_be(f"{stage.arena.topics.transactional_id('f00')}.a")
+    assert not prober.may_be(writer_name(f"{namespace}.eu", "f00"))
 
 
 def quick(stage: Stage, user: User, **more: object) -> CoordinatorConfig:

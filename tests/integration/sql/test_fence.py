@@ -226,3 +226,29 @@ def test_a_stale_token_changes_nothing_in_the_loop(engine: Engine) -> None:
 
     asyncio.run(main())
     assert (3, 5) == standing(engine, name)
+
+
+@each_database
+@pytest.mark.promise("P10")
+def test_a_base_carries_tokens_over_to_a_new_lock_log(engine: Engine) -> None:
+    name = customer(engine)
+
+    def write(token: int) -> None:
+        with Session(engine) as session, session.begin():
+            statement = update(POINTS).where(POINTS.c.customer == name)
+            execute_fenced(session, statement.values(points=1), fence=POINTS.c.fence, token=token)
+
+    old_token, frozen_token = 900, 700
+    write(old_token)
+    with pytest.raises(LeaseLostError):
+        write(3)  # the first tokens of a new log, as they are
+    with engine.connect() as connection:
+        base = connection.execute(
+            select(POINTS.c.fence).where(POINTS.c.customer == name)
+        ).scalar_one()
+
+    write(base + 3)
+    for stale in (old_token, frozen_token):
+        with pytest.raises(LeaseLostError):
+            write(stale)
+    write(base + 8)

@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy import Engine, create_engine, event, func, insert, make_url, sel
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import StaticPool
 
 from tests.support.handled import HandledMessage, forwarded
 from tests.support.shop import Order, Tables, beside, is_waiting, new_id
@@ -200,14 +202,42 @@ def test_keys_differ_by_every_letter_and_long_ones_are_hashed(engine: Engine, in
 
 
 @on_sqlite
+def test_an_id_that_was_prepared_and_committed_twice_is_two_messages(inbox: Inbox) -> None:
+    origins = (b"3:1027|0/1|1700000000000", b"3:2051|0/1|1700000003500")
+    first, second = (
+        HandledMessage(headers=[("txl-id", b"order-1"), ("txl-origin", origin)])
+        for origin in origins
+    )
+
+    assert [True, True] == [handle(inbox, first), handle(inbox, second)]
+    assert [False, False] == [handle(inbox, first), handle(inbox, second)]
+
+
+@on_sqlite
 def test_a_key_is_the_transaction_and_index_else_the_place(inbox: Inbox) -> None:
-    assert "txn:order-1/2" == message_key(forwarded("order-1", 2))
+    assert "txn:order-1/1700000000000/2" == message_key(forwarded("order-1", 2))
     assert "at:orders/3/17" == message_key(HandledMessage())
     broken = HandledMessage(headers=[("txl-id", b"order-1"), ("txl-origin", b"?")])
     assert "at:orders/3/17" == message_key(broken)
     longest = message_key(HandledMessage(topic="t" * 249))
     assert KEY_LENGTH_MAX >= len(inbox.key_of(HandledMessage(topic="t" * 249)))
     assert longest != inbox.key_of(HandledMessage(topic="t" * 249))
+
+
+def test_a_purge_on_a_pool_that_lends_one_connection_twice_is_refused(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", poolclass=StaticPool)
+    Tables.metadata.create_all(engine)
+    inbox, order_id = Inbox(engine, group=GROUP), new_id()
+    inbox.create_table()
+    with Session(engine) as session:
+        session.add(Order(txn_id=order_id))
+        session.flush()
+        with pytest.raises(UsageError, match="connection of its own"):
+            inbox.purge(timedelta(days=60))
+        session.rollback()
+
+    assert not has_order(engine, order_id)
+    engine.dispose()
 
 
 @each_database

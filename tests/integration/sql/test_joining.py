@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, make_shop, new_id
 from txlayer.adapters.barrier import LocalState
@@ -137,6 +138,27 @@ def test_what_is_no_session_is_refused(shop: Shop) -> None:
 def test_a_database_in_memory_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="file"):
         SqlBarrier(create_engine(url, poolclass=NullPool))
+
+
+@pytest.mark.parametrize("poolclass", [StaticPool, SingletonThreadPool])
+@pytest.mark.promise("P8")
+def test_a_pool_that_lends_one_connection_twice_is_refused(
+    tmp_path: Path, poolclass: type[StaticPool | SingletonThreadPool]
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", poolclass=poolclass)
+    Tables.metadata.create_all(engine)
+    txn_id = new_id()
+    with pytest.raises(UsageError, match="connection of its own"):  # noqa: PT012 - what follows shows why
+        barrier = SqlBarrier(engine)
+        barrier.create_table()
+        with Session(engine) as session:
+            barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+            session.add(Order(txn_id=txn_id))
+            session.flush()
+            said = barrier.resolve(txn_id, NONCE, group=GROUP)
+            session.rollback()
+        assert (ROLLBACK, False) == (said, Shop(engine, barrier).has_order(txn_id))
+    engine.dispose()
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

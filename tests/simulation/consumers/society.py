@@ -229,7 +229,9 @@ class ConsumerSociety(Stage):
     def _engine(self, process: Process) -> Engine:
         world, settings, variant = self.world, self.plan.settings, self.variant
         plain = self.kafka.connect_consumer(self.config, client=process.name)
-        connections = variant.wrap(cast("ConsumerConnections", Unhurried(plain, world)))
+        # A client is told of an end with the next fetch, and may be gone before: in half of the worlds none ever is.
+        unhurried = Unhurried(plain, world, tells_end=bool(self.plan.seed % 2))
+        connections = variant.wrap(cast("ConsumerConnections", unhurried))
         pool = SimulatedPool(self, process, worker_count=settings.worker_count)
         handling = Handling(self, process, pool)
         handlers = HandlerSet(is_async=False)

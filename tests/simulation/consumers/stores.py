@@ -14,15 +14,19 @@ DELAYS_S = (0.0, 0.0, 0.002, 0.02, 0.1)
 
 
 class Unhurried(Through):
-    """Connections whose group reader sends what was begun a little later."""
+    """Connections whose group reader sends what was begun a little later, and may never say that it came to an end."""
 
-    def __init__(self, connections: Any, world: SimulatedWorld) -> None:
+    def __init__(self, connections: Any, world: SimulatedWorld, *, tells_end: bool) -> None:
         super().__init__(connections)
         self._world = world
+        self._tells_end = tells_end
 
     def make_group_reader(self, group: str) -> Any:
         """A member of the consumer group, not started yet."""
-        return UnhurriedReader(self._connections.make_group_reader(group), self._world)
+        reader = self._connections.make_group_reader(group)
+        if not self._tells_end:
+            reader.hide_ends()
+        return UnhurriedReader(reader, self._world)
 
 
 class UnhurriedReader(Through):

@@ -109,15 +109,22 @@ class KafkaAdmin:
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """What a writer must know of a topic, None when there is no such topic.
 
-        Its `message_bytes_max` is None where the settings may not be read.
+        Its `message_bytes_max` and `is_append_time` are None where the settings may not be read.
         """
         description = self._descriptions([topic])[topic]
         if description is None:
             return None
-        return TopicLimits(
+        limits = TopicLimits(
             partition_count=len(description.partitions),
-            message_bytes_max=self._message_bytes_max(topic),
+            message_bytes_max=None,
             is_reachable=_has_leaders(description),
+        )
+        settings = self._settings_of(topic)
+        if settings is None:
+            return limits
+        return limits._replace(
+            message_bytes_max=int(settings["max.message.bytes"].value),
+            is_append_time=settings["message.timestamp.type"].value == "LogAppendTime",
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
@@ -312,13 +319,13 @@ class KafkaAdmin:
                 found[name] = None
         return found
 
-    def _message_bytes_max(self, topic: str) -> int | None:
+    def _settings_of(self, topic: str) -> dict[str, Any] | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._connection.client().describe_configs(
             [resource], **self._connection.limits()
         )[resource]
         try:
-            entries = self._connection.wait(
+            entries: dict[str, Any] = self._connection.wait(
                 future,
                 resource=topic,
                 operation="describe configs",
@@ -326,7 +333,7 @@ class KafkaAdmin:
             )
         except KafkaException:
             return None
-        return int(entries["max.message.bytes"].value)
+        return entries
 
     def _wait_for_leaders(self, names: Collection[str]) -> None:
         deadline = self._connection.deadline()

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txlayer.adapters.kafka.client import base_settings
+from txlayer.adapters.kafka.client import base_settings, new_client
 from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TxLayerError
@@ -52,7 +52,7 @@ class AdminConnection:
         if self._client is None:
             # What goes wrong is told once, by the error, and not by the client's own log.
             settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
-            self._client = AdminClient(settings)
+            self._client = new_client(AdminClient, settings)
             self._made_at, self._has_answered = time.monotonic(), False
         return self._client
 

@@ -6,11 +6,13 @@ Never here: judging a message's content.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint, methodcaller
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -19,7 +21,7 @@ from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import TopicPartition
 from txlayer.adapters.translation import translate_unknown_end
 from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, ConfigError
 
 logger = logging.getLogger("txlayer.kafka")
 client_logger = logging.getLogger("txlayer.librdkafka")
@@ -49,6 +51,93 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     }
 
 
+C = TypeVar("C")
+
+
+def new_client(kind: Callable[[dict[str, Any]], C], settings: Mapping[str, Any]) -> C:
+    """A client of the given class. Every client of ours is created here.
+
+    Raises:
+        ConfigError: the client refuses a setting. No value of a setting is shown, neither here nor in what caused it.
+    """
+    try:
+        return kind(dict(settings))
+    except (KafkaException, TypeError, ValueError) as exc:
+        if isinstance(exc, KafkaException) and kafka_error(exc).code() != KafkaError._INVALID_ARG:
+            raise translate(exc, bootstrap_servers=settings["bootstrap.servers"]) from None
+        error = refused_setting(settings, exc)
+    raise error from None
+
+
+_SETTING = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+|[a-z]+_(?:cb|level)|debug|retries|acks")
+_PROPERTY = re.compile(r'property "([^"]+)"|value for "([^"]+)"')
+_OTHER_NAMES = {
+    "queue.buffering.max.ms": "linger.ms",
+    "compression.codec": "compression.type",
+    "message.send.max.retries": "retries",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "sasl.mechanisms": "sasl.mechanism",
+}
+"""The client's own name of a setting, which its errors use: the name that people know."""
+_COMMON_VALUES = frozenset(
+    ("SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", "OAUTHBEARER", "GSSAPI")
+)
+_VALUE_PARTS = re.compile(r"[\s,;=:\"'`]+")
+_SAID_MAX = 400
+"""The client cuts its sentences at 512 characters; a value that was cut could not be recognised."""
+
+
+def refused_setting(settings: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Our error for a setting that the client refused: the setting's name, and the client's words if they hold no value."""
+    said = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
+    said = " ".join(said.split())
+    name = _refused_name(settings, said)
+    if "No such configuration property" in said or "not settable" in said:
+        # A name without a dot may be the rest of a password that holds the separator.
+        name = name if "." in name else "client_settings"
+        return ConfigError(
+            "the client has no such setting", name=name, expected="a librdkafka setting"
+        )
+    if name.endswith(".location") and (trouble := _unreadable(settings.get(name))):
+        return ConfigError(f"cannot be read: {trouble}", name=name, expected="a file")
+    values = {str(value) for value in settings.values() if not callable(value)}
+    parts = {part for value in values for part in (value, *_VALUE_PARTS.split(value))}
+    is_telling = len(said) > _SAID_MAX or any(
+        len(part) > 2 and part in said for part in parts - _COMMON_VALUES
+    )
+    return ConfigError(
+        "the client refuses the value" if is_telling else said, name=name, expected="a value of librdkafka"
+    )  # fmt: skip
+
+
+def _refused_name(settings: Mapping[str, Any], said: str) -> str:
+    if "SASL mechanism" in said:
+        found = ["sasl.mechanisms"]
+    elif "(plugin " in said:
+        found = ["plugin.library.paths"]
+    else:
+        # The value, which may name other settings, comes first in the client's sentence.
+        found = [one or other for one, other in _PROPERTY.findall(said)][-1:]
+        found = found or _SETTING.findall(said)
+    for name in found:
+        for known in (name, _OTHER_NAMES.get(name, name)):
+            if known in settings:
+                return known
+    return found[0] if found else "client_settings"
+
+
+def _unreadable(path: Any) -> str:
+    """Why a file cannot be read; empty: it can, or there is none."""
+    try:
+        if path is not None:
+            with Path(path).open("rb"):
+                return ""
+    except (OSError, TypeError, ValueError) as exc:
+        return (exc.strerror if isinstance(exc, OSError) else None) or "not a path"
+    return ""
+
+
 def half_producer(
     config: ClientConfig,
     *,
@@ -60,7 +149,8 @@ def half_producer(
 
     `on_error` is told about fatal errors and refused credentials from within `poll`; it must not raise.
     """
-    return Producer(
+    return new_client(
+        Producer,
         {
             # Without it nearly every record travels alone at moderate rates, and requests cost the broker more than
             # records do: 1,000 tasks reach 11,100/s with it and 7,700/s without, on two cores.
@@ -74,17 +164,23 @@ def half_producer(
             # The broker refuses a whole batch that is larger than the topic's largest message.
             "batch.size": batch_bytes_max,
             "error_cb": on_error,
-        }
+        },
     )
 
 
 def transactional_producer(
-    config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
+    config: ClientConfig,
+    *,
+    transactional_id: str,
+    timeout_ms: int,
+    batch_bytes_max: int,
+    compression: str = "none",
 ) -> Producer:
     """A transactional producer, not initialised yet."""
-    return Producer(
+    return new_client(
+        Producer,
         {
-            "compression.type": "lz4",
+            "compression.type": compression,
             **base_settings(config),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
@@ -101,7 +197,7 @@ def transactional_producer(
             # The broker knows each topic's limit; the client's own of 1 MB would refuse what a topic allows.
             "message.max.bytes": MESSAGE_BYTES_MAX,
             "batch.size": batch_bytes_max,
-        }
+        },
     )
 
 
@@ -119,9 +215,14 @@ def group_consumer(
     fetch_wait_ms: int = 10,
     instance_id: str = "",
     on_commit: Callable[..., None] | None = None,
+    tells_end: bool = False,
 ) -> Consumer:
-    """A member of a classic group with the range assignor; it never stores offsets by itself."""
-    return Consumer(
+    """A member of a classic group with the range assignor; it never stores offsets by itself.
+
+    With `tells_end` it gets an error record with the position whenever it has read all of a partition.
+    """
+    return new_client(
+        Consumer,
         {
             "fetch.wait.max.ms": fetch_wait_ms,
             "queued.max.messages.kbytes": 65_536,
@@ -138,11 +239,12 @@ def group_consumer(
             "enable.auto.offset.store": False,
             "isolation.level": isolation,
             "auto.offset.reset": "error",
+            "enable.partition.eof": tells_end,
             "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
             "check.crcs": True,
             "allow.auto.create.topics": False,
-        }
+        },
     )
 
 
@@ -171,7 +273,8 @@ def plain_consumer(
 
     With `is_sparing` it takes more requests and less memory.
     """
-    return Consumer(
+    return new_client(
+        Consumer,
         {
             "fetch.wait.max.ms": fetch_wait_ms,
             **(_FETCH_LITTLE if is_sparing else _FETCH),
@@ -188,7 +291,7 @@ def plain_consumer(
             "enable.partition.eof": True,
             "check.crcs": True,
             "allow.auto.create.topics": False,
-        }
+        },
     )
 
 

@@ -18,7 +18,7 @@ from txlayer.adapters.kafka.deadline import Deadline
 from txlayer.adapters.kafka.errors import kafka_error
 from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.adapters.translation import translate_store_error
+from txlayer.adapters.translation import consumer_advice, translate_store_error
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
@@ -52,6 +52,8 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             fetch_wait_ms=fetch_wait_ms,
             instance_id=instance_id,
             on_commit=self._on_commit,
+            tells_end=True,
+            reader=f"the group {group}",
         )
         self._group = group
         self._hook: OnRevoke | None = None
@@ -71,6 +73,11 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             on_revoke=self._on_taken,
             on_lost=self._on_lost,
         )
+
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """Where reading stood at the end of partitions, told since the last call."""
+        taken, self._reached = self._reached, {}
+        return taken
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets without waiting; `take_stored` tells how it ended.
@@ -162,6 +169,9 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._tell(is_lost=True)
         self._begun = None  # fenced by its generation
         self._on_revoke(consumer, partitions)
+
+    def _advice_for(self, topic: str) -> str:
+        return consumer_advice(self._group, topic)
 
     def _tell(self, *, is_lost: bool) -> None:
         try:

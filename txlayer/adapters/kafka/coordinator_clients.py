@@ -85,6 +85,7 @@ class KafkaCoordinatorConnections:
             transactional_id=transactional_id,
             timeout_ms=milliseconds(self._config.kafka_transaction_timeout),
             batch_bytes_max=batch_bytes_max,
+            compression=self._config.compression,
         )
 
     def make_reader(self, isolation: str, *, has_headers: bool = True) -> PlainReader:

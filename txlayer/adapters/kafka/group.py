@@ -15,11 +15,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.error_codes import PASSING_CODES
+from txlayer.adapters.error_codes import PASSING_CODES, Code
 from txlayer.adapters.kafka.client import assign, group_consumer, readable, watermarks
 from txlayer.adapters.kafka.errors import translate
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.translation import translate_read_error
+from txlayer.adapters.translation import COORDINATOR_ADVICE, translate_read_error
 from txlayer.config import ClientConfig
 from txlayer.errors import InvariantError
 
@@ -65,8 +65,13 @@ class KafkaGroupReader:
         fetch_wait_ms: int = 10,
         instance_id: str = "",
         on_commit: Callable[..., None] | None = None,
+        tells_end: bool = False,
+        reader: str = "the coordinator",
+        advice: str = COORDINATOR_ADVICE,
     ) -> None:
         self._config = config
+        self._reader_name = reader
+        self._advice = advice
         self._consumer: Consumer = group_consumer(
             config,
             group=group,
@@ -75,7 +80,9 @@ class KafkaGroupReader:
             fetch_wait_ms=fetch_wait_ms,
             instance_id=instance_id,
             on_commit=on_commit,
+            tells_end=tells_end,
         )
+        self._reached: dict[TopicPartition, int] = {}
         self._assignment: Assignment | None = None
         self._is_revoked = False
         self._holds_share = False  # the group has given one, empty or not, and not taken it back
@@ -103,6 +110,7 @@ class KafkaGroupReader:
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
+        self._reached.clear()
         assign(self._consumer, positions)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -207,6 +215,7 @@ class KafkaGroupReader:
         try:
             self._assignment = None
             self._is_revoked = True
+            self._reached.clear()
             self._holds_share = False
             # A pause outlives its assignment: lifted now, the next one finds none.
             consumer.resume(consumer.assignment())
@@ -220,4 +229,13 @@ class KafkaGroupReader:
             return False
         if error.code() in PASSING_CODES:
             return True
-        raise translate_read_error(error, bootstrap_servers=self._config.bootstrap_servers)
+        if error.code() == Code.LOCAL_PARTITION_EOF:
+            self._reached[record.topic(), record.partition()] = record.offset()
+            return True
+        raise translate_read_error(
+            error, bootstrap_servers=self._config.bootstrap_servers, reader=self._reader_name,
+            advice=self._advice_for(record.topic() or ""),
+        )  # fmt: skip
+
+    def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
+        return self._advice

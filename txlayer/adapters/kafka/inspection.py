@@ -267,7 +267,7 @@ class _Inspection:
 
     def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
         if self._asked.is_trying:
-            transactional_id = f"{self._config.topics.namespace}.doctor-{self._asked.attempt}"
+            transactional_id = self._config.topics.transactional_id(f"doctor-{self._asked.attempt}")
             tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
             self._found.rights.append(
                 Right(

@@ -16,6 +16,7 @@ from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.kafka.half_writer import KafkaHalfWriter
 from txlayer.adapters.kafka.history import KafkaHistoryReader
 from txlayer.adapters.ports import TopicLimits
+from txlayer.adapters.translation import RESPONDER_ADVICE
 from txlayer.config import ProducerConfig, milliseconds
 from txlayer.errors import BrokerUnavailableError
 
@@ -96,6 +97,8 @@ class KafkaProducerConnections:
                 group=self._config.topics.check_group(producer_group),
                 session_timeout_ms=milliseconds(self._config.check_session_timeout),
                 fetch_wait_ms=CHECK_FETCH_WAIT_MS,
+                reader="the responder",
+                advice=RESPONDER_ADVICE,
             )
         except KafkaException as exc:  # a setting that the client refuses
             raise translate(exc) from exc

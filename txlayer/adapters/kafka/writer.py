@@ -30,7 +30,13 @@ class KafkaTransactionalWriter:
     """The `TransactionalWriter` of real Kafka. One thread uses it."""
 
     def __init__(
-        self, config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
+        self,
+        config: ClientConfig,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        batch_bytes_max: int,
+        compression: str = "none",
     ) -> None:
         self.transactional_id = transactional_id
         self.batch_bytes_max = batch_bytes_max
@@ -40,6 +46,7 @@ class KafkaTransactionalWriter:
             transactional_id=transactional_id,
             timeout_ms=timeout_ms,
             batch_bytes_max=batch_bytes_max,
+            compression=compression,
         )
         self._deadline = Deadline("txlayer-send-offsets")
         self.produce: Callable[..., None] = self._producer.produce

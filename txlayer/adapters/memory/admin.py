@@ -79,6 +79,7 @@ class MemoryAdmin:
             partition_count=len(found.partitions),
             message_bytes_max=found.settings.message_bytes_max,
             is_reachable=all(partition.is_led for partition in found.partitions),
+            is_append_time=found.settings.is_append_time,
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:

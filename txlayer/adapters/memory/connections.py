@@ -12,6 +12,7 @@ from txlayer.adapters.memory.link import Link
 from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader
 from txlayer.adapters.memory.writer import MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.translation import RESPONDER_ADVICE
 from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig, milliseconds
 
 ANSWER_S = 3.0
@@ -52,6 +53,8 @@ class MemoryProducerConnections:
             self._link,
             group=self._config.topics.check_group(producer_group),
             session_timeout_ms=milliseconds(self._config.check_session_timeout),
+            reader="the responder",
+            advice=RESPONDER_ADVICE,
         )
 
     def serialize(

@@ -11,10 +11,12 @@ from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES, PASSING_CODES, Co
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.groups import Member, MemberMetadata
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.reading import Reading
 from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.translation import translate_read_error
+from txlayer.adapters.translation import COORDINATOR_ADVICE, translate_read_error
+from txlayer.errors import TxLayerError
 
 POLL_INTERVAL_MAX_MS = 60_000
 """The group client's `max.poll.interval.ms`: who does not read for so long leaves the group, heartbeats or not."""
@@ -71,12 +73,24 @@ class Membership(Enum):
 class MemoryGroupReader:
     """A member of a group. One thread uses it; its heartbeats count as sent while its client runs."""
 
-    def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        group: str,
+        session_timeout_ms: int,
+        tells_end: bool = False,
+        reader: str = "the coordinator",
+        advice: str = COORDINATOR_ADVICE,
+    ) -> None:
         self._link = link
         self._group = group
         self._session_ms = session_timeout_ms
         self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
-        self._reading = Reading(link, is_committed=True, tells_end=False)
+        self._reading = Reading(link, is_committed=True, tells_end=tells_end)
+        self._reader_name = reader
+        self._advice = advice
+        self._reached: dict[TopicPartition, int] = {}
         self._topics: tuple[str, ...] = ()
         self._state = Membership.IDLE
         self._member_id = ""
@@ -106,6 +120,7 @@ class MemoryGroupReader:
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
+        self._reached.clear()
         self._reading.assign(positions)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -130,11 +145,26 @@ class MemoryGroupReader:
         if self._state is not Membership.IN or not self._reading.is_ready():
             return ()
         records = self._reading.fetch(record_count_max)
-        for record in records:
-            error = record.error()
-            if error is not None and error.code() not in PASSING_CODES:
-                raise translate_read_error(error, bootstrap_servers=self._link.bootstrap_servers)
-        return records
+        return [record for record in records if not self._is_error(record)]
+
+    def _is_error(self, record: MemoryRecord) -> bool:
+        error = record.error()
+        if error is None:
+            return False
+        if error.code() == Code.LOCAL_PARTITION_EOF:
+            self._reached[record.topic(), record.partition()] = record.offset()
+        elif error.code() not in PASSING_CODES:
+            raise self._translated(error, topic=record.topic())
+        return True
+
+    def _translated(self, error: ClientError, *, topic: str = "") -> TxLayerError:
+        return translate_read_error(
+            error, bootstrap_servers=self._link.bootstrap_servers, reader=self._reader_name,
+            advice=self._advice_for(topic),
+        )  # fmt: skip
+
+    def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
+        return self._advice
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, last stable offset).
@@ -170,10 +200,7 @@ class MemoryGroupReader:
         self._read_at = now
         if is_late and self._state in (Membership.JOINING, Membership.IN):
             self._on_refusal(Code.UNKNOWN_MEMBER_ID)  # the client itself left the group
-            raise translate_read_error(
-                ClientError(Code.LOCAL_MAX_POLL_EXCEEDED),
-                bootstrap_servers=self._link.bootstrap_servers,
-            )
+            raise self._translated(ClientError(Code.LOCAL_MAX_POLL_EXCEEDED))
 
     def _wait(self, timeout_s: float) -> bool:
         world = self._link.world
@@ -260,9 +287,7 @@ class MemoryGroupReader:
             self._rest()
             return
         if code in NOT_AUTHORISED_CODES:
-            raise translate_read_error(
-                ClientError(code), bootstrap_servers=self._link.bootstrap_servers
-            )
+            raise self._translated(ClientError(code))
         if self._state is Membership.IN:
             self._before_revocation(is_lost=code is not Code.REBALANCE_IN_PROGRESS)
             self._assignment = None

@@ -25,13 +25,13 @@ class Reading:
         "_paused",
         "_positions",
         "_refused",
-        "_tells_end",
+        "tells_end",
     )
 
     def __init__(self, link: Link, *, is_committed: bool, tells_end: bool) -> None:
         self._link = link
         self._is_committed = is_committed
-        self._tells_end = tells_end
+        self.tells_end = tells_end
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._ended_at: dict[TopicPartition, int] = {}
@@ -69,7 +69,7 @@ class Reading:
                 return True
             if partition.is_led and (
                 partition.end(is_committed=is_committed) != position
-                or (self._tells_end and self._ended_at.get(place) != position)
+                or (self.tells_end and self._ended_at.get(place) != position)
             ):
                 return True
         return False
@@ -114,7 +114,7 @@ class Reading:
             return [_telling(place, answer.next_position, code)]
         self._positions[place] = answer.next_position
         if (
-            self._tells_end
+            self.tells_end
             and answer.is_at_end
             and self._ended_at.get(place) != answer.next_position
         ):

@@ -10,7 +10,7 @@ from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.readers import Membership, MemoryGroupReader
 from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.adapters.translation import translate_store_error
+from txlayer.adapters.translation import consumer_advice, translate_store_error
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
 Offsets = Mapping[TopicPartition, StoredOffset]
@@ -20,7 +20,9 @@ class MemoryStoringGroupReader(MemoryGroupReader):
     """One thread uses it. A store that was begun is sent with the next read, and again while nobody answers."""
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
-        super().__init__(link, group=group, session_timeout_ms=session_timeout_ms)
+        super().__init__(
+            link, group=group, session_timeout_ms=session_timeout_ms, tells_end=True, reader=f"the group {group}"
+        )  # fmt: skip
         self._hook: OnRevoke | None = None
         self._hook_failure: Exception | None = None
         self._begun: dict[TopicPartition, StoredOffset] | None = None
@@ -39,6 +41,15 @@ class MemoryStoringGroupReader(MemoryGroupReader):
             failure, self._hook_failure = self._hook_failure, None
             raise failure
         return records
+
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """Where reading stood at the end of partitions, told since the last call."""
+        taken, self._reached = self._reached, {}
+        return taken
+
+    def hide_ends(self) -> None:
+        """From now on it never tells of an end: a client is asked again before it could."""
+        self._reading.tells_end = False
 
     def begin_store(self, offsets: Offsets) -> None:
         """Store offsets without waiting; `take_stored` tells how it ended.
@@ -90,6 +101,9 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         if self._state is Membership.IN:
             self._before_revocation(is_lost=False)
         super().close()
+
+    def _advice_for(self, topic: str) -> str:
+        return consumer_advice(self._group, topic)
 
     def _before_revocation(self, *, is_lost: bool) -> None:
         try:

@@ -94,6 +94,14 @@ class AsyncSqlBarrier:
         """As `SqlBarrier.read`."""
         return await greenlet_spawn(self._plain.read, txn_id, nonce)
 
+    def expect_join(self, owner: object) -> None:
+        """As in `Barrier`."""
+        self._plain.expect_join(owner)
+
+    def forget_join(self, owner: object) -> None:
+        """As in `Barrier`."""
+        self._plain.forget_join(owner)
+
     async def check_session(self, session: Any) -> None:
         """As in `Barrier`."""
         await greenlet_spawn(self._plain.check_session, plain_of(session))

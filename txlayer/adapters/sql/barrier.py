@@ -13,7 +13,13 @@ from sqlalchemy.exc import IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txlayer.adapters.sql.checks import Checks, Doubtful
-from txlayer.adapters.sql.dialects import DriverInsert, is_in_autocommit, is_same_database
+from txlayer.adapters.sql.dialects import (
+    DriverInsert,
+    LocatedTable,
+    is_in_autocommit,
+    is_same_database,
+    rules_of,
+)
 from txlayer.adapters.sql.joined import JoinedTransaction, Watch
 from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
 from txlayer.adapters.sql.table import DEFAULT_NAME, barrier_table
@@ -74,14 +80,17 @@ class SqlBarrier:
         self.table = barrier_table(table, schema=schema)
         self._engine = engine
         oldest_check = IMMUNITY_MAX + transaction_age_max
+        rules = rules_of(engine)
+        self._located = LocatedTable(engine, self.table, rules)
         self._checks = Checks(
             engine,
-            self.table,
+            self._located,
+            rules,
             lock_wait_ms=milliseconds(lock_wait),
             absence_age_max_ms=milliseconds(oldest_check),
         )
-        self._purge = Purge(engine, self.table, age_min=oldest_check + AGE_MARGIN)
-        self._insert = DriverInsert(self.table, engine.dialect, ROW)
+        self._purge = Purge(engine, self._located, age_min=oldest_check + AGE_MARGIN)
+        self._insert: DriverInsert | None = None
         self._watch = Watch()
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -101,8 +110,9 @@ class SqlBarrier:
         Raises:
             SQLAlchemyError: the database does not answer, or there is no such table.
         """
+        table, options = self._located.find()
         with self._engine.connect() as connection:
-            connection.execute(select(self.table.c.txn_id).limit(1))
+            connection.execute(select(table.c.txn_id).limit(1), execution_options=options)
 
     def purge(
         self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
@@ -153,6 +163,14 @@ class SqlBarrier:
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
+    def expect_join(self, owner: object) -> None:
+        """As in `Barrier`: on this engine, and on others of this database that a session has joined from."""
+        self._watch.expect(owner, self._engine)
+
+    def forget_join(self, owner: object) -> None:
+        """As in `Barrier`."""
+        self._watch.forget(owner)
+
     def check_session(self, session: Any) -> None:
         """As in `Barrier`; the first session of an engine, and every connection, begins its transaction here."""
         found = _own(session)
@@ -177,13 +195,14 @@ class SqlBarrier:
         orm_session = found if isinstance(found, Session) else None
         connection = self._begun(found)
         self._check_connection(connection)
+        insert = self._driver_insert()
         joined = JoinedTransaction(
             connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
         )
         self._watch.add(connection, orm_session, joined)
         row = (txn_id, nonce, check_group(group), COMMIT.value, Source.PRODUCER.value)
         try:
-            self._insert.execute(connection, row)
+            insert.execute(connection, row)
         except IntegrityError as exc:
             error = BarrierRefusedError(
                 "a check-back, or another attempt of the same id, came first: roll back",
@@ -200,9 +219,18 @@ class SqlBarrier:
         return joined
 
     def _has_row(self, txn_id: str, nonce: str, connection: Connection) -> bool:
-        columns = self.table.c
-        own = select(columns.nonce).where(columns.txn_id == txn_id, columns.nonce == nonce)
-        return connection.execute(own).first() is not None
+        table, options = self._located.find()
+        own = select(table.c.nonce).where(table.c.txn_id == txn_id, table.c.nonce == nonce)
+        return connection.execute(own, execution_options=options).first() is not None
+
+    def _driver_insert(self) -> DriverInsert:
+        insert = self._insert
+        if insert is None:
+            table, options = self._located.find()
+            insert = DriverInsert(table, self._engine.dialect, ROW)
+            if options:
+                self._insert = insert
+        return insert
 
     def _bind_of(self, session: Session) -> Engine | Connection:
         try:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, select
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from txlayer.adapters.sql.dialects import rules_of
+from txlayer.adapters.sql.dialects import LocatedTable, Rules
+from txlayer.adapters.sql.joined import OWN_WORK
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import ROLLBACK, UNKNOWN, Resolution, Source
 
@@ -57,15 +58,19 @@ class Checks:
     """Reads and writes rows on behalf of checks. Any thread may use it."""
 
     def __init__(
-        self, engine: Engine, table: Table, *, lock_wait_ms: int, absence_age_max_ms: int
+        self,
+        engine: Engine,
+        located: LocatedTable,
+        rules: Rules,
+        *,
+        lock_wait_ms: int,
+        absence_age_max_ms: int,
     ) -> None:
-        self._engine = engine
-        self._table = table
-        self._rules = rules_of(engine)
+        self._engine = engine.execution_options(**OWN_WORK)
+        self._located = located
+        self._rules = rules
         self._lock_wait_ms = lock_wait_ms
         self._absence_age_max_ms = absence_age_max_ms
-        self._insert_absent = self._rules.insert_absent(table)
-        self._select = select(table.c.txn_id, table.c.nonce, table.c.resolution)
 
     def settle(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
         """One resolution for each, in order: the first writer's, and ROLLBACK of ours where nobody came before.
@@ -133,7 +138,9 @@ class Checks:
     ) -> None:
         try:
             with self._transaction(wait_ms=wait_ms, is_writing=True) as connection:
-                connection.execute(self._insert_absent, values)
+                table, options = self._located.find()
+                insert = self._rules.insert_absent(table)
+                connection.execute(insert, values, execution_options=options)
         except UnreadableError as exc:
             _tell(len(values), exc.__cause__)
         else:
@@ -148,9 +155,12 @@ class Checks:
     def _read(self, txn_ids: Sequence[str]) -> dict[str, Row]:
         rows = {}
         with self._transaction(wait_ms=self._lock_wait_ms, is_writing=False) as connection:
+            table, options = self._located.find()
+            columns = table.c
             for ids in _chunks(txn_ids, READ_COUNT_MAX):
-                wanted = self._select.where(self._table.c.txn_id.in_(ids))
-                for txn_id, nonce, said in connection.execute(wanted):
+                wanted = select(columns.txn_id, columns.nonce, columns.resolution)
+                wanted = wanted.where(columns.txn_id.in_(ids))
+                for txn_id, nonce, said in connection.execute(wanted, execution_options=options):
                     rows[txn_id] = Row(nonce, _resolution(said))
         return rows
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from sqlalchemy import Connection, Dialect, Engine, Table, insert
+from sqlalchemy import Connection, Dialect, Engine, MetaData, Table, insert, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
 
@@ -33,6 +34,10 @@ class Rules(Protocol):
         """Insert rows, and leave those alone that are there."""
         ...
 
+    def schema_of(self, engine: Engine, name: str) -> str | None:
+        """Where a connection that nobody has used yet finds the table `name`; None: nowhere."""
+        ...
+
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
         """Within a transaction of `connection`: no lock is waited for longer than about `wait_ms`.
@@ -53,11 +58,20 @@ class SqliteRules:
         """As in `Rules`."""
         return sqlite.insert(table).on_conflict_do_nothing()
 
+    def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """As in `Rules`: the file, and no temporary table of the same name."""
+        return "main"
+
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
         """As in `Rules`."""
-        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        before = [
+            (name, connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("busy_timeout", "read_uncommitted")
+        ]
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
+        # Connections with a shared cache may be set to see each other's open transactions: no check may believe those.
+        connection.exec_driver_sql("PRAGMA read_uncommitted = 0")
         try:
             # Python's driver begins no transaction by itself in some modes; then every insert would be synced alone.
             if is_writing and not driver_connection(connection).in_transaction:
@@ -65,7 +79,15 @@ class SqliteRules:
             yield
         finally:
             if not connection.invalidated:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(before)}")
+                for name, value in before:
+                    connection.exec_driver_sql(f"PRAGMA {name} = {int(value)}")
+
+
+_POSTGRESQL_SCHEMA = text(
+    "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND n.nspname = ANY(current_schemas(false)) "
+    "ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1"
+)
 
 
 class PostgresqlRules:
@@ -80,6 +102,12 @@ class PostgresqlRules:
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
         return postgresql.insert(table).on_conflict_do_nothing()
+
+    def schema_of(self, engine: Engine, name: str) -> str | None:
+        """As in `Rules`; temporary tables are not looked at."""
+        with fresh_connection(engine) as connection:
+            schema: str | None = connection.execute(_POSTGRESQL_SCHEMA, {"name": name}).scalar()
+        return schema
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
@@ -101,6 +129,12 @@ class MysqlRules:
         """As in `Rules`."""
         return mysql.insert(table).prefix_with("IGNORE")
 
+    def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        with fresh_connection(engine) as connection:
+            schema: str | None = connection.exec_driver_sql("SELECT DATABASE()").scalar()
+        return schema
+
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
         """As in `Rules`; in whole seconds."""
@@ -117,6 +151,53 @@ class MysqlRules:
 def _set_session(connection: Connection, names: tuple[str, ...], values: Any) -> None:
     settings = ", ".join(f"{name} = {int(v)}" for name, v in zip(names, values, strict=True))
     connection.exec_driver_sql(f"SET SESSION {settings}")
+
+
+@contextmanager
+def fresh_connection(engine: Engine) -> Iterator[Connection]:
+    """A connection as the engine makes them, which nobody has used: what a session sets outlives its return to a pool."""
+    fresh = Engine(
+        engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters
+    )
+    try:
+        with fresh.connect() as connection:
+            yield connection
+    finally:
+        fresh.dispose()
+
+
+class LocatedTable:
+    """A table by its full name, which is asked for once: an unqualified one means what each session makes of it.
+
+    Any thread may use it.
+    """
+
+    def __init__(self, engine: Engine, table: Table, rules: Rules) -> None:
+        self._engine = engine
+        self._table = table
+        self._rules = rules
+        self._found: Table | None = None
+
+    def find(self) -> tuple[Table, dict[str, Any]]:
+        """The table and the options of a statement on it; as it was given when nothing is found (now).
+
+        Raises:
+            SQLAlchemyError: the database does not answer.
+        """
+        found = self._found
+        if found is None:
+            translated = self._engine.get_execution_options().get("schema_translate_map") or {}
+            schema = translated.get(self._table.schema, self._table.schema)
+            if schema is None:
+                schema = self._rules.schema_of(self._engine, self._table.name)
+            if schema is None:
+                return self._table, {}
+            found = self._found = self._table.to_metadata(MetaData(), schema=schema)
+        return found, AS_NAMED
+
+
+AS_NAMED: dict[str, Any] = {"schema_translate_map": None}
+"""Options of a statement whose schema no session may replace by another."""
 
 
 class DriverInsert:
@@ -146,6 +227,7 @@ def rules_of(engine: Engine) -> Rules:
         UsageError: it is none that a barrier was tested with, or has no second connection to its database.
     """
     rules = rules_of_dialect(engine.dialect.name, what="a barrier")
+    check_pool(engine, what="a check", would="commit the local transaction")
     database = engine.url.database
     if isinstance(rules, SqliteRules) and (
         not database or ":memory:" in database or engine.url.query.get("mode") == "memory"
@@ -154,6 +236,19 @@ def rules_of(engine: Engine) -> Rules:
             "a barrier in SQLite needs a file: a check uses a connection of its own, and in memory that is another database"
         )
     return rules
+
+
+def check_pool(engine: Engine, *, what: str, would: str) -> None:
+    """Refuse a pool that lends one connection to several at once, before `what` `would` do harm to another's transaction.
+
+    Raises:
+        UsageError: it is such a pool.
+    """
+    if isinstance(engine.pool, StaticPool | SingletonThreadPool):
+        raise UsageError(
+            f"{what} needs a connection of its own, and {type(engine.pool).__name__} lends one to several at once: "
+            f"it would {would}; use a QueuePool or a NullPool"
+        )
 
 
 def rules_of_dialect(name: str, *, what: str) -> Rules:

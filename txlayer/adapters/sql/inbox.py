@@ -12,7 +12,13 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Table, delete
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
-from txlayer.adapters.sql.dialects import is_in_autocommit, is_same_database, rules_of_dialect
+from txlayer.adapters.sql.dialects import (
+    LocatedTable,
+    check_pool,
+    is_in_autocommit,
+    is_same_database,
+    rules_of_dialect,
+)
 from txlayer.adapters.sql.purge import Purged, delete_old
 from txlayer.adapters.sql.table import (
     GROUP_LENGTH_MAX,
@@ -61,13 +67,17 @@ MessageKey = Callable[[Any], str]
 
 
 def message_key(message: InboxMessage) -> str:
-    """`txn:ID/INDEX` of a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`."""
+    """`txn:ID/BORN/INDEX` of a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`.
+
+    BORN is when its transaction was prepared, in milliseconds: an id that was prepared twice and committed twice is two
+    transactions, and the same message comes with the same BORN in replays, on mirrors and after a restored backup.
+    """
     headers = {name: value for name, value in message.headers if name in (ID_HEADER, ORIGIN_HEADER)}
     txn_id, origin = headers.get(ID_HEADER), headers.get(ORIGIN_HEADER)
     if txn_id and origin:
         found = decode_origin(origin)
         if not isinstance(found, Undecodable):
-            return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{found[2]}"
+            return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{found[4]}/{found[2]}"
     return f"at:{message.topic}/{message.partition}/{message.offset}"
 
 
@@ -129,8 +139,8 @@ class Inbox:
         self._engine = engine
         self._group = check_group(group)
         self._key = key
-        # SQLAlchemy forgets the count of an insert unless it is told not to.
-        self._insert = rules.insert_absent(self.table).execution_options(preserve_rowcount=True)
+        self._rules = rules
+        self._located = LocatedTable(engine, self.table, rules)
 
     def create_table(self) -> None:
         """Create the table unless it is there.
@@ -172,10 +182,12 @@ class Inbox:
             UsageError: that is no age. None was deleted.
             SQLAlchemyError: the database refused; what was deleted before stays so.
         """
-        columns = self.table.c
+        check_pool(self._engine, what="a purge", would="commit what the handlers have open")
+        table, options = self._located.find()
+        columns = table.c
         return delete_old(
-            self._engine,
-            self.table,
+            self._engine.execution_options(**options),
+            table,
             key=columns.message_key,
             made_at=columns.seen_at,
             older_than=older_than,
@@ -219,15 +231,18 @@ class Inbox:
     def see(self, connection: Connection, key: str) -> bool:
         """Write the row; True when it was not there."""
         row = {"consumer_group": self._group, "message_key": key}
-        return connection.execute(self._insert, row).rowcount == 1
+        table, options = self._located.find()
+        # SQLAlchemy forgets the count of an insert unless it is told not to.
+        options = {**options, "preserve_rowcount": True}
+        insert = self._rules.insert_absent(table)
+        return connection.execute(insert, row, execution_options=options).rowcount == 1
 
     def forget(self, connection: Connection, key: str) -> None:
         """Take the row back within the local transaction that wrote it."""
-        columns = self.table.c
         # A transaction that the database has given up cannot commit the row either, and the block's error matters more.
         with suppress(SQLAlchemyError):
-            connection.execute(
-                delete(self.table).where(
-                    columns.consumer_group == self._group, columns.message_key == key
-                )
+            table, options = self._located.find()
+            own = delete(table).where(
+                table.c.consumer_group == self._group, table.c.message_key == key
             )
+            connection.execute(own, execution_options=options)

@@ -5,9 +5,10 @@ Never here: committing or rolling back the user's session.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
@@ -15,9 +16,12 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
 from txlayer.adapters.barrier import LocalState
-from txlayer.errors import RollbackRequiredError, TxLayerError
+from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)
+
+OWN_WORK = {"txlayer_own_work": True}
+"""The option of connections on which a barrier works for itself."""
 
 
 class JoinedTransaction:
@@ -133,15 +137,25 @@ class Watch:
         )
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._expected: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+
+    def expect(self, owner: object, engine: Engine) -> None:
+        """Refuse commits of this thread or task that no transaction joined, until `forget`."""
+        self._listen(engine)
+        with self._lock:
+            self._expected[owner] = _this_thread_or_task()
+
+    def forget(self, owner: object) -> None:
+        """As in `Barrier.forget_join`."""
+        with self._lock:
+            self._expected.pop(owner, None)
 
     def add(
         self, connection: Connection, session: Session | None, joined: JoinedTransaction
     ) -> None:
         """Tell `joined` about its connection and its session."""
-        engine = connection.engine
-        if engine not in self._engines:
-            self._listen(engine)
+        self._listen(connection.engine)
         with self._lock:
             _append(self._joined, connection, joined)
             if session is None:
@@ -151,6 +165,8 @@ class Watch:
             _append(self._of_sessions, session, joined)
 
     def _listen(self, engine: Engine) -> None:
+        if engine in self._engines:
+            return
         with self._lock:
             if engine in self._engines:
                 return
@@ -163,8 +179,29 @@ class Watch:
                 self._dialects.add(engine.dialect)
 
     def _before_commit(self, connection: Connection) -> None:
-        for joined in self._joined.get(connection, ()):
+        of_connection = self._joined.get(connection, ())
+        if self._expected:
+            self._check_expected(connection, of_connection)
+        for joined in of_connection:
             joined.before_commit(connection)
+
+    def _check_expected(
+        self, connection: Connection, of_connection: Sequence[JoinedTransaction]
+    ) -> None:
+        if any(joined.state is LocalState.OPEN for joined in of_connection):
+            return
+        if OWN_WORK.items() <= connection.get_execution_options().items():
+            return
+        here = _this_thread_or_task()
+        with self._lock:
+            is_expected = here in self._expected.values()
+        if is_expected:
+            connection.dialect.do_rollback(connection.connection)  # as in JoinedTransaction
+            raise LifecycleError(
+                "this local transaction commits without tx.join(session), though tx.prepare() was called: its commit would "
+                "not decide the messages. It is rolled back; join it, or commit what does not belong to it before prepare()",
+                state="prepared",
+            )
 
     def _before_rollback(self, connection: Connection) -> None:
         for joined in self._joined.get(connection, ()):
@@ -178,6 +215,14 @@ class Watch:
         if context.connection is not None:
             for joined in self._joined.get(context.connection, ()):
                 joined.statement_failed()
+
+
+def _this_thread_or_task() -> object:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        task = None
+    return threading.get_ident() if task is None else task
 
 
 def _append(

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, DateTime, Engine, Table, delete, func, select
 
+from txlayer.adapters.sql.dialects import LocatedTable
+from txlayer.adapters.sql.joined import OWN_WORK
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import UsageError
 
@@ -32,9 +34,9 @@ class Purged(NamedTuple):
 class Purge:
     """Deletes rows by their age, along the primary key: no other index is needed, which every insert would pay for."""
 
-    def __init__(self, engine: Engine, table: Table, *, age_min: timedelta) -> None:
+    def __init__(self, engine: Engine, located: LocatedTable, *, age_min: timedelta) -> None:
         self._engine = engine
-        self._table = table
+        self._located = located
         self._age_min = age_min
 
     def run(self, older_than: timedelta, *, is_dry_run: bool, is_younger_allowed: bool) -> Purged:
@@ -44,12 +46,12 @@ class Purge:
                 f"rows younger than {self._age_min / timedelta(days=1):g} days may still be needed by a check: without "
                 "its row a committed transaction would be rolled back. None was deleted"
             )
-        columns = self._table.c
+        table, options = self._located.find()
         return delete_old(
-            self._engine,
-            self._table,
-            key=columns.txn_id,
-            made_at=columns.created_at,
+            self._engine.execution_options(**options, **OWN_WORK),
+            table,
+            key=table.c.txn_id,
+            made_at=table.c.created_at,
             older_than=older_than,
             is_dry_run=is_dry_run,
         )

@@ -14,6 +14,7 @@ import typer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.adapters.telemetry import printable
 from txlayer.cli.options import BootstrapServers, Insecure, Namespace, client_config
 from txlayer.cli.secrets import command_line_settings, with_secrets
 from txlayer.cli.spark.session import spark_session
@@ -96,14 +97,27 @@ def bronze(
 def compact(
     *,
     data: Data = _DATA,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Forget what is older (90d): records of bronze by day, settled rows of the ledger."
+        ),
+    ] = None,
     master: Master = _MASTER,
     memory: Memory = _MEMORY,
     spark_setting: SparkSettings = None,
 ) -> None:
-    """Fold many small files of bronze into few."""
+    """Fold many small files of bronze and of the ledger into few."""
+    keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
     with _session(master, memory, spark_setting) as spark:
+        ended = (
+            0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
+        )
         written = compaction.compact(spark, _bronze_root(data))
-    typer.echo(f"folders written: {len(written)}")
+        run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+    typer.echo(
+        f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}"
+    )
 
 
 def ledger(
@@ -192,7 +206,7 @@ def compare(
         }
         for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
             place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
-            typer.echo(f"{row.finding:>8} {row.id}{place}")
+            typer.echo(printable(f"{row.finding:>8} {row.id}{place}"))
     typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
     raise typer.Exit(1 if counts else 0)
 

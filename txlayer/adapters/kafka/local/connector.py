@@ -37,7 +37,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
         WrongChecksumError: a fetched file is not the locked one.
     """
     lock = read_lock(CONNECTOR)
-    installed = installed_pyspark()
+    installed = installed_pyspark(lock)
     java = find_java(
         named_home=config.named_java_home,
         java_home=config.java_home,
@@ -57,7 +57,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
 
 
-def installed_pyspark() -> str:
+def installed_pyspark(lock: JarLock) -> str:
     """The version of pyspark.
 
     Raises:
@@ -67,7 +67,7 @@ def installed_pyspark() -> str:
         return version("pyspark")
     except PackageNotFoundError as exc:
         raise ConfigError(
-            'Spark is missing: pip install "txlayer[spark]"', name="pyspark", expected=">=4.0,<5"
+            'Spark is missing: pip install "txlayer[spark]"', name="pyspark", expected=lock.version
         ) from exc
 
 

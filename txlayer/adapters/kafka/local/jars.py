@@ -66,7 +66,7 @@ class JarPurpose:
 
 BROKER = JarPurpose(
     "jars.lock", "kafka", "Kafka", KAFKA_ARTIFACT, "local",
-    own="TXLAYER_KAFKA_HOME", own_is="the folder of an unpacked Kafka 4",
+    own="TXLAYER_KAFKA_HOME", own_is="the folder of an unpacked Kafka 3.9 or later",
 )  # fmt: skip
 CONNECTOR = JarPurpose(
     "connector.lock", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark",

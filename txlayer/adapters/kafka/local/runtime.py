@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from txlayer.adapters.kafka.local.java import bundled_java, find_java
 from txlayer.adapters.kafka.local.processes import JavaCommand
 from txlayer.errors import ConfigError
 
-MAJOR_VERSION = 4
-"""Older Kafka keeps other promises and another start (ZooKeeper)."""
+OLDEST_RELEASE = (3, 9)
+"""The oldest release that txlayer is tested with (`make kafkas`)."""
 
 
 def default_home() -> Path:
@@ -114,17 +115,22 @@ def installed_version(folder: Path) -> str:
     """The version of the Kafka whose jars lie in `folder`.
 
     Raises:
-        ConfigError: there is none, or not of version 4.
+        ConfigError: there is none, or an older one than txlayer supports.
     """
     names = sorted(folder.glob(f"{KAFKA_ARTIFACT}-*.jar"))
     version = (
         names[-1].name.removeprefix(f"{KAFKA_ARTIFACT}-").removesuffix(".jar") if names else None
     )
-    if version is None or not version.startswith(f"{MAJOR_VERSION}."):
+    oldest = ".".join(map(str, OLDEST_RELEASE))
+    if version is None or _release(version) < OLDEST_RELEASE:
         raise ConfigError(
-            f"no Kafka {MAJOR_VERSION} there; name the folder of an unpacked one, or unset it to use the locked jars",
+            f"no Kafka {oldest} or later there; name the folder of an unpacked one, or unset it to use the locked jars",
             name="TXLAYER_KAFKA_HOME",
             value=str(folder.parent),
-            expected=f"a folder with libs/{KAFKA_ARTIFACT}-{MAJOR_VERSION}.….jar",
+            expected=f"a folder with libs/{KAFKA_ARTIFACT}-{oldest}.….jar",
         )
     return version
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])

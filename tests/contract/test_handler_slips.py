@@ -1,0 +1,163 @@
+"""Slips of a user's code: what a handler returns by mistake, a `key_group` that raises; over memory and over real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.lab import Lab
+from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.context import Context
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.handling import Ack, DeadLetter, HandlerResult, Reject, Retry
+
+ONCE_MORE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
+SLIPS: list[tuple[Any, str]] = [
+    (Reject(cast("Any", ValueError("bad"))), "needs a text, not an object of type ValueError"),
+    (Reject(cast("Any", None)), "Reject(reason=…) needs a text, not None"),
+    (Retry(cast("Any", 5_000)), "needs a timedelta, not an object of type int"),
+    (Retry(delay_ms=cast("Any", "5000")), "needs a whole number, not an object of type str"),
+    (Retry(delay_ms=10**400), "the delay of a Retry is at most"),
+    (Retry(timedelta(seconds=1), delay_ms=1_000), "not both"),
+    (Retry(reason=cast("Any", None)), "Retry(reason=…) needs a text"),
+    (Ack, "the class Ack; an instance is needed"),
+    (True, "a handler returned bool"),
+]
+
+
+@pytest.fixture
+def stage(lab: Lab) -> Iterator[Stage]:
+    made = Stage(lab)
+    yield made
+    made.close()
+
+
+def letters(stage: Stage) -> list[DeadLetter]:
+    """What the dead letters say."""
+    found = [dead_letter_of(record.headers) for record in stage.lab.read(stage.letters)]
+    assert all(isinstance(letter, DeadLetter) for letter in found)
+    return cast("list[DeadLetter]", found)
+
+
+@pytest.mark.parametrize(
+    ("workers", "place"),
+    [*(("threads", place) for place in range(len(SLIPS))), *(("processes", p) for p in (0, 2, 7))],
+)
+def test_a_wrong_result_is_a_failed_attempt_with_its_reason(
+    stage: Stage, workers: str, place: int
+) -> None:
+    if workers == "processes":  # the same code; three show the way between the processes
+        consumer = stage.consumer(workers=workers, worker_count=1, retry=ONCE_MORE)
+        consumer._handlers._handlers.clear()
+        consumer.handler(SLIPPING[place])
+    else:
+        consumer = stage.consumer(
+            lambda message, _: SLIPS[place][0] if message.value == b"slip" else None,
+            retry=ONCE_MORE,
+        )
+    stage.write(b"slip", b"good")
+
+    with consumer:
+        stage.wait_for_letters([b"slip"])
+        stage.wait_stored(2)
+        assert consumer.is_running
+
+    (letter,) = letters(stage)
+    assert (2, "TypeError") == (letter.attempt_count, letter.error_type)
+    assert SLIPS[place][1] in letter.error_message
+
+
+def slip_0(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    """The first of the slips, at the top of a module."""
+    return cast("HandlerResult", SLIPS[0][0] if message.value == b"slip" else None)
+
+
+def slip_2(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    """The third one."""
+    return cast("HandlerResult", SLIPS[2][0] if message.value == b"slip" else None)
+
+
+def slip_7(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    """The eighth one."""
+    return cast("HandlerResult", SLIPS[7][0] if message.value == b"slip" else None)
+
+
+SLIPPING = {0: slip_0, 2: slip_2, 7: slip_7}
+
+
+def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None:
+    stage.write(b"slip", b"good")
+
+    async def run() -> None:
+        consumer = AsyncOrderedConsumer(
+            group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
+            bootstrap_servers=stage.lab.servers, start_at="earliest", namespace=stage.namespace, retry=ONCE_MORE,
+        )  # fmt: skip
+
+        @consumer.handler
+        async def handle(message: ReceivedMessage, _context: Context) -> HandlerResult:
+            if message.value == b"slip":
+                return cast("HandlerResult", SLIPS[0][0])
+            consumer.stop()
+            return None
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    (letter,) = letters(stage)
+    assert SLIPS[0][1] in letter.error_message
+
+
+def test_a_retry_takes_a_timedelta(stage: Stage) -> None:
+    stage.write(b"0")
+
+    def act(_message: ReceivedMessage, context: Context) -> HandlerResult:
+        return Retry(timedelta(milliseconds=1)) if context.attempt == 1 else None
+
+    never = RetryPolicy(backoff_first_ms=86_400_000, backoff_max_ms=86_400_000)
+    with stage.consumer(act, retry=never):
+        stage.wait_stored(1)
+
+    assert [1, 2] == [seen.attempt for seen in stage.journal.seen]
+
+
+@pytest.mark.parametrize("wrong", [KeyError, None])
+def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
+    stage: Stage, wrong: type[Exception] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def key_group(key: bytes | None) -> str:
+        if key == b"odd" and wrong is not None:
+            raise wrong(key)
+        return cast("str", None) if key == b"odd" else "even"
+
+    stage.write(b"0", b"1", key=b"odd")
+    stage.write(b"2")
+    with (
+        caplog.at_level(logging.ERROR, "txlayer.consumer"),
+        stage.consumer(key_group=key_group) as consumer,
+    ):
+        stage.wait_stored(3)
+
+    figures = consumer.stats().topics[stage.topic]
+    assert {"(failed)": 2, "even": 1} == figures.handled_by_key_group
+    assert ["key_group.failed"] == [record.message for record in caplog.records]
+
+
+def test_a_key_group_for_each_key_is_counted_within_a_limit(stage: Stage) -> None:
+    for n in range(1_010):
+        stage.write(b"0", key=b"%d" % n)
+
+    with stage.consumer(key_group=repr) as consumer:
+        stage.wait_stored(1_010)
+
+    groups = consumer.stats().topics[stage.topic].handled_by_key_group
+    assert (1_001, 10) == (len(groups), groups["(other)"])

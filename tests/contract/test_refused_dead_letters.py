@@ -1,0 +1,83 @@
+"""Dead letters that their topic refuses: kept without their content, and nothing else runs twice; memory and real Kafka."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker import unique_name
+from tests.support.consumers import Stage
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.consumer.context import Context
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.dead_letters import dead_letter_of, is_cut
+from txlayer.core.handling import DeadLetter, HandlerResult, Reject, ReplayKind, ReplayRecord
+from txlayer.core.replays import decode_replay, encode_replay
+
+LARGE = b"x" * 20_000
+
+
+@pytest.fixture
+def stage(lab: Lab) -> Iterator[Stage]:
+    made = Stage(lab)
+    lab.delete_topic(made.letters)
+    lab.create(made.letters, settings={"max.message.bytes": "5000"})
+    yield made
+    made.close()
+
+
+def reject_large(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    """Some are small, too."""
+    is_bad = message.value == LARGE or message.value == b"small"
+    return Reject("as planned") if is_bad else None
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothing_runs_twice(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(50):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    stage.write(LARGE, b"after", key=b"bad")
+    stage.write(b"small", key=b"other")
+
+    with (
+        caplog.at_level(logging.ERROR, "txlayer.consumer"),
+        stage.consumer(reject_large) as consumer,
+    ):
+        stage.wait_stored(53)
+        rebuilds = consumer.stats().rebuild_count
+
+    letters = stage.lab.read(stage.letters)
+    assert {None, b"small"} == {letter.value for letter in letters}
+    assert 2 == len(letters)
+    (cut,) = [letter for letter in letters if is_cut(letter.headers)]
+    said = dead_letter_of(cut.headers)
+    assert isinstance(said, DeadLetter)
+    assert ((stage.topic, 0, 50), b"bad") == (tuple(said.origin), cut.key)
+    assert int(dict(cut.headers)["txl-dlq-cut"] or b"") >= len(LARGE)
+    good = [seen.value for seen in stage.journal.seen if seen.value not in (LARGE, b"small")]
+    assert len(set(good)) == len(good) == 51
+    assert rebuilds == 1
+    assert 1 == [record.message for record in caplog.records].count("dead_letter.refused")
+
+
+def test_a_dead_letter_without_content_cannot_be_replayed(stage: Stage) -> None:
+    stage.write(LARGE)
+    request = encode_replay(ReplayRecord(ReplayKind.REPLAY, unique_name("r"), 0))
+
+    with stage.consumer(reject_large):
+        stage.wait_stored(1)
+        before = len(stage.journal.seen)
+        stage.lab.write(stage.requests, request, key=b"k")
+
+        def answers() -> list[str]:
+            said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
+            return [s.outcome.value for s in said if isinstance(s, ReplayRecord) and s.outcome]
+
+        wait_until(lambda: answers() == ["missing"], within=30, what="the answer")
+
+    assert before == len(stage.journal.seen)

@@ -1,0 +1,77 @@
+"""Other clients of Python read what was forwarded, without the extras that bring them a codec."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.arena import Arena
+from tests.support.raw import RawWriter
+from tests.support.running import RunningCoordinator
+from txlayer.config import CoordinatorConfig
+from txlayer.errors import ConfigError
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings(
+        "ignore:(read|open)_text is deprecated:DeprecationWarning"
+    ),  # kafka-python
+]
+
+COUNT = 50
+READ_MS = 30_000
+Read = Callable[[str, str, int], list[tuple[bytes | None, bytes | None]]]
+
+
+def with_kafka_python(
+    servers: str, topic: str, count: int
+) -> list[tuple[bytes | None, bytes | None]]:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=servers, auto_offset_reset="earliest", group_id=None,
+        isolation_level="read_committed", consumer_timeout_ms=READ_MS,
+    )  # fmt: skip
+    found = []
+    for record in consumer:
+        found.append((record.key, record.value))
+        if len(found) == count:
+            break
+    consumer.close()
+    return found
+
+
+def with_aiokafka(servers: str, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    from aiokafka import AIOKafkaConsumer
+
+    async def read() -> list[tuple[bytes | None, bytes | None]]:
+        async with AIOKafkaConsumer(
+            topic, bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:  # fmt: skip
+            found: list[tuple[bytes | None, bytes | None]] = []
+            while len(found) < count:
+                batches = await consumer.getmany(timeout_ms=READ_MS)
+                found += [(r.key, r.value) for records in batches.values() for r in records]
+            return found
+
+    return asyncio.run(asyncio.wait_for(read(), READ_MS / 1000))
+
+
+@pytest.mark.parametrize("read", [with_kafka_python, with_aiokafka])
+def test_a_client_without_extras_reads_what_was_forwarded(arena: Arena, read: Read) -> None:
+    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+    wanted = {(b"k%d" % n, b"value " * 100 + b"%d" % n) for n in range(COUNT)}
+    raw = RawWriter(arena)
+    with RunningCoordinator(config):
+        for key, value in sorted(wanted):
+            raw.commit(raw.prepare((arena.targets[0], key, value)))
+        found = read(arena.servers, arena.targets[0], COUNT)
+
+    assert wanted <= set(found)
+
+
+def test_an_unknown_compression_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="compression"):
+        CoordinatorConfig(compression="brotli")

@@ -1,0 +1,1 @@
+"""A reference model of the protocol, written from its page alone, to hold every other judge against."""

@@ -1,0 +1,901 @@
+"""The reference model: what each transaction is and what is wrong, from the records alone.
+
+It is slow and plain on purpose. It imports nothing of the product and was written from docs/explanation/protocol.md, so it
+shares no assumption with the code that it judges. `judge(history)` is the whole interface.
+
+Three ideas carry it:
+
+1. Half and op decide. What must be visible follows from them; doubt only says where a transaction waits, and with what.
+2. A line of op may be impossible to place (its half record is gone, for example). Then both readings are tried, and the
+   transaction is blamed only for what is wrong in both.
+3. A fault must be certain. What retention or compaction may have taken is NOT_JUDGED: neither lost nor fine.
+
+What the model decides where the page is silent:
+
+* A line in the middle of a transaction on doubt counts before the move and not after it: idea 2. So does a line that was ahead of half.
+* Commit first, abandon later, nothing visible: abandoned. The records cannot tell it from a loss that was abandoned afterwards.
+* What was forwarded from doubt may name every half offset from its first to its last one.
+* Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
+* Two attempts of one id that are both visible are told, and break nothing. A certain fault goes before what is out of the window.
+* A commit that is repeated after it was parked gives a transaction a new place in its order, which is not judged.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.reference.wire import (
+    NUMBER_MAX,
+    Bounds,
+    HalfMessage,
+    History,
+    Line,
+    Origin,
+    Record,
+    Summary,
+    murmur2,
+    parse_content,
+    parse_half,
+    parse_line,
+    parse_origin,
+    parse_summary,
+)
+
+# ---------------------------------------------------------------------------- what comes out
+
+
+class Kind(enum.StrEnum):
+    """What a finding says. The first group breaks a promise, the second only tells."""
+
+    LOST = "lost"  # P1: committed, and neither on its real topic nor rightly on doubt
+    TORN = "torn"  # P5: only some of its messages are visible
+    NOT_WHOLE = "not whole on doubt"  # P1: it stands on doubt without all of its contents
+    FORGOTTEN = "forgotten"  # P7: it was ended on doubt although nobody decided it
+    CONTRADICTED = "contradicted by doubt"  # P4: doubt says another state than half and op
+    DOUBLED = "doubled"  # P2
+    LEAKED = "leaked"  # P3, P4: in the log although rolled back, undecided, incomplete or forbidden
+    EARLY = "early"  # P3: in the log before its decision
+    CORRUPT = "corrupt"  # P3: topic, key, value, headers or timestamp differ
+    WRONG_PARTITION = "wrong partition"  # P6: not where its key or the user's wish says
+    OUT_OF_ORDER = "out of order"  # P6
+    PHANTOM = "phantom"  # P3: it carries our headers, and no half record is its origin
+
+    NOT_JUDGED = "not judged"  # what would be needed is gone, or was not read
+    HALVES_GONE = "halves gone"  # op lines name half records that retention took
+    BLOCKED = "blocked"  # behind an open Kafka transaction, so nobody can read it yet
+    OPEN_KAFKA_TRANSACTION = "open kafka transaction"
+    REFUSED = "refused"  # a contrary decision came too late
+    REPEATED = "repeated"  # the same decision again
+    VOID_LINE = "void line"  # it names no half record of its transaction, or another producer group
+    LINE_AHEAD = "line ahead"  # it names an offset that half has not reached
+    SECOND_COPY = "second copy"  # the broker kept a half record twice
+    LATE_HALF = "late half"  # a half record behind the decision
+    OUT_OF_FORM = "out of form"
+    MISPLACED = "misplaced"  # a half record that does not belong where it is
+    NOT_KEPT_ASIDE = "not kept aside"  # out of form or misplaced, and not on doubt under its origin
+    NOT_ENDED = "not ended on doubt"  # settled, and still on doubt
+    ABANDONED_LATE = "abandoned after a commit"  # and nothing of it is visible
+    TWO_ATTEMPTS = "two attempts"  # two transactions of one id are visible
+    OVERDUE = "overdue"
+
+    @property
+    def is_broken_promise(self) -> bool:
+        return list(Kind).index(self) <= list(Kind).index(Kind.PHANTOM)
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: Kind
+    txn_key: str | None  # id/nonce
+    places: tuple[str, ...]  # topic-partition@offset, with :line for a line of op
+    detail: str = ""
+    index: int | None = None  # of the message, where it is about one
+
+
+@dataclass
+class Reading:
+    """What half and op say, under one reading of the lines that cannot be placed for certain."""
+
+    txn_key: str
+    #: An older line may be gone, so the records do not say what was decided.
+    is_unknown: bool = False
+    #: The first commit, rollback or abandon that counts.
+    decision: Line | None = None
+    #: The first commit that is complete and allowed: from here the transaction may be visible.
+    released: Line | None = None
+    #: An abandon after the commit.
+    abandoned: Line | None = None
+    effects: list[tuple[Line, str]] = field(default_factory=list)
+    state: str = "unknown"
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_commit(self) -> bool:
+        return self.decision is not None and self.decision.resolution == "C"
+
+    @property
+    def broken_count(self) -> int:
+        return sum(finding.kind.is_broken_promise for finding in self.findings)
+
+    def find(self, kind: Kind, *places: str, detail: str = "", index: int | None = None) -> None:
+        self.findings.append(Finding(kind, self.txn_key, places, detail, index))
+
+
+@dataclass
+class Transaction:
+    """One transaction, and in the end what it is."""
+
+    partition: int
+    key: str
+    #: By index, the first copy.
+    messages: dict[int, HalfMessage] = field(default_factory=dict)
+    #: By half offset, second copies too.
+    at: dict[int, HalfMessage] = field(default_factory=dict)
+    #: With each line: "counts", "maybe", or why it does not count.
+    lines: list[tuple[Line, str]] = field(default_factory=list)
+    #: All summaries that are known, oldest first.
+    summaries: list[Summary] = field(default_factory=list)
+    #: What is on doubt now.
+    doubt: Summary | None = None
+    doubt_at_ms: int = 0
+    contents: dict[int, HalfMessage] = field(default_factory=dict)
+    was_on_doubt: bool = False
+    may_have_been_parked: bool = False
+    #: Its records on real topics, with their index.
+    shown: list[tuple[Record, int]] = field(default_factory=list)
+    reading: Reading = field(default_factory=lambda: Reading(""))
+
+    @property
+    def state(self) -> str:
+        """open, parked; committing, waiting, held, parked-committed, committed, lost; rolled-back, abandoned; unknown."""
+        return self.reading.state
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.reading.findings
+
+    @property
+    def history(self) -> list[str]:
+        """Its life, for a person."""
+        return [
+            *(
+                f"half {self.partition}@{o}: {m.index}/{m.count}"
+                for o, m in sorted(self.at.items())
+            ),
+            *(
+                f"op {x.place}: {x.resolution} by {x.source} {how}"
+                for x, how in self.reading.effects
+            ),
+            *(f"doubt: {summary.state} {summary.reason}".rstrip() for summary in self.summaries),
+            *(f"{record.place}: message {index}, {record.kafka}" for record, index in self.shown),
+        ]
+
+    @property
+    def committed_shown(self) -> list[tuple[Record, int]]:
+        return [(record, index) for record, index in self.shown if record.kafka == "committed"]
+
+    @property
+    def id(self) -> str:
+        return self.key.split("/")[0]
+
+    @property
+    def ends(self) -> set[int]:
+        """The offsets that a line may name once it is on doubt: the first, the last, second copies."""
+        firsts = [m.offset for m in self.messages.values() if m.offset is not None]
+        ends = {*firsts[:1], *firsts[-1:], *(set(self.at) - set(firsts))}
+        for summary in self.summaries:
+            if not self.at or summary.last_offset > 0:  # 0: the coordinator did not know it
+                ends |= {summary.first_offset, summary.last_offset, *summary.copy_offsets}
+        return ends
+
+    @property
+    def first_offset(self) -> int:
+        return min(self.ends, default=0)
+
+    @property
+    def last_offset(self) -> int:
+        return max(self.ends, default=0)
+
+    @property
+    def count(self) -> int:
+        counts = [message.count for message in self.messages.values()]
+        return [*counts, *(summary.count for summary in self.summaries), 0][0]
+
+    @property
+    def producer_group(self) -> str | None:
+        groups = [message.producer_group for message in self.messages.values()]
+        return [*groups, *(summary.producer_group for summary in self.summaries), None][0]
+
+    @property
+    def key_hash(self) -> str:
+        """Empty without an ordering key."""
+        hashes = [m.options.get("k", "") for m in self.messages.values()]
+        return [*hashes, *(summary.key_hash for summary in self.summaries), ""][0]
+
+    @property
+    def is_prepare_order(self) -> bool:
+        modes = ["o" in m.options for m in self.messages.values()]
+        return [*modes, *(summary.is_prepare_order for summary in self.summaries), False][0]
+
+
+@dataclass
+class KeyQueue:
+    """What the transactions of one ordering key wait for, taken in the order of half."""
+
+    transactions: list[Transaction] = field(default_factory=list)
+    #: The last line that let an earlier one go.
+    blocked_until: Line | None = None
+    #: Who goes first and is undecided; those that were parked hold nobody.
+    undecided: list[Transaction] = field(default_factory=list)
+    #: False behind one that may have been parked, or of which op says too little.
+    is_certain: bool = True
+    #: The order: by the line that lets a transaction go, then by half offset.
+    goes_at: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def has_unknown(self) -> bool:
+        return any(txn.state == "unknown" for txn in self.transactions)
+
+
+@dataclass
+class Report:
+    """What `judge` returns."""
+
+    transactions: dict[tuple[int, str], Transaction]  # by half partition and id/nonce
+    findings: list[Finding]  # all, with those of the transactions
+
+    @property
+    def broken(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind.is_broken_promise]
+
+    def of(self, txn_key: str) -> Transaction:
+        return next(txn for (_, key), txn in self.transactions.items() if key == txn_key)
+
+    def kinds(self, txn_key: str | None) -> set[Kind]:
+        return {finding.kind for finding in self.findings if finding.txn_key == txn_key}
+
+
+# ---------------------------------------------------------------------------- the fold
+
+
+class World:
+    """Everything that was read, sorted by transaction."""
+
+    def __init__(self, history: History) -> None:
+        self.settings = history.settings
+        self.bounds = history.bounds
+        self.records = sorted(history.records, key=lambda r: (r.topic, r.partition, r.offset))
+        names = ("half", "op", "doubt", "check", "locks")
+        self.half, self.op, self.doubt, *_ = (f"{self.settings.namespace}.{name}" for name in names)
+        self.system_topics = {f"{self.settings.namespace}.{name}" for name in names}
+        self.transactions: dict[tuple[int, str], Transaction] = {}
+        self.half_at: dict[tuple[int, int], HalfMessage] = {}  # every half record in form, by place
+        self.strangers: set[tuple[int, int]] = set()  # those of them that belong to no transaction
+        self.kept_aside = {
+            r.key for r in self.readable(self.doubt) if r.key is not None and r.key.count(b"/") == 3
+        }
+        self.findings: list[Finding] = []
+
+    def readable(self, topic: str) -> Iterator[Record]:
+        """What a read_committed reader gets of a topic, in the order of the log."""
+        return (r for r in self.records if r.topic == topic and self.is_readable(r))
+
+    def is_readable(self, record: Record) -> bool:
+        """Whether read_committed readers see a record now."""
+        bounds = self.bounds_of(record.topic, record.partition)
+        is_there = bounds.start <= record.offset < bounds.readable_end
+        return record.kafka == "committed" and is_there
+
+    def bounds_of(self, topic: str, partition: int) -> Bounds:
+        return self.bounds.get((topic, partition), Bounds(0, NUMBER_MAX))
+
+    def partitions(self, topic: str) -> list[int]:
+        return sorted(partition for name, partition in self.bounds if name == topic)
+
+    def transaction(self, partition: int, txn_key: str) -> Transaction:
+        return self.transactions.setdefault((partition, txn_key), Transaction(partition, txn_key))
+
+    def find(self, kind: Kind, txn_key: str | None, *places: str, detail: str = "") -> None:
+        self.findings.append(Finding(kind, txn_key, places, detail))
+
+    def is_young(self, at_ms: int) -> bool:
+        return (
+            self.settings.now_ms is not None
+            and at_ms > self.settings.now_ms - self.settings.grace_ms
+        )
+
+    def is_allowed(self, topic: str) -> bool:
+        if topic in self.system_topics or topic.startswith("__"):
+            return False
+        return self.settings.allowed_topics is None or topic in self.settings.allowed_topics
+
+    def put_aside(
+        self, kind: Kind, record: Record, *, line: int | None = None, txn_key: str | None = None
+    ) -> None:
+        """Note what nobody can use, and whether doubt keeps it under its origin."""
+        suffix = "" if line is None else f":{line}"
+        self.find(kind, txn_key, record.place + suffix)
+        origin = f"origin/{record.topic}/{record.partition}/{record.offset}"
+        is_kept = bool({origin.encode(), (origin + suffix).encode()} & self.kept_aside)
+        if not is_kept and not self.is_young(record.timestamp_ms):
+            self.find(Kind.NOT_KEPT_ASIDE, txn_key, record.place + suffix)
+
+
+def read_half(world: World) -> None:
+    partition_count = max(1, len(world.partitions(world.half)))
+    for record in world.readable(world.half):
+        half = parse_half(record)
+        if half is None:
+            world.put_aside(Kind.OUT_OF_FORM, record)
+            continue
+        place = (record.partition, record.offset)
+        world.half_at[place] = half
+        key_hash = half.options.get("k")
+        crc = int(key_hash[:8], 16) if key_hash else zlib.crc32(half.txn_key.split("/")[0].encode())
+        is_here = crc % partition_count == record.partition
+        txn = world.transactions.get((record.partition, half.txn_key))
+        if txn is None and half.index and world.bounds_of(world.half, record.partition).start == 0:
+            world.strangers.add(place)
+            world.find(Kind.LATE_HALF, half.txn_key, record.place, detail="nothing of it began")
+            continue
+        is_due = txn is None or half.index == max(txn.messages) + 1
+        is_known = txn is not None and half.index in txn.messages
+        is_count_right = txn is None or half.count == txn.count
+        if not is_here or not is_count_right or not (is_due or is_known):
+            world.strangers.add(place)
+            world.put_aside(Kind.MISPLACED, record, txn_key=half.txn_key)
+            continue
+        txn = world.transaction(record.partition, half.txn_key)
+        txn.at[record.offset] = half
+        txn.messages.setdefault(half.index, half)
+        if is_known:
+            world.find(Kind.SECOND_COPY, half.txn_key, record.place)
+
+
+def read_doubt(world: World) -> None:
+    for record in world.readable(world.doubt):
+        parts = (record.key or b"").decode("latin-1").split("/")
+        if len(parts) not in (2, 3):
+            continue  # kept aside
+        txn = world.transaction(record.partition, "/".join(parts[:2]))
+        txn.was_on_doubt = True
+        txn.may_have_been_parked |= world.doubt in world.settings.compacted_topics
+        if len(parts) == 2:
+            txn.doubt = parse_summary(record.value)
+            txn.doubt_at_ms = record.timestamp_ms
+            if txn.doubt is not None:
+                txn.summaries.append(txn.doubt)
+                txn.may_have_been_parked |= txn.doubt.state.startswith("parked")
+            elif record.value is not None:
+                world.find(Kind.OUT_OF_FORM, txn.key, record.place)
+        else:
+            content = parse_content(record)
+            if content is None or f"{content.txn_key}/{content.index}".encode() != record.key:
+                txn.contents = {i: c for i, c in txn.contents.items() if str(i) != parts[2]}
+            else:
+                txn.contents[content.index] = content
+                txn.messages.setdefault(content.index, content)
+
+
+def read_op(world: World) -> None:
+    for record in world.readable(world.op):
+        if not record.value or not record.value.isascii():
+            world.put_aside(Kind.OUT_OF_FORM, record)
+            continue
+        for number, text in enumerate(record.value.split(b"\n")):
+            line = parse_line(text, record, number)
+            if line is None:
+                world.put_aside(Kind.OUT_OF_FORM, record, line=number)
+                continue
+            counts = place_line(world, line)
+            txn = world.transactions.get((record.partition, line.txn_key))
+            if txn is not None:
+                txn.lines.append((line, counts))
+
+
+def place_line(world: World, line: Line) -> str:
+    """Whether a line counts: "counts", "maybe", or why it does not."""
+    partition = line.record.partition
+    bounds = world.bounds_of(world.half, partition)
+    txn = world.transactions.get((partition, line.txn_key))
+    if line.last_offset >= bounds.readable_end:
+        world.find(Kind.LINE_AHEAD, line.txn_key, line.place)
+        return "half has not reached its offset"
+    if txn is None and line.last_offset < bounds.start:
+        world.transaction(partition, line.txn_key)
+        world.find(Kind.HALVES_GONE, line.txn_key, line.place)
+        return "maybe"
+    if txn is None or txn.producer_group not in (None, line.producer_group):
+        world.find(Kind.VOID_LINE, line.txn_key, line.place)
+        return "no such transaction, or another producer group"
+    half = txn.at.get(line.last_offset)
+    latest_ms = line.record.timestamp_ms + world.settings.clock_error_ms
+    if half is not None and half.stored_at_ms > latest_ms:
+        # The line was there first. Only doubt says whether it was given up before its half came.
+        origin = f"origin/{world.op}/{partition}/{line.record.offset}:{line.number}"
+        return "it was given up" if origin.encode() in world.kept_aside else "maybe"
+    if half is not None:
+        return "counts" if not txn.was_on_doubt or line.last_offset in txn.ends else "maybe"
+    if line.last_offset in txn.ends:
+        return "counts"
+    is_between = txn.first_offset < line.last_offset < txn.last_offset
+    if line.last_offset < bounds.start and (is_between or not txn.summaries):
+        return "maybe"
+    world.find(Kind.VOID_LINE, line.txn_key, line.place)
+    return "no half record of its transaction is there"
+
+
+def read_real(world: World) -> None:
+    for record in world.records:
+        names = [name for name, _ in record.headers]
+        if record.topic in world.system_topics or not {"txl-id", "txl-origin"} & set(names):
+            continue
+        if {"txl-replay", "txl-dlq"} & set(names):
+            continue  # a dead letter, or a copy of one
+        bounds = world.bounds_of(record.topic, record.partition)
+        if not bounds.start <= record.offset < bounds.end:
+            continue
+        origins = [parse_origin(value) for name, value in record.headers if name == "txl-origin"]
+        ids = [value for name, value in record.headers if name == "txl-id"]
+        if len(ids) != 1 or len(origins) != 1 or origins[0] is None:
+            detail = "its txl-id or txl-origin is broken"
+            world.find(Kind.PHANTOM, None, record.place, detail=detail)
+        else:
+            attach(world, record, (ids[0] or b"").decode("latin-1"), origins[0])
+
+
+def attach(world: World, record: Record, txn_id: str, origin: Origin) -> None:
+    """Find the transaction of a record on a real topic."""
+    claimed = (txn_id, origin.index, origin.count, origin.born_ms)
+    place = (origin.partition, origin.offset)
+    half = world.half_at.get(place)
+    if half is not None and half.claim == claimed:
+        if place not in world.strangers:
+            world.transaction(origin.partition, half.txn_key).shown.append((record, origin.index))
+        else:
+            detail = "its half record belongs to no transaction"
+            world.find(Kind.LEAKED, half.txn_key, record.place, detail=detail)
+        return
+    for txn in world.transactions.values():
+        # On doubt the half offsets between the first and the last one are forgotten.
+        is_between = txn.first_offset <= origin.offset <= txn.last_offset
+        is_possible = txn.was_on_doubt and txn.partition == origin.partition and is_between
+        message = txn.messages.get(origin.index)
+        if is_possible and message is not None and message.claim == claimed:
+            txn.shown.append((record, origin.index))
+            return
+    is_known = origin.partition in world.partitions(world.half)
+    if is_known and origin.offset < world.bounds_of(world.half, origin.partition).start:
+        world.find(Kind.NOT_JUDGED, None, record.place, detail="its half record is gone")
+    else:
+        world.find(Kind.PHANTOM, None, record.place, detail="no half record is its origin")
+
+
+# ---------------------------------------------------------------------------- the decision
+
+
+def decide(world: World, txn: Transaction, *, is_counting_maybe: bool) -> Reading:
+    """Fold the lines in the order of op: the first commit or rollback that counts wins."""
+    reading = Reading(txn.key, is_unknown=may_lack_lines(world, txn) or not txn.messages)
+    is_allowed = all(world.is_allowed(message.topic) for message in txn.messages.values())
+    for line, counts in txn.lines:
+        if counts != "counts" and not (counts == "maybe" and is_counting_maybe):
+            effect = f"does not count: {counts}"
+        elif line.resolution == "U":
+            effect = "asks"
+        elif reading.decision is None:
+            reading.decision = line
+            effect = "decides"
+        elif not reading.is_commit or reading.abandoned is not None:
+            effect = "is refused" if line.resolution == "C" else "repeats"
+        elif line.resolution == "A":
+            reading.abandoned = line
+            effect = "abandons"
+        else:
+            effect = "is refused" if line.resolution == "R" else "repeats"
+        is_commit_now = effect in ("decides", "repeats") and line.resolution == "C"
+        is_ready = is_allowed and is_complete(world, txn, line.last_offset)
+        if is_commit_now and is_ready and reading.released is None:
+            reading.released = line
+            effect += " and releases"
+        reading.effects.append((line, effect))
+    return reading
+
+
+def is_complete(world: World, txn: Transaction, offset: int) -> bool:
+    """Whether all half records are at or before an offset; what retention took is believed."""
+    here = {i for i, m in txn.messages.items() if m.offset is None or m.offset <= offset}
+    return here | gone_indexes(world, txn) == set(range(txn.count))
+
+
+def gone_indexes(world: World, txn: Transaction) -> set[int]:
+    """The first messages of a transaction, where half begins in the middle of it."""
+    if world.bounds_of(world.half, txn.partition).start == 0:
+        return set()
+    return set(range(min(txn.messages, default=0)))
+
+
+def may_lack_lines(world: World, txn: Transaction) -> bool:
+    """Whether op may have been shortened behind the transaction's first half record."""
+    if world.bounds_of(world.op, txn.partition).start == 0:
+        return False
+    stored = [m.stored_at_ms for m in txn.messages.values() if m.offset is not None]
+    stored += [summary.appended_ms for summary in txn.summaries]
+    lines = [r.timestamp_ms for r in world.readable(world.op) if r.partition == txn.partition]
+    return not lines or not stored or min(stored) <= lines[0] + world.settings.clock_error_ms
+
+
+# ---------------------------------------------------------------------------- the judgement
+
+
+def judge(history: History) -> Report:
+    """Say what each transaction is, and what is wrong."""
+    world = World(history)
+    read_half(world)
+    read_doubt(world)
+    read_op(world)
+    read_real(world)
+    for (topic, partition), bounds in world.bounds.items():
+        if bounds.readable_end < bounds.end:
+            place = f"{topic}-{partition}@{bounds.readable_end}"
+            world.find(Kind.OPEN_KAFKA_TRANSACTION, None, place)
+    queues: dict[tuple[int, str], KeyQueue] = {}
+    for txn in sorted(world.transactions.values(), key=lambda t: (t.partition, t.first_offset)):
+        queue = queues.setdefault((txn.partition, txn.key_hash or txn.key), KeyQueue())
+        readings = [decide(world, txn, is_counting_maybe=flag) for flag in (True, False)]
+        for reading in readings:
+            judge_one(world, txn, reading, queue)
+        txn.reading = min(readings, key=lambda reading: reading.broken_count)
+        take_place(world, txn, queue)
+        queue.transactions.append(txn)
+    for queue in queues.values():
+        judge_order(world, queue)
+    judge_attempts(world)
+    of_transactions = [f for txn in world.transactions.values() for f in txn.findings]
+    return Report(world.transactions, world.findings + of_transactions)
+
+
+def judge_one(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
+    """Fill in the state of one transaction, and its findings, under one reading of its lines."""
+    judge_lines(txn, reading)
+    judge_shown(world, txn, reading)
+    if reading.is_unknown:
+        reading.find(Kind.NOT_JUDGED, detail="half records or op lines of it are gone")
+    else:
+        judge_visibility(world, txn, reading)
+        judge_fate(world, txn, reading, queue)
+    decided_at_ms = reading.decision.record.timestamp_ms if reading.decision else 0
+    if txn.doubt is None:
+        return
+    if reading.state not in ("committed", "rolled-back", "abandoned"):
+        judge_whole(txn, reading)
+    elif not world.is_young(max(txn.doubt_at_ms, decided_at_ms)):
+        reading.find(Kind.NOT_ENDED, detail=f"as {txn.doubt.state}")
+
+
+def judge_lines(txn: Transaction, reading: Reading) -> None:
+    for line, effect in reading.effects:
+        if effect in ("is refused", "repeats"):
+            kind = Kind.REFUSED if effect == "is refused" else Kind.REPEATED
+            reading.find(kind, line.place, detail=f"{line.resolution} by {line.source}")
+    decisive = reading.released or reading.decision
+    for offset, message in txn.at.items():
+        if decisive is not None and offset > decisive.last_offset:
+            reading.find(Kind.LATE_HALF, f"half {txn.partition}@{offset}", index=message.index)
+
+
+def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
+    """Find doubles, reversals and what differs from the half messages, whatever was decided."""
+    last: dict[tuple[str, int, bytes | None], tuple[int, Record]] = {}
+    seen: dict[int, Record] = {}
+    for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
+        message = txn.messages[index]
+        if index in seen:
+            reading.find(Kind.DOUBLED, seen[index].place, record.place, index=index)
+        differences = differences_of(record, message)
+        if differences:
+            reading.find(Kind.CORRUPT, record.place, detail=", ".join(differences), index=index)
+        wanted = wanted_partitions(world, message)
+        if record.topic == message.topic and record.partition not in wanted:
+            reading.find(Kind.WRONG_PARTITION, record.place, index=index)
+        if not txn.key_hash and record.key is None:
+            seen.setdefault(index, record)
+            continue  # nothing orders it
+        lane = (record.topic, record.partition, None if txn.key_hash else record.key)
+        highest, witness = last.get(lane, (-1, record))
+        if index in seen or index > highest:
+            last[lane] = max((highest, witness), (index, record), key=lambda pair: pair[0])
+        else:
+            detail = "within the transaction"
+            reading.find(Kind.OUT_OF_ORDER, witness.place, record.place, detail=detail, index=index)
+        seen.setdefault(index, record)
+
+
+def differences_of(record: Record, message: HalfMessage) -> list[str]:
+    """What of a record on a real topic is not as it was stored."""
+    headers = [(n, v) for n, v in record.headers if n not in ("txl-id", "txl-origin")]
+    wanted_headers = [(n, v) for n, v in message.headers if n != "txl"]
+    wanted_ms = message.options.get("t")
+    is_wrong_time = wanted_ms is not None and record.timestamp_ms != int(wanted_ms)
+    if message.is_cut:  # half had it
+        return []
+    is_different = {
+        "topic": record.topic != message.topic,
+        "key": record.key != message.key,
+        "value": record.value != message.value,
+        "headers": headers != wanted_headers,
+        "timestamp": is_wrong_time and not record.is_append_time,
+    }
+    return [name for name, is_wrong in is_different.items() if is_wrong]
+
+
+def wanted_partitions(world: World, message: HalfMessage) -> set[int]:
+    """The partitions of its real topic where a message may be."""
+    if "n" in message.options:
+        return {int(message.options["n"])}
+    partitions = world.partitions(message.topic)
+    if message.key is not None:
+        hashed = murmur2(message.key)
+    elif "m" in message.options:
+        hashed = int(message.options["m"])
+    else:
+        return set(partitions)
+    counts = {len(partitions), *world.settings.former_partition_counts.get(message.topic, ())}
+    return {hashed % count for count in counts if count}
+
+
+def judge_visibility(world: World, txn: Transaction, reading: Reading) -> None:
+    """Find what was in the log and never may have been, or before it might, aborted or not (P3)."""
+    released = reading.released
+    for record, index in txn.shown:
+        if released is None:
+            reading.find(Kind.LEAKED, record.place, detail=record.kafka, index=index)
+        elif record.is_append_time:
+            earliest_ms = released.record.timestamp_ms - world.settings.clock_error_ms
+            if record.timestamp_ms < earliest_ms:
+                reading.find(Kind.EARLY, record.place, released.place, index=index)
+
+
+def judge_fate(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
+    """Set the state on which half, op, doubt and the real topics agree, and find what contradicts."""
+    doubt_state = txn.doubt.state if txn.doubt else None
+    if reading.decision is None:
+        reading.state = doubt_state if doubt_state == "parked" else "open"
+        if doubt_state not in (None, "open", "parked"):
+            reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, and no decision is there")
+        elif txn.was_on_doubt and doubt_state is None:
+            reading.find(Kind.FORGOTTEN)
+        judge_age(world, txn, reading)
+    elif not reading.is_commit:
+        reading.state = "abandoned" if reading.decision.resolution == "A" else "rolled-back"
+    else:
+        judge_committed(world, txn, reading, queue, doubt_state)
+
+
+def judge_age(world: World, txn: Transaction, reading: Reading) -> None:
+    """Tell of what should be settled by now."""
+    now_ms, overdue_after_ms = world.settings.now_ms, world.settings.overdue_after_ms
+    stored_at_ms = min(message.stored_at_ms for message in txn.messages.values())
+    if now_ms is None or overdue_after_ms is None:
+        return
+    if stored_at_ms < now_ms - overdue_after_ms:
+        reading.find(Kind.OVERDUE, detail=reading.state)
+
+
+def judge_committed(
+    world: World, txn: Transaction, reading: Reading, queue: KeyQueue, doubt_state: str | None
+) -> None:
+    """Say where a committed transaction is: visible, rightly waiting, on its way, or lost."""
+    assert reading.decision is not None
+    missing = [i for i in range(txn.count) if not is_shown(txn, i)]
+    is_invisible = len(missing) == txn.count
+    kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
+    decisive = reading.released or reading.decision
+    last_ms = max(decisive.record.timestamp_ms, waited_until_ms(txn, queue))
+    if reading.abandoned and (is_invisible or reading.released is None):
+        reading.state = "abandoned"
+        if reading.released:
+            reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
+    elif reading.released and not missing:
+        seen = {index for record, index in txn.shown if world.is_readable(record)}
+        hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
+        for record, index in hidden:
+            reading.find(Kind.BLOCKED, record.place, index=index)
+        reading.state = "committing" if hidden else "committed"
+    elif doubt_state in kept and is_invisible:
+        reading.state = doubt_state or ""
+        if doubt_state == "held":
+            judge_age(world, txn, reading)
+    elif world.is_young(last_ms):
+        reading.state = "committing"
+    elif is_invisible and reading.released and is_waiting(world, txn, queue):
+        reading.state = "waiting"
+    elif is_invisible and txn.is_prepare_order and queue.has_unknown and not txn.was_on_doubt:
+        reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
+    else:
+        judge_missing(world, txn, reading, missing)
+        if doubt_state is not None and reading.state == "lost":
+            reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
+
+
+def is_shown(txn: Transaction, index: int) -> bool:
+    """Whether a message is on its own real topic, or may be when an open Kafka transaction ends."""
+    topic = txn.messages[index].topic if index in txn.messages else None
+    return any(i == index and r.topic == topic and r.kafka != "aborted" for r, i in txn.shown)
+
+
+def judge_missing(world: World, txn: Transaction, reading: Reading, missing: list[int]) -> None:
+    """Find what is lost, unless retention or compaction may have taken it."""
+    reading.state = "unknown"
+    decisive = reading.released or reading.decision
+    assert decisive is not None
+    for index in missing:
+        if index not in txn.messages and index not in gone_indexes(world, txn):
+            continue  # it was never stored
+        if reading.released and may_be_gone(world, txn, index, decisive):
+            detail = "it may have been on its real topic"
+            reading.find(Kind.NOT_JUDGED, detail=detail, index=index)
+        else:
+            reading.find(Kind.LOST, decisive.place, index=index)
+            reading.state = "lost"
+    if reading.state == "lost" and len(missing) < txn.count:
+        reading.find(Kind.TORN, *(record.place for record, _ in txn.shown))
+
+
+def may_be_gone(world: World, txn: Transaction, index: int, released: Line) -> bool:
+    """Whether a message may have been visible and is gone from its real topic, or was not read."""
+    message = txn.messages.get(index)
+    if message is None or not world.partitions(message.topic):
+        return True
+    if message.topic in world.settings.compacted_topics:
+        return True
+    decided_at_ms = released.record.timestamp_ms - world.settings.clock_error_ms
+    for partition in wanted_partitions(world, message):
+        start = world.bounds_of(message.topic, partition).start
+        here = (r for r in world.records if (r.topic, r.partition) == (message.topic, partition))
+        # Retention takes the oldest. Where a record from before the decision survived it, the
+        # message, which came behind that record, would have survived, too.
+        survivors = (r for r in here if r.offset >= start and r.is_append_time)
+        if start > 0 and not any(r.timestamp_ms < decided_at_ms for r in survivors):
+            return True
+    return False
+
+
+def judge_whole(txn: Transaction, reading: Reading) -> None:
+    """What is on doubt is there with every message, as it was stored."""
+    assert txn.doubt is not None
+    last = txn.doubt.last_offset
+    stored = {message.index: message for offset, message in txn.at.items() if offset <= last}
+    wrong = [
+        index
+        for index, message in stored.items()
+        if index not in txn.contents
+        or not (txn.contents[index].is_cut or txn.contents[index].stored == message.stored)
+    ]
+    wrong += [i for i, content in txn.contents.items() if content.is_cut and i not in stored]
+    if wrong or len(txn.contents) < txn.doubt.seen:
+        detail = f"{len(txn.contents)} contents, {txn.doubt.seen} promised, wrong: {wrong}"
+        reading.find(Kind.NOT_WHOLE, detail=detail)
+
+
+# ---------------------------------------------------------------------------- order
+
+
+def waited_until_ms(txn: Transaction, queue: KeyQueue) -> int:
+    """When the last one ahead in the order of half was decided, for who has to wait for that."""
+    if not txn.is_prepare_order or queue.blocked_until is None:
+        return 0
+    return queue.blocked_until.record.timestamp_ms
+
+
+def is_waiting(world: World, txn: Transaction, queue: KeyQueue) -> bool:
+    """Whether a committed transaction may wait outside doubt: behind undecided ones, all in half."""
+    if not txn.is_prepare_order:
+        return False
+    ahead = [t for t in queue.undecided if t.state != "parked"]
+    return bool(ahead) and all(t.doubt is None or world.is_young(t.doubt_at_ms) for t in ahead)
+
+
+def take_place(world: World, txn: Transaction, queue: KeyQueue) -> None:
+    """Note when a transaction may go, and what that means for those behind it in half."""
+    reading = txn.reading
+    left = reading.released or reading.decision
+    is_certain = queue.is_certain and world.bounds_of(world.half, txn.partition).start == 0
+    is_again = txn.may_have_been_parked and [e for _, e in reading.effects].count("repeats") > 0
+    if reading.is_unknown or not txn.key_hash:
+        queue.is_certain = False
+        return
+    if txn.is_prepare_order and queue.undecided:
+        for record, index in txn.shown if reading.released else []:
+            detail = f"{queue.undecided[0].key} goes first and is undecided"
+            reading.find(Kind.OUT_OF_ORDER, record.place, detail=detail, index=index)
+    elif reading.released is not None and not is_again:
+        go = reading.released.position
+        if txn.is_prepare_order and queue.blocked_until is not None:
+            go = max(go, queue.blocked_until.position)
+            left = max(reading.released, queue.blocked_until, key=lambda line: line.position)
+        if not txn.is_prepare_order or (is_certain and not txn.may_have_been_parked):
+            queue.goes_at[txn.key] = (*go, txn.first_offset)
+    if txn.may_have_been_parked:
+        queue.is_certain = False
+    elif left is None:
+        queue.undecided.append(txn)
+    elif queue.blocked_until is None or left.position > queue.blocked_until.position:
+        queue.blocked_until = left
+
+
+def judge_order(world: World, queue: KeyQueue) -> None:
+    """Find messages of one ordering key that overtook others in a partition (P6)."""
+    entries: list[tuple[tuple[str, int], float, str, Transaction]] = []
+    for txn in queue.transactions:
+        firsts: dict[int, Record] = {}
+        for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
+            firsts.setdefault(index, record)
+        entries += [((r.topic, r.partition), r.offset, r.place, txn) for r in firsts.values()]
+        if txn.state == "held":  # it will come behind everything that is there
+            lanes = {
+                (message.topic, partition)
+                for message in txn.messages.values()
+                for partition in wanted_partitions(world, message)
+            }
+            entries += [(lane, math.inf, "doubt", txn) for lane in lanes]
+    highest: dict[tuple[str, int], tuple[tuple[int, int, int], str]] = {}
+    furthest: dict[tuple[str, int], tuple[int, str]] = {}
+    for lane, _, place, txn in sorted(entries, key=lambda entry: (entry[0], entry[1])):
+        goes_at = queue.goes_at.get(txn.key)
+        if goes_at is not None:
+            latest, witness = highest.get(lane, (goes_at, place))
+            if goes_at < latest:
+                txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of decisions")
+            highest[lane] = max((latest, witness), (goes_at, place))
+        if not txn.may_have_been_parked and not txn.reading.is_unknown:
+            # Who asked for the order of half is behind everything that is before it in half.
+            first, witness = furthest.get(lane, (-1, place))
+            if txn.first_offset < first:
+                txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of half")
+            if txn.is_prepare_order and txn.first_offset > first:
+                furthest[lane] = (txn.first_offset, place)
+
+
+def judge_attempts(world: World) -> None:
+    by_id: dict[str, list[Transaction]] = {}
+    for txn in world.transactions.values():
+        if txn.committed_shown:
+            by_id.setdefault(txn.id, []).append(txn)
+    for attempts in by_id.values():
+        for txn in attempts if len(attempts) > 1 else []:
+            txn.reading.find(Kind.TWO_ATTEMPTS)
+
+
+# ---------------------------------------------------------------------------- for comparisons
+
+#: The verdicts of docs/howto/reconcile.md; a transaction gets the first that fits. A fault that is
+#: certain goes before what cannot be judged.
+VERDICTS: tuple[tuple[str, frozenset[Kind]], ...] = (
+    ("leaked", frozenset({Kind.LEAKED, Kind.EARLY})),
+    ("duplicate", frozenset({Kind.DOUBLED})),
+    ("torn", frozenset({Kind.TORN})),
+    ("corrupt", frozenset({Kind.CORRUPT, Kind.WRONG_PARTITION})),
+    ("out_of_order", frozenset({Kind.OUT_OF_ORDER})),
+    ("lost", frozenset({Kind.LOST, Kind.NOT_WHOLE, Kind.FORGOTTEN, Kind.CONTRADICTED})),
+    ("out_of_window", frozenset({Kind.NOT_JUDGED})),
+    ("open", frozenset({Kind.BLOCKED})),
+)
+STATE_VERDICTS = {
+    "committed": "ok", "rolled-back": "rolled_back", "abandoned": "rolled_back",
+    "parked": "parked", "parked-committed": "parked",
+}  # fmt: skip
+
+
+def verdict(txn: Transaction) -> str:
+    """The one word that `txlayer verify` and Spark should have for a transaction."""
+    kinds = {finding.kind for finding in txn.findings}
+    for word, wanted in VERDICTS:
+        if kinds & wanted:
+            return word
+    word = STATE_VERDICTS.get(txn.state, "overdue" if Kind.OVERDUE in kinds else "open")
+    return "conflicting" if word in ("ok", "rolled_back") and Kind.REFUSED in kinds else word

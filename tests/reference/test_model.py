@@ -1,0 +1,898 @@
+"""Small histories, written as bytes by the protocol page, each with what the model must say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reference.model import Kind, Report, judge, verdict
+from tests.reference.wire import (
+    Bounds,
+    History,
+    Record,
+    Settings,
+    murmur2,
+    parse_half,
+    parse_line,
+    parse_origin,
+    parse_summary,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "protocol.md"
+HALF, OP, DOUBT = "txlayer.half", "txlayer.op", "txlayer.doubt"
+KEY = "order-1/5f3a90c2"
+#: crc32 of the ordering key "customer-7", then 32 bits that only have to be there.
+HASH = f"{zlib.crc32(b'customer-7'):08x}712c936a"
+
+
+@dataclass
+class Log:
+    """Writes a history. One partition a topic; every record is 10 ms younger than the one before."""
+
+    records: list[Record] = field(default_factory=list)
+    starts: dict[str, int] = field(default_factory=dict)
+    stable_ends: dict[str, int] = field(default_factory=dict)
+    partition_counts: dict[str, int] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    now_ms: int = 1_700_000_000_000
+
+    def add(self, topic: str, partition: int = 0, **fields: Any) -> Record:
+        self.now_ms += 10
+        offset = self.ends.get((topic, partition), 0)
+        self.ends[topic, partition] = offset + 1
+        record = Record(topic, partition, offset, self.now_ms, **fields)
+        self.records.append(record)
+        return record
+
+    def half(
+        self, txn_key: str = KEY, numbers: str = "0/1", *, topic: str = "shop", options: str = "", **fields: Any
+    ) -> Record:  # fmt: skip
+        txl = f"1|{txn_key}|orders|{topic}|{numbers}|1700000000000|{options}".encode()
+        headers = [("trace", b"t"), ("txl", txl)]
+        return self.add(
+            HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields
+        )
+
+    def op(
+        self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders"
+    ) -> Record:
+        texts = [
+            line
+            if isinstance(line, bytes)
+            else f"1|{line[0]}|{key}|{group}|{line[1].offset}|1700000000000|operator||zo%C3%AB: why".encode()
+            for line in lines
+        ]
+        return self.add(OP, value=b"\n".join(texts))
+
+    def summary(
+        self, state: str, *halves: Record, key: str = KEY, reason: str = "", count: int = 0, order: str = "commit", key_hash: str = ""
+    ) -> Record:  # fmt: skip
+        first, last = halves[0].offset, halves[-1].offset
+        value = (
+            f"1|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
+            f"|1700000000000|{key_hash}|{order}||||shop|0/0/0/0"
+        )
+        return self.add(DOUBT, key=key.encode(), value=value.encode())
+
+    def content(self, half: Record, index: int = 0, *, key: str = KEY, **fields: Any) -> Record:
+        headers = [*half.headers, ("txl-key", half.key)]
+        record_key = f"{key}/{index}".encode()
+        return self.add(
+            DOUBT, **{"key": record_key, "value": half.value, "headers": headers} | fields
+        )
+
+    def end_on_doubt(self, *indexes: int, key: str = KEY) -> None:
+        for suffix in ("", *(f"/{index}" for index in indexes)):
+            self.add(DOUBT, key=(key + suffix).encode())
+
+    def show(self, half: Record, topic: str = "shop", partition: int = 0, **fields: Any) -> Record:
+        """Forward a half record as a coordinator does."""
+        [txl] = [value or b"" for name, value in half.headers if name == "txl"]
+        _, key, _, _, numbers, born, _ = txl.decode().split("|")
+        origin = f"{half.partition}:{half.offset}|{numbers}|{born}".encode()
+        ours = [("txl-id", key.split("/")[0].encode()), ("txl-origin", origin)]
+        headers = [*(h for h in half.headers if h[0] != "txl"), *ours]
+        return self.add(
+            topic, partition, **{"key": half.key, "value": half.value, "headers": headers} | fields
+        )
+
+    def judge(self, **settings: Any) -> Report:
+        bounds = {}
+        topics = {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}
+        for topic in topics:
+            for partition in range(self.partition_counts.get(topic, 1)):
+                end = self.ends.get((topic, partition), 0)
+                start = self.starts.get(topic, 0)
+                bounds[topic, partition] = Bounds(start, end, self.stable_ends.get(topic))
+        return judge(History(self.records, bounds, replace(self.settings, **settings)))
+
+
+def vectors(name: str) -> list[dict[str, Any]]:
+    text = PAGE.read_text(encoding="utf-8")
+    [block] = re.findall(rf"```json vectors={name}\n(.*?)```", text, re.DOTALL)
+    cases: list[dict[str, Any]] = json.loads(block)
+    return cases
+
+
+def test_the_page_and_the_model_agree_on_every_vector() -> None:
+    for case in vectors("murmur2"):
+        assert case["murmur2"] == murmur2(case["key"].encode())
+    for case in vectors("half"):
+        half = parse_half(Record(HALF, 0, 0, 0, headers=[("txl", case["bytes"].encode())]))
+        assert half is not None
+        assert (case["key"], case["topic"], case["index"]) == (half.txn_key, half.topic, half.index)
+        assert case["options"].get("key_hash") == half.options.get("k")
+    for case in vectors("op"):
+        line = parse_line(case["line"].encode(), Record(OP, 0, 0, 0), 0)
+        assert line is not None
+        wanted = "A" if case["is_abandon"] else case["resolution"][0]
+        assert (wanted, case["last_offset"]) == (line.resolution, line.last_offset)
+    for case in vectors("summary"):
+        summary = parse_summary(case["bytes"].encode())
+        assert summary is not None
+        assert (case["state"], case["reason"]) == (summary.state, summary.reason)
+        assert tuple(case["twin_offsets"]) == summary.copy_offsets
+    for case in vectors("origin"):
+        origin = parse_origin(case["text"].encode())
+        assert origin is not None
+        assert (case["partition"], case["offset"]) == (origin.partition, origin.offset)
+    for case in vectors("partition"):
+        text = case["txn_id"] if case["ordering_key"] is None else case["ordering_key"]
+        assert case["partition"] == zlib.crc32(text.encode()) % case["partition_count"]
+
+
+# ---------------------------------------------------------------------------- correct lives
+
+
+def test_committed_and_forwarded() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+    report = log.judge()
+    assert ("committed", "ok", []) == (
+        report.of(KEY).state,
+        verdict(report.of(KEY)),
+        report.findings,
+    )
+    assert 5 == len(report.of(KEY).history)
+
+
+def test_rolled_back_and_never_seen() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("U", half), ("R", half))
+    report = log.judge()
+    assert ("rolled-back", []) == (report.of(KEY).state, report.findings)
+
+
+def test_open_and_unseen() -> None:
+    log = Log()
+    log.half()
+    report = log.judge()
+    assert ("open", []) == (report.of(KEY).state, report.findings)
+    report = log.judge(now_ms=log.now_ms + 100, overdue_after_ms=50)
+    assert ({Kind.OVERDUE}, "overdue") == (report.kinds(KEY), verdict(report.of(KEY)))
+
+
+@pytest.mark.parametrize("state", ["parked", "open"])
+def test_undecided_and_whole_on_doubt(state: str) -> None:
+    log = Log()
+    half = log.half()
+    log.summary(state, half, reason="too-old")
+    log.content(half)
+    report = log.judge()
+    assert (state, []) == (report.of(KEY).state, report.findings)
+
+
+@pytest.mark.parametrize("state", ["held", "parked-committed", "waiting"])
+def test_committed_and_whole_on_doubt(state: str) -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.summary(state, half, reason="topic-missing")
+    log.content(half)
+    report = log.judge()
+    assert (state, []) == (report.of(KEY).state, report.findings)
+
+
+def test_forwarded_from_doubt_after_its_half_record_is_gone() -> None:
+    log = Log()
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("C", half))
+    log.show(half)
+    log.end_on_doubt(0)
+    log.starts[HALF] = 1
+    report = log.judge()
+    assert ("committed", []) == (report.of(KEY).state, report.findings)
+
+
+def test_young_commit_is_on_its_way() -> None:
+    log = Log()
+    log.op(("C", log.half()))
+    assert "committing" == log.judge(now_ms=log.now_ms, grace_ms=60_000).of(KEY).state
+
+
+def test_records_of_others_and_copies_of_dead_letters_are_passed_over() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.add("shop", value=b"somebody else's")
+    shown = log.show(half)
+    log.add("shop", value=shown.value, headers=[*shown.headers, ("txl-replay", b"ticket-12/3:17")])
+    log.add("g.shop.dlq", value=shown.value, headers=[*shown.headers, ("txl-dlq", b"1|")])
+    log.add("shop", kafka="aborted", headers=[("txl-identity", b"x")])
+    assert [] == log.judge().findings
+
+
+def test_an_aborted_first_try_is_no_double() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half, kafka="aborted")
+    log.show(half)
+    assert ("committed", []) == (log.judge().of(KEY).state, log.judge().findings)
+
+
+def test_a_line_of_version_2_acts_and_version_3_is_out_of_form() -> None:
+    log = Log()
+    half = log.half()
+    log.op(f"3|R|{KEY}|orders|{half.offset}|1|producer||".encode())
+    log.op(f"2|C|{KEY}|orders|{half.offset}|1|producer|||new".encode())
+    log.show(half)
+    report = log.judge()
+    assert ("committed", []) == (report.of(KEY).state, report.broken)
+    assert {Kind.OUT_OF_FORM, Kind.NOT_KEPT_ASIDE} == report.kinds(None)
+
+
+# ---------------------------------------------------------------------------- lost and doubled
+
+
+def test_lost() -> None:
+    log = Log()
+    log.op(("C", log.half()))
+    report = log.judge()
+    assert ("lost", {Kind.LOST}) == (report.of(KEY).state, report.kinds(KEY))
+    assert "lost" == verdict(report.of(KEY))
+
+
+def test_an_aborted_copy_is_lost() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half, kafka="aborted")
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+def test_torn_names_the_index_that_is_missing() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.show(first)
+    report = log.judge()
+    assert {Kind.LOST, Kind.TORN} == report.kinds(KEY)
+    assert [1] == [finding.index for finding in report.broken if finding.kind is Kind.LOST]
+    assert "torn" == verdict(report.of(KEY))
+
+
+def test_one_message_twice_does_not_stand_for_the_other() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.show(first)
+    log.show(first)
+    assert {Kind.LOST, Kind.TORN, Kind.DOUBLED} == log.judge().kinds(KEY)
+
+
+@pytest.mark.parametrize("place", ["before the decision", "after settlement"])
+def test_a_second_copy_of_a_half_record_is_not_forwarded_again(place: str) -> None:
+    log = Log()
+    half = log.half()
+    copy = log.half() if place == "before the decision" else None
+    log.op(("C", half))
+    log.show(half)
+    copy = copy or log.half()
+    assert [] == log.judge().broken
+    assert Kind.SECOND_COPY in log.judge().kinds(KEY)
+    log.show(copy)
+    assert Kind.DOUBLED in log.judge().kinds(KEY)
+
+
+def test_on_the_wrong_topic_is_lost_and_corrupt() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half, topic="elsewhere")
+    assert {Kind.LOST, Kind.CORRUPT} == log.judge().kinds(KEY)
+
+
+@pytest.mark.parametrize("state", ["parked", "held"])
+def test_on_doubt_without_contents(state: str) -> None:
+    log = Log()
+    half = log.half()
+    if state == "held":
+        log.op(("C", half))
+    log.summary(state, half)
+    report = log.judge()
+    assert (state, {Kind.NOT_WHOLE}) == (report.of(KEY).state, report.kinds(KEY))
+    log.content(half, value=b"another value")
+    assert {Kind.NOT_WHOLE} == log.judge().kinds(KEY)
+
+
+def test_ended_on_doubt_without_a_decision() -> None:
+    log = Log()
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.end_on_doubt(0)
+    assert {Kind.FORGOTTEN} == log.judge().kinds(KEY)
+
+
+def test_held_and_then_ended_and_never_seen() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half)
+    log.content(half)
+    log.end_on_doubt(0)
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+def test_committed_and_still_open_on_doubt() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.summary("open", half)
+    log.content(half)
+    assert {Kind.LOST, Kind.CONTRADICTED} == log.judge().kinds(KEY)
+
+
+def test_held_on_doubt_without_a_decision() -> None:
+    log = Log()
+    half = log.half()
+    log.summary("held", half)
+    log.content(half)
+    assert {Kind.CONTRADICTED} == log.judge().kinds(KEY)
+
+
+def test_settled_and_still_on_doubt_is_told() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half)
+    log.content(half)
+    log.show(half)
+    assert {Kind.NOT_ENDED} == log.judge().kinds(KEY)
+
+
+# ---------------------------------------------------------------------------- leaked, early, phantom
+
+
+@pytest.mark.parametrize("resolution", ["R", "A", "U", None])
+@pytest.mark.parametrize("kafka", ["committed", "aborted", "open"])
+def test_leaked(resolution: str | None, kafka: str) -> None:
+    log = Log()
+    half = log.half()
+    if resolution is not None:
+        log.op((resolution, half))
+    log.show(half, kafka=kafka)
+    report = log.judge()
+    assert {Kind.LEAKED} == report.kinds(KEY)
+    assert "leaked" == verdict(report.of(KEY))
+
+
+def test_shown_before_its_decision() -> None:
+    log = Log()
+    half = log.half()
+    shown = log.show(half)
+    log.op(("C", half))
+    assert {Kind.EARLY} == log.judge().kinds(KEY)
+    assert set() == log.judge(clock_error_ms=10).kinds(KEY)
+    log.records[log.records.index(shown)] = replace(shown, is_append_time=False)
+    assert set() == log.judge().kinds(KEY)
+
+
+def test_a_users_timestamp_far_in_the_past_says_nothing_of_the_decision() -> None:
+    log = Log()
+    half = log.half(options="t1000")
+    log.op(("C", half))
+    shown = log.show(half, is_append_time=False)
+    assert {Kind.CORRUPT} == log.judge().kinds(KEY)
+    log.records[log.records.index(shown)] = replace(shown, timestamp_ms=1000)
+    assert [] == log.judge().findings
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "7:0|0/1|1700000000000",
+        "0:9|0/1|1700000000000",
+        "0:0|0/2|1700000000000",
+        "0:0|0/1|5",
+        "x",
+        None,
+    ],
+)
+def test_phantom(origin: str | None) -> None:
+    log = Log()
+    log.half()
+    value = origin.encode() if origin else None
+    headers = [("txl-id", b"order-1"), ("txl-origin", value)]
+    log.add("shop", value=b"v", headers=headers if origin else headers[:1])
+    assert [Kind.PHANTOM] == [finding.kind for finding in log.judge().broken]
+
+
+def test_the_id_of_another_transaction_is_a_phantom() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    shown = log.show(half)
+    log.add("shop", value=shown.value, headers=[("txl-id", b"order-2"), *shown.headers[2:]])
+    assert {Kind.PHANTOM} == log.judge().kinds(None)
+
+
+def test_a_half_record_that_belongs_to_nobody_is_never_forwarded() -> None:
+    log = Log()
+    half = log.half()
+    intruder = log.half(numbers="1/2", topic="accounts")
+    log.op(("C", half))
+    log.show(half)
+    assert [] == log.judge().broken
+    assert {Kind.MISPLACED, Kind.NOT_KEPT_ASIDE} == log.judge().kinds(KEY)
+    log.add(DOUBT, key=f"origin/{HALF}/0/{intruder.offset}".encode(), value=b"")
+    assert {Kind.MISPLACED} == log.judge().kinds(KEY)
+    log.show(intruder, topic="accounts")
+    assert Kind.LEAKED in log.judge().kinds(KEY)
+
+
+def test_a_topic_that_is_not_allowed_is_parked() -> None:
+    log = Log()
+    half = log.half(topic="accounts")
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="forbidden-topic")
+    log.content(half)
+    report = log.judge(allowed_topics=frozenset({"shop"}))
+    assert ("parked-committed", []) == (report.of(KEY).state, report.findings)
+    log.show(half, topic="accounts")
+    assert Kind.LEAKED in log.judge(allowed_topics=frozenset({"shop"})).kinds(KEY)
+
+
+# ---------------------------------------------------------------------------- content and place
+
+
+@pytest.mark.parametrize("change", [{"key": b"other"}, {"value": b"other"}, {"value": None}])
+def test_corrupt(change: dict[str, Any]) -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half, **change)
+    report = log.judge()
+    assert ({Kind.CORRUPT}, "corrupt") == (report.kinds(KEY), verdict(report.of(KEY)))
+
+
+def test_corrupt_headers() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    shown = log.show(half)
+    log.records[log.records.index(shown)] = replace(shown, headers=shown.headers[1:])
+    assert ["headers"] == [finding.detail for finding in log.judge().broken]
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "partition"),
+    [("n2", b"k", 2), ("", b"21", 1173551340 % 3), (f"k{HASH},m4", None, 1), ("", None, None)],
+)
+def test_the_wanted_partition_is_kept(
+    options: str, key: bytes | None, partition: int | None
+) -> None:
+    for where in range(3):
+        log = Log(partition_counts={"shop": 3})
+        half = log.half(options=options, key=key)
+        log.op(("C", half))
+        log.show(half, partition=where)
+        wanted = set() if partition in (where, None) else {Kind.WRONG_PARTITION}
+        assert wanted == log.judge().kinds(KEY)
+
+
+# ---------------------------------------------------------------------------- order
+
+
+def other(key: str) -> str:
+    return f"order-{key}/5f3a90c2"
+
+
+def two_of_one_key(log: Log, *, order: str = "") -> tuple[Record, Record]:
+    options = f"k{HASH}" + (",op" if order == "prepare" else "")
+    return log.half(other("1"), options=options), log.half(other("2"), options=options)
+
+
+def test_messages_of_one_transaction_and_key_reversed() -> None:
+    for options in ("", f"k{HASH}"):
+        log = Log()
+        first, last = (log.half(numbers=n, options=options) for n in ("0/2", "1/2"))
+        log.op(("C", last))
+        log.show(last)
+        log.show(first)
+        assert ({Kind.OUT_OF_ORDER}, "out_of_order") == (
+            log.judge().kinds(KEY),
+            verdict(log.judge().of(KEY)),
+        )
+
+
+def test_messages_of_different_keys_have_no_order() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")
+    log.op(("C", last))
+    log.show(last)
+    log.show(first)
+    assert [] == log.judge().findings
+
+
+@pytest.mark.parametrize("order", ["commit", "prepare"])
+def test_order_of_one_ordering_key(order: str) -> None:
+    log = Log()
+    first, second = two_of_one_key(log, order=order)
+    log.op(("C", second), key=other("2"))
+    log.op(("C", first), key=other("1"))
+    by_decision = replace(log, records=list(log.records), ends=dict(log.ends))
+    by_decision.show(second)
+    by_decision.show(first)
+    log.show(first)
+    log.show(second)
+    is_decision = order == "commit"
+    assert is_decision == (not by_decision.judge().broken)
+    assert is_decision == bool(log.judge().broken)
+
+
+def test_prepare_order_waits_for_an_undecided_one() -> None:
+    log = Log()
+    _, second = two_of_one_key(log, order="prepare")
+    log.op(("C", second), key=other("2"))
+    assert ("waiting", []) == (log.judge().of(other("2")).state, log.judge().findings)
+    log.show(second)
+    assert {Kind.OUT_OF_ORDER} == log.judge().kinds(other("2"))
+
+
+def test_a_parked_one_holds_nobody() -> None:
+    log = Log()
+    first, second = two_of_one_key(log, order="prepare")
+    log.summary("parked", first, key=other("1"), order="prepare", key_hash=HASH)
+    log.content(first, key=other("1"))
+    log.op(("C", second), key=other("2"))
+    log.show(second)
+    assert [] == log.judge().findings
+    log.op(("C", first), key=other("1"))
+    log.show(first)
+    log.end_on_doubt(0, key=other("1"))
+    assert [] == log.judge().findings
+
+
+def test_who_waits_for_one_on_doubt_is_on_doubt() -> None:
+    log = Log()
+    first, second = two_of_one_key(log, order="prepare")
+    log.summary("open", first, key=other("1"), order="prepare", key_hash=HASH)
+    log.content(first, key=other("1"))
+    log.op(("C", second), key=other("2"))
+    assert {Kind.LOST} == log.judge().kinds(other("2"))
+    log.summary("waiting", second, key=other("2"), order="prepare", key_hash=HASH)
+    log.content(second, key=other("2"))
+    assert ("waiting", []) == (log.judge().of(other("2")).state, log.judge().findings)
+
+
+def test_behind_a_parked_one_lost_is_lost() -> None:
+    log = Log()
+    first, second = two_of_one_key(log, order="prepare")
+    log.summary("parked", first, key=other("1"), order="prepare", key_hash=HASH)
+    log.content(first, key=other("1"))
+    log.op(("C", second), key=other("2"))
+    assert {Kind.LOST} == log.judge().kinds(other("2"))
+
+
+def test_a_held_one_holds_its_key() -> None:
+    log = Log()
+    first, second = two_of_one_key(log)
+    log.op(("C", first), key=other("1"))
+    log.summary("held", first, key=other("1"), key_hash=HASH)
+    log.content(first, key=other("1"))
+    log.op(("C", second), key=other("2"))
+    log.show(second)
+    assert {Kind.OUT_OF_ORDER} == log.judge().kinds(other("1"))
+
+
+def test_mixed_modes_do_not_wait_for_each_other() -> None:
+    log = Log()
+    first = log.half(other("1"), options=f"k{HASH}")
+    second = log.half(other("2"), options=f"k{HASH},op")
+    third = log.half(other("3"), options=f"k{HASH}")
+    log.op(("C", second), key=other("2"))
+    log.op(("C", third), key=other("3"))
+    log.show(third)
+    log.op(("C", first), key=other("1"))
+    log.show(first)
+    log.show(second)
+    assert [] == log.judge().findings
+
+
+# ---------------------------------------------------------------------------- decisions
+
+
+def test_the_first_of_two_contrary_decisions_wins_whatever_half_offset_it_names() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("R", first))
+    log.op(("C", last))
+    report = log.judge()
+    assert "rolled-back" == report.of(KEY).state
+    assert {Kind.REFUSED, Kind.LATE_HALF} == report.kinds(KEY)
+    assert "conflicting" == verdict(report.of(KEY))
+    log.show(first)
+    log.show(last)
+    assert Kind.LEAKED in log.judge().kinds(KEY)
+
+
+def test_a_late_rollback_is_refused() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.op(("R", half), ("C", half), ("A", half))
+    report = log.judge()
+    assert ("committed", {Kind.REFUSED, Kind.REPEATED}) == (report.of(KEY).state, report.kinds(KEY))
+
+
+@pytest.mark.parametrize("then", ["nothing", "commit"])
+def test_an_abandon_of_an_open_one_is_its_decision(then: str) -> None:
+    log = Log()
+    half = log.half()
+    log.op(("A", half))
+    if then == "commit":
+        log.op(("C", half))
+    report = log.judge()
+    assert ("abandoned", []) == (report.of(KEY).state, report.broken)
+    assert (Kind.REFUSED in report.kinds(KEY)) == (then == "commit")
+    log.show(half)
+    assert Kind.LEAKED in log.judge().kinds(KEY)
+
+
+def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.op(("A", last))
+    assert ("abandoned", {Kind.ABANDONED_LATE}) == (
+        log.judge().of(KEY).state,
+        log.judge().kinds(KEY),
+    )
+    log.show(first)
+    assert {Kind.LOST, Kind.TORN} == log.judge().kinds(KEY)
+    log.show(last, value=b"other")
+    log.show(last)
+    report = log.judge()
+    assert ("committed", {Kind.DOUBLED, Kind.CORRUPT}) == (report.of(KEY).state, report.kinds(KEY))
+
+
+def test_an_abandon_that_does_not_count_excuses_nothing() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.op(("A", half), group="strangers")
+    assert {Kind.LOST, Kind.VOID_LINE} == log.judge().kinds(KEY)
+
+
+def test_a_commit_that_names_an_earlier_half_record_is_incomplete() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", first))
+    assert {Kind.LOST, Kind.LATE_HALF} == log.judge().kinds(KEY)
+    log.summary("parked-committed", first, last, reason="incomplete")
+    log.content(first, 0)
+    log.content(last, 1)
+    assert ("parked-committed", {Kind.LATE_HALF}) == (
+        log.judge().of(KEY).state,
+        log.judge().kinds(KEY),
+    )
+    log.show(first)
+    log.show(last)
+    assert Kind.LEAKED in log.judge().kinds(KEY)
+
+
+def test_a_commit_of_the_last_half_record_releases_an_incomplete_one() -> None:
+    log = Log()
+    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
+    log.op(("C", first))
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+    assert ("committed", []) == (log.judge().of(KEY).state, log.judge().findings)
+
+
+def test_a_line_that_names_no_half_record_of_its_transaction_is_void() -> None:
+    log = Log()
+    log.half()
+    stranger = log.half(other("9"))
+    log.op(("C", stranger))
+    report = log.judge()
+    assert ("open", {Kind.VOID_LINE}) == (report.of(KEY).state, report.kinds(KEY))
+
+
+def test_a_line_ahead_of_half_waits() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("R", replace(half, offset=1)))
+    report = log.judge()
+    assert ("open", {Kind.LINE_AHEAD}) == (report.of(KEY).state, report.kinds(KEY))
+
+
+def test_a_line_that_was_given_up_never_acts() -> None:
+    log = Log()
+    log.op(f"1|R|{KEY}|orders|0|1|producer||".encode())
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    assert [] == log.judge().broken  # either reading is possible
+    log.records = [record for record in log.records if record.topic != "shop"]
+    assert [] == log.judge().broken
+    log.add(DOUBT, key=f"origin/{OP}/0/0:0".encode(), value=b"")
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+def test_a_line_in_the_middle_of_one_that_was_on_doubt_has_two_readings() -> None:
+    log = Log()
+    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
+    log.summary("open", *halves)
+    for index, half in enumerate(halves):
+        log.content(half, index)
+    log.op(("R", halves[1]))
+    assert "open" == log.judge(now_ms=log.now_ms).of(KEY).state or not log.judge().broken
+    log.op(("C", halves[2]))
+    for half in halves:
+        log.show(half)
+    log.end_on_doubt(0, 1, 2)
+    assert ("committed", []) == (log.judge().of(KEY).state, log.judge().broken)
+
+
+def test_an_op_record_that_is_not_ascii_is_out_of_form_as_a_whole() -> None:
+    log = Log()
+    half = log.half()
+    log.op(b"1|R|" + KEY.encode() + b"|orders|0|1|operator||zo\xc3\xab", ("C", half))
+    report = log.judge()
+    assert ("open", set()) == (report.of(KEY).state, report.kinds(KEY))
+    assert ("txlayer.op-0@0",) == report.findings[0].places
+
+
+@pytest.mark.parametrize(
+    "txl",
+    [
+        b"1|order-1/5f3a90c2|orders|shop|1/1|1|", b"1|order-1/5f3a90c2|orders|..|0/1|1|", b"1|order-1/xyz|orders|shop|0/1|1|",
+        b"1|order 1/5f3a90c2|orders|shop|0/1|1|", b"1|order-1/5f3a90c2|orders|shop|0/1|1|k12", b"1|order-1/5f3a90c2|orders|shop|0/1|1",
+        b"1|order-1/5f3a90c2|orders|shop|0/1|9223372036854775808|", b"1|order-1/5f3a90c2|orders|shop|0/1|1|i1,i2", None,
+    ],
+)  # fmt: skip
+def test_half_records_out_of_form(txl: bytes | None) -> None:
+    log = Log()
+    log.add(HALF, value=b"v", headers=[("txl", txl)])
+    report = log.judge()
+    assert ({}, {Kind.OUT_OF_FORM, Kind.NOT_KEPT_ASIDE}) == (
+        report.transactions,
+        report.kinds(None),
+    )
+
+
+def test_a_half_record_in_the_wrong_partition_is_misplaced() -> None:
+    log = Log(partition_counts={HALF: 8, OP: 8, DOUBT: 8})
+    partition = zlib.crc32(b"order-1") % 8
+    headers = [("txl", f"1|{KEY}|orders|shop|0/1|1|".encode())]
+    for where in range(8):
+        log.add(HALF, where, value=b"v", headers=headers)
+    assert [(partition, KEY)] == list(log.judge().transactions)
+
+
+def test_two_attempts_of_one_id_are_two_transactions() -> None:
+    log = Log()
+    for key in ("order-1/00000001", "order-1/00000002"):
+        half = log.half(key)
+        log.op(("C", half), key=key)
+        log.show(half)
+        assert "committed" == log.judge().of(key).state
+    assert {Kind.TWO_ATTEMPTS} == {finding.kind for finding in log.judge().findings}
+
+
+# ---------------------------------------------------------------------------- what is gone
+
+
+def test_a_commit_whose_half_records_are_gone() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.starts[HALF] = 1
+    report = log.judge()
+    assert ("unknown", {Kind.HALVES_GONE, Kind.NOT_JUDGED}) == (
+        report.of(KEY).state,
+        report.kinds(KEY),
+    )
+    log.show(half)
+    assert [] == log.judge().broken
+
+
+def test_op_shortened_before_half() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    young = log.half(other("2"))
+    log.op(("C", young), key=other("2"))
+    log.starts[OP] = 1
+    report = log.judge()
+    assert ("unknown", "out_of_window") == (report.of(KEY).state, verdict(report.of(KEY)))
+    assert set() == {finding.kind for finding in report.broken} - {Kind.LOST}
+    log.show(half)
+    assert Kind.DOUBLED in log.judge().kinds(KEY)
+
+
+def test_op_that_begins_before_the_half_record_is_enough() -> None:
+    log = Log()
+    log.op(b"")
+    log.op(b"")
+    log.op(("C", log.half()))
+    log.starts[OP] = 1
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+@pytest.mark.parametrize("cause", ["retention", "compaction", "not read"])
+def test_a_real_topic_that_may_have_had_the_message(cause: str) -> None:
+    log = Log(ends={("shop", 0): 5})
+    topic = "unread" if cause == "not read" else "shop"
+    log.op(("C", log.half(topic=topic)))
+    log.starts["shop"] = 5 if cause == "retention" else 0
+    compacted = frozenset({"shop"} if cause == "compaction" else ())
+    report = log.judge(compacted_topics=compacted)
+    assert ("unknown", {Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
+    assert "out_of_window" == verdict(report.of(KEY))
+
+
+def test_retention_that_did_not_come_so_far_excuses_nothing() -> None:
+    log = Log(ends={("shop", 0): 5})
+    log.starts["shop"] = 5
+    log.add("shop", value=b"older than the decision")
+    log.op(("C", log.half()))
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+def test_an_open_kafka_transaction_of_a_stranger() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.add("shop", value=b"a stranger's", kafka="open")
+    log.show(half)
+    log.stable_ends["shop"] = 0
+    report = log.judge()
+    assert ("committing", {Kind.BLOCKED}) == (report.of(KEY).state, report.kinds(KEY))
+    assert {Kind.OPEN_KAFKA_TRANSACTION} == report.kinds(None)
+    assert "open" == verdict(report.of(KEY))
+    lost = log.half(other("2"))
+    log.op(("C", lost), key=other("2"))
+    assert {Kind.LOST} == log.judge().kinds(other("2"))
+
+
+def test_aborted_records_of_half_and_op_count_for_nothing() -> None:
+    log = Log()
+    half = log.half()
+    log.half(other("2"), kafka="aborted")
+    log.records[-1] = replace(log.records[-1], kafka="aborted")
+    log.op(("R", half))
+    log.records[-1] = replace(log.records[-1], kafka="aborted")
+    log.op(("C", half))
+    log.show(half)
+    report = log.judge()
+    assert ([(0, KEY)], "committed") == (list(report.transactions), report.of(KEY).state)

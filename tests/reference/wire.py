@@ -1,0 +1,297 @@
+"""Records, and what their bytes hold, as docs/explanation/protocol.md says. Bytes out of form are None."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of any topic, also of an aborted or open Kafka transaction."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int  # the append time, unless is_append_time says otherwise
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    kafka: str = "committed"  # what became of its Kafka transaction: committed, aborted or open
+    is_append_time: bool = True  # False on a topic that keeps the producer's timestamps
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+    @property
+    def log_order(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.offset
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What of a partition is still there: offsets from `start` up to, and without, `end`."""
+
+    start: int
+    end: int
+    #: Where the first open Kafka transaction begins. None: no Kafka transaction is open.
+    stable_end: int | None = None
+
+    @property
+    def readable_end(self) -> int:
+        return self.end if self.stable_end is None else self.stable_end
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the records do not say."""
+
+    namespace: str = "txlayer"
+    #: What the coordinator may forward to. None: every topic but system topics.
+    allowed_topics: frozenset[str] | None = None
+    #: Topics of which compaction may have removed records, doubt among them.
+    compacted_topics: frozenset[str] = frozenset()
+    #: The partition counts that a topic had before it grew.
+    former_partition_counts: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    #: When the records were read. None: everything is old enough to be judged.
+    now_ms: int | None = None
+    #: What is younger than this may still be on its way.
+    grace_ms: int = 0
+    overdue_after_ms: int | None = None
+    #: By how much the clocks of two brokers may differ.
+    clock_error_ms: int = 0
+
+
+@dataclass(frozen=True)
+class History:
+    """Every record that is still in the log, and the bounds of every partition that was read."""
+
+    records: Sequence[Record]
+    bounds: Mapping[tuple[str, int], Bounds]
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class HalfMessage:
+    """One message as half, or a content on doubt, holds it."""
+
+    txn_key: str
+    producer_group: str
+    topic: str
+    index: int
+    count: int
+    born_ms: int
+    options: Mapping[str, str]
+    partition: int
+    offset: int | None  # None: known from doubt alone
+    stored_at_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers  # with txl
+    is_cut: bool = False  # a content that doubt did not take whole
+
+    @property
+    def claim(self) -> tuple[str, int, int, int]:
+        """What the forwarded record says of it, beside its half offset."""
+        return self.txn_key.split("/")[0], self.index, self.count, self.born_ms
+
+    @property
+    def stored(self) -> tuple[object, ...]:
+        return self.key, self.value, tuple(self.headers)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of an op record."""
+
+    resolution: str
+    txn_key: str
+    producer_group: str
+    last_offset: int
+    source: str
+    record: Record
+    number: int
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.record.offset, self.number
+
+    @property
+    def place(self) -> str:
+        return f"{self.record.place}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the header txl-origin says."""
+
+    partition: int
+    offset: int
+    index: int
+    count: int
+    born_ms: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of a transaction on doubt."""
+
+    state: str
+    reason: str
+    producer_group: str
+    first_offset: int
+    last_offset: int
+    copy_offsets: tuple[int, ...]
+    seen: int
+    count: int
+    appended_ms: int
+    is_prepare_order: bool
+    key_hash: str
+
+
+_KEY = r"[!-.0-{}~]{1,128}/[0-9a-f]{8}"  # an id has no blank, no "|" and no "/"
+_GROUP = r"[A-Za-z0-9._-]{1,200}"
+_TOPIC = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"
+NUMBER_MAX = 2**63 - 1
+_OPTIONS = {"k": r"[0-9a-f]{16}", "o": "p", "i": r"\d+", "n": r"\d+", "t": r"\d+", "m": r"\d+"}
+_STATES = ("open", "waiting", "held", "parked", "parked-committed")
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def _are_numbers(*texts: str) -> bool:
+    return all(_fits(r"\d+", text) and int(text) <= NUMBER_MAX for text in texts)
+
+
+def _fields(value: bytes | None, count: int) -> list[str] | None:
+    """The fields of a line; a line of version 2 may have more, which are passed over."""
+    try:
+        fields = (value or b"").decode("ascii").split("|")
+    except UnicodeDecodeError:
+        return None
+    is_in_form = (
+        len(fields) == count if fields[0] == "1" else fields[0] == "2" and len(fields) > count - 1
+    )
+    return fields[:count] if is_in_form and "\n" not in "".join(fields[:count]) else None
+
+
+def _options(text: str) -> dict[str, str] | None:
+    options: dict[str, str] = {}
+    for item in text.split(",") if text else []:
+        if not _fits("[A-Za-z].*", item) or item[0] in options:
+            return None
+        if item[0] in _OPTIONS:
+            if not _fits(_OPTIONS[item[0]], item[1:]) or (
+                item[0] in "intm" and not _are_numbers(item[1:])
+            ):
+                return None
+            options[item[0]] = item[1:]
+    return options
+
+
+def parse_half(record: Record) -> HalfMessage | None:
+    """A half record, or None when it is out of form."""
+    ours = [(name, value) for name, value in record.headers if name.startswith("txl")]
+    if [name for name, _ in ours] != ["txl"]:
+        return None
+    fields = _fields(ours[0][1], 7)
+    if fields is None:
+        return None
+    _, key, group, topic, numbers, born, option_text = fields
+    index, slash, count = numbers.partition("/")
+    options = _options(option_text)
+    if (
+        options is None
+        or not slash
+        or not _are_numbers(index, count, born)
+        or int(index) >= int(count)
+    ):
+        return None
+    if not (_fits(_KEY, key) and _fits(_GROUP, group) and _fits(_TOPIC, topic)):
+        return None
+    return HalfMessage(
+        txn_key=key, producer_group=group, topic=topic, index=int(index), count=int(count), born_ms=int(born),
+        options=options, partition=record.partition, offset=record.offset, stored_at_ms=record.timestamp_ms,
+        key=record.key, value=record.value, headers=record.headers,
+    )  # fmt: skip
+
+
+def parse_line(text: bytes, record: Record, number: int) -> Line | None:
+    """One line of an op record, or None when it is out of form."""
+    fields = _fields(text, 9)
+    if fields is None:
+        return None
+    _, resolution, key, group, offset, born, source, check_number, reason = fields
+    if resolution not in ("C", "R", "U", "A") or not (_fits(_KEY, key) and _fits(_GROUP, group)):
+        return None
+    if not _are_numbers(offset, born, check_number or "0"):
+        return None
+    if source not in ("producer", "check", "barrier", "policy", "operator"):
+        return None
+    try:
+        urllib.parse.unquote_to_bytes(reason).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return Line(resolution, key, group, int(offset), source, record, number)
+
+
+def parse_summary(value: bytes | None) -> Summary | None:
+    fields = _fields(value, 17)
+    if fields is None:
+        return None
+    _, state, reason, group, first, last, seen, count, appended, _, key_hash, order, *_ = fields
+    last, *copies = last.split("+")
+    if state not in _STATES or order not in ("commit", "prepare") or not _fits(_GROUP, group):
+        return None
+    if not _are_numbers(first, last, *copies, seen, count, appended):
+        return None
+    copy_offsets = tuple(int(copy) for copy in copies)
+    return Summary(
+        state, reason, group, int(first), int(last), copy_offsets, int(seen), int(count), int(appended),
+        order == "prepare", key_hash,
+    )  # fmt: skip
+
+
+def parse_content(record: Record) -> HalfMessage | None:
+    """The half message that a content on doubt holds, without its half offset."""
+    if record.value is None:
+        return None
+    names = ("txl-key", "txl-null", "txl-origin", "txl-cut")
+    extra = {name: value for name, value in record.headers if name in names}
+    half = parse_half(
+        Record(
+            record.topic, record.partition, 0, record.timestamp_ms, extra.get("txl-key"),
+            None if extra.get("txl-null") == b"1" else record.value,
+            [(name, value) for name, value in record.headers if name not in extra],
+        )
+    )  # fmt: skip
+    return half and replace(half, offset=None, is_cut="txl-cut" in extra)
+
+
+def parse_origin(value: bytes | None) -> Origin | None:
+    match = re.fullmatch(rb"(\d+):(\d+)\|(\d+)/(\d+)\|(\d+)", value or b"")
+    if match is None or any(int(number) > NUMBER_MAX for number in match.groups()):
+        return None
+    origin = Origin(*(int(number) for number in match.groups()))
+    return origin if origin.index < origin.count else None
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2, made positive."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for start in range(0, whole, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return (h ^ h >> 15) & 0x7FFFFFFF

@@ -1,0 +1,142 @@
+"""A real coordinator on a cluster in memory, in a world whose clocks stand still until a test moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tests.support.fake_records import half_header, op_line
+from tests.support.still_world import StillWorld
+from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.topic_files import read_topic_files
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.surroundings import Running, Surroundings
+from txlayer.core.codec import HALF_HEADER, decode_summary, parse_doubt_key
+from txlayer.core.messages import DoubtSummary
+
+T = TypeVar("T")
+
+PARTITION_COUNT = 2
+
+
+class StillCoordinator:
+    """A namespace of two partitions with the real topic `orders`, and one coordinator at a time."""
+
+    def __init__(self, *, wall_skew_s: float = 0.0, **settings: Any) -> None:
+        self.world = StillWorld()
+        self.kafka = MemoryKafka(self.world)
+        self.kafka.create_topic("orders")
+        self.config = CoordinatorConfig(**settings)
+        self.topics = self.config.topics
+        self.wall_skew_s = wall_skew_s
+        Namespace(self.kafka.admin(), topics=self.topics, files=read_topic_files()).apply(
+            partition_count=PARTITION_COUNT, replication_factor=1
+        )
+        self._started_count = 0
+        self.start()
+
+    def start(self) -> None:
+        """A coordinator, the first or a successor."""
+        self._started_count += 1
+        world = self.world
+        surroundings = Surroundings(
+            clock=world.monotonic,
+            wall_clock=lambda: world.now_ms() / 1000 + self.wall_skew_s,
+            sleep=lambda seconds: world.advance(ms=round(seconds * 1000)),
+            draw_name=lambda: f"name-{self._started_count}-{world.passed_s}",
+            keep_for_long=lambda: None,
+            aside=AtOnce(),
+        )
+        connections = self.kafka.connect_coordinator(
+            self.config, client=f"coordinator-{self._started_count}"
+        )
+        self.coordinator = Coordinator(self.config, connections, surroundings=surroundings)
+
+    def work(self, *, seconds: float) -> None:
+        """A coordinator works for so long, and leaves cleanly."""
+        until_s = self.world.passed_s + seconds
+        self.coordinator.run(should_stop=lambda: self.world.passed_s >= until_s)
+        self.start()
+
+    def half(
+        self,
+        key: str,
+        *,
+        partition: int = 0,
+        ahead_s: float = 0.0,
+        stamp_ms: int = 0,
+        **header: Any,
+    ) -> int:
+        """A half record, appended by a broker whose clock is so far ahead; its offset. `stamp_ms` is its writer's time."""
+        headers = [(HALF_HEADER, half_header(key, **header))]
+        return self._at(
+            ahead_s,
+            lambda: self.kafka.append(
+                self.topics.half, b"v", partition=partition, headers=headers, timestamp_ms=stamp_ms
+            ),
+        )
+
+    def op(self, *lines: str, partition: int = 0) -> int:
+        """An op record; its offset."""
+        return self.kafka.append(self.topics.op, "\n".join(lines).encode(), partition=partition)
+
+    def commit(self, key: str, offset: int, *, partition: int = 0) -> None:
+        """What its producer says."""
+        self.op(op_line("C", key, offset), partition=partition)
+
+    def _at(self, ahead_s: float, act: Callable[[], T]) -> T:
+        self.world.advance(ms=round(ahead_s * 1000))
+        result = act()
+        self.world.advance(ms=round(-ahead_s * 1000))
+        return result
+
+    def visible(self) -> list[str]:
+        """Ids of forwarded messages."""
+        return [
+            (dict(r.headers() or ())["txl-id"] or b"").decode()
+            for r in self.kafka.records("orders")
+        ]
+
+    def on_doubt(self) -> dict[str, DoubtSummary]:
+        """The newest summaries of those that stand on doubt."""
+        found: dict[str, DoubtSummary] = {}
+        for record in self.kafka.records(self.topics.doubt):
+            parsed = parse_doubt_key(record.key())
+            if parsed is None or parsed[1] is not None:
+                continue
+            found.pop(parsed[0], None)
+            if record.value() is not None:
+                summary = decode_summary(parsed[0], record.value() or b"")
+                assert isinstance(summary, DoubtSummary)
+                found[parsed[0]] = summary
+        return found
+
+    def said(self) -> list[bytes]:
+        """Every op line."""
+        return [
+            line
+            for r in self.kafka.records(self.topics.op)
+            for line in (r.value() or b"").split(b"\n")
+        ]
+
+
+class AtOnce:
+    """Runs a call at once, in the caller's own thread."""
+
+    def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
+        """It is over when this returns."""
+        del name
+        done: Future[T] = Future()
+        try:
+            done.set_result(call())
+        except Exception as exc:  # noqa: BLE001 - whoever asks for the result gets it
+            done.set_exception(exc)
+        return done
+
+    def run_all(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """One after the other."""
+        for call in calls:
+            call()

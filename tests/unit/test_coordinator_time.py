@@ -1,0 +1,171 @@
+"""Whose clock decides: each partition's own broker's, within what the coordinator's clock believes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.fake_records import op_line, txn_key
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.ports import StoredOffset
+from txlayer.core.messages import txn_id_of
+from txlayer.core.partitions import half_partition
+from txlayer.errors import ConfigError, TopicMismatchError
+
+HOUR_S = 3_600.0
+A, B, C = (txn_key(name) for name in ("a", "b", "c"))
+AWAY = txn_key("away", is_home=False)
+UNRESOLVED: dict[str, Any] = {"unresolved": "rollback", "transaction_age_max": timedelta(hours=72)}
+
+
+def test_the_keys_lie_in_two_partitions() -> None:
+    homes = [
+        half_partition(ordering_key=None, txn_id=k.partition("/")[0], partition_count=2)
+        for k in (A, B, C, AWAY)
+    ]
+
+    assert [0, 0, 0, 1] == homes
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("ahead", [AWAY, B], ids=["elsewhere", "in the same partition"])
+def test_one_record_from_the_future_rolls_nothing_back(ahead: str) -> None:
+    stage = StillCoordinator(**UNRESOLVED)
+    offset = stage.half(A)
+    stage.work(seconds=1)
+    stage.half(ahead, partition=int(ahead == AWAY), ahead_s=80 * HOUR_S)
+    stage.work(seconds=5)
+
+    stage.commit(A, offset)
+    stage.work(seconds=5)
+
+    assert [txn_id_of(A)] == stage.visible()
+    assert [b"R"] not in [line.split(b"|")[1:2] for line in stage.said()]
+
+
+@pytest.mark.promise("P7")
+def test_one_record_from_the_future_holds_up_nobody_behind_it() -> None:
+    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+    stage.half(B, ahead_s=80 * HOUR_S)
+    stage.half(A)
+    stage.work(seconds=30)
+
+    assert {A, B} == set(stage.on_doubt())
+    stored = stage.kafka.admin().stored_offsets(
+        stage.topics.coordinator_group, [(stage.topics.half, 0)]
+    )
+    half = stored[stage.topics.half, 0]
+    assert isinstance(half, StoredOffset)
+    assert half.offset == 2
+
+
+def test_what_comes_from_the_future_can_still_be_decided() -> None:
+    stage = StillCoordinator()
+    offset = stage.half(B, ahead_s=80 * HOUR_S)
+    stage.work(seconds=5)
+
+    stage.commit(B, offset)
+    stage.work(seconds=5)
+
+    assert ([txn_id_of(B)], {}) == (stage.visible(), stage.on_doubt())
+
+
+def test_records_from_the_future_are_counted() -> None:
+    stage = StillCoordinator()
+    stage.half(A)
+    stage.half(B, ahead_s=80 * HOUR_S)
+    coordinator = stage.coordinator
+
+    stage.work(seconds=5)
+
+    assert 1 == coordinator.measures.untimely_count
+
+
+@pytest.mark.parametrize("skew_s", [-80 * HOUR_S, 80 * HOUR_S])
+def test_the_coordinators_own_wrong_clock_decides_nothing(skew_s: float) -> None:
+    stage = StillCoordinator(wall_skew_s=skew_s, **UNRESOLVED)
+    offset = stage.half(A)
+    stage.work(seconds=5)
+    stage.wall_skew_s = 0.0
+    stage.work(seconds=5)
+
+    stage.commit(A, offset)
+    stage.work(seconds=5)
+
+    assert [txn_id_of(A)] == stage.visible()
+
+
+def test_a_clock_that_was_set_right_is_believed_without_a_new_record() -> None:
+    stage = StillCoordinator(wall_skew_s=-80 * HOUR_S, doubt_after=timedelta(seconds=20))
+    stage.half(A)
+    stage.work(seconds=30)
+    assert {} == stage.on_doubt()
+
+    stage.wall_skew_s = 0.0
+    stage.work(seconds=30)
+
+    assert {A} == set(stage.on_doubt())
+
+
+def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
+    stage = StillCoordinator(doubt_after=timedelta(seconds=120))
+    stage.half(A)
+    stage.work(seconds=100)
+    assert {} == stage.on_doubt()
+
+    stage.work(seconds=130)
+
+    assert {A} == set(stage.on_doubt())
+
+
+@pytest.mark.parametrize("name", ["half", "op"])
+def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str) -> None:
+    stage = StillCoordinator()
+    topic = {"half": stage.topics.half, "op": stage.topics.op}[name]
+    stage.kafka._cluster.alter_topic(topic, {"message.timestamp.type": "CreateTime"})
+
+    with pytest.raises(TopicMismatchError, match="LogAppendTime"):
+        stage.work(seconds=1)
+
+
+def test_records_that_their_producers_stamped_decide_nothing() -> None:
+    stage = StillCoordinator(**UNRESOLVED)
+    old_ms = stage.world.now_ms() - 80 * 3_600_000
+    stage.kafka._cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "CreateTime"})
+    offset = stage.half(A, stamp_ms=old_ms)
+    stage.kafka._cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "LogAppendTime"})
+    stage.half(B)
+    stage.work(seconds=5)
+    stage.work(seconds=5)
+
+    stage.op(op_line("C", A, offset))
+    stage.work(seconds=5)
+
+    assert [txn_id_of(A)] == stage.visible()
+
+
+def test_records_that_retention_took_before_a_restart_end_the_coordinator_with_the_way_on() -> None:
+    stage = StillCoordinator()
+    stage.half(A)
+    stage.half(B)
+    stage.work(seconds=5)
+    stage.kafka.delete_records(stage.topics.half, 0, before=1)
+
+    with pytest.raises(ConfigError, match="coordinator reset"):
+        stage.work(seconds=200)
+
+
+def test_what_is_held_while_no_time_is_believed_is_not_given_up_when_one_is() -> None:
+    stage = StillCoordinator(wall_skew_s=-80 * HOUR_S, held_age_max=timedelta(hours=24))
+    stage.commit(A, stage.half(A, topic="missing"))
+    stage.work(seconds=10)
+    stage.wall_skew_s = 0.0
+    stage.half(B)
+    stage.work(seconds=10)
+
+    stage.kafka.create_topic("missing")
+    stage.work(seconds=60)
+
+    assert 1 == len(stage.kafka.records("missing"))

@@ -1,0 +1,148 @@
+"""One partition: batches and moves are bounded by bytes, whether or not the content is in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import half_bytes, half_header, half_record, options, txn_key
+from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from txlayer.core.codec import HALF_HEADER
+from txlayer.core.messages import OrderMode
+from txlayer.core.target import accepting_target
+
+KEYS = [txn_key(f"t{number}") for number in range(12)]
+LARGE = b"x" * 1_000
+ROOM = 4_000
+"""Room for three and a bit; the one that fills it goes along."""
+
+DROP_ALL = 1 << 40
+
+
+def per_append(driver: PartitionDriver) -> list[int]:
+    """How many messages each Kafka transaction forwarded."""
+    return [len(appended.messages) for appended in driver.log.appended if appended.messages]
+
+
+def prepare(driver: PartitionDriver, *, value: bytes = LARGE) -> list[int]:
+    return [driver.half(key, value=value) for key in KEYS]
+
+
+def commit(driver: PartitionDriver, places: list[int]) -> None:
+    for key, place in zip(KEYS, places, strict=True):
+        driver.op("C", key, place)
+
+
+def work_off(driver: PartitionDriver, *, room: int = ROOM) -> None:
+    driver.ledger.batch_bytes_max = room
+    for _ in KEYS:
+        driver.turn(byte_count=room)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_batch_is_bounded_whether_or_not_content_is_in_memory(
+    *, is_dropped: bool, is_keyed: bool
+) -> None:
+    driver = PartitionDriver()
+    of = options("red" if is_keyed else None)
+    commit(driver, [driver.half(key, value=LARGE, options=of) for key in KEYS])
+    driver.read()
+    if is_dropped:
+        driver.ledger.drop_content(DROP_ALL)
+
+    work_off(driver)
+
+    assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.promise("P11")
+def test_keys_and_headers_count() -> None:
+    driver = PartitionDriver(targets={"orders": accepting_target(100_000)})
+    places = []
+    for key in KEYS:
+        raw = [("big", LARGE), (HALF_HEADER, half_header(key))]
+        record = half_record(None, key=LARGE, value=None, headers=raw)
+        places.append(driver.log.add_half(record, appended_ms=driver.now_ms))
+    commit(driver, places)
+
+    work_off(driver, room=2 * ROOM)
+
+    assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("is_present", [False, True])
+def test_moves_are_bounded(*, is_dropped: bool, is_present: bool) -> None:
+    """`is_present`: by questions, which move what they ask about."""
+    driver = PartitionDriver()
+    prepare(driver)
+    driver.read()
+    driver.ledger.batch_bytes_max = ROOM
+    if is_dropped:
+        driver.ledger.drop_content(DROP_ALL)
+    driver.now_ms += 10_000 if is_present else 60_000
+
+    moved = []
+    for _ in KEYS:
+        driver.advance(byte_count=ROOM)
+        driver.tick(is_present=is_present)
+        moved.append(len(driver.ledger.batch.keeps))
+        driver.publish()
+        driver.now_ms += 1_000 if is_present else 0
+
+    assert [4, 4, 4] == [count for count in moved if count]
+    assert set(KEYS) == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_released_from_doubt_is_bounded(*, is_restarted: bool) -> None:
+    driver = PartitionDriver(targets={"orders": MISSING})
+    commit(driver, prepare(driver))
+    driver.turn()
+    if is_restarted:
+        driver.crash(is_new_process=True)
+        driver.turn()  # the first one asks about the topics
+    driver.ledger.batch_bytes_max = ROOM
+
+    driver.set_target("orders", ACCEPTS)
+    for _ in KEYS:
+        driver.publish()
+        driver.advance(byte_count=ROOM)
+
+    assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.promise("P11")
+def test_lines_about_doubt_are_bounded_after_a_restart() -> None:
+    driver = PartitionDriver()
+    places = prepare(driver)
+    driver.turn()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    driver.crash(is_new_process=True)
+    commit(driver, places)
+
+    work_off(driver)
+
+    assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.promise("P11")
+def test_large_ones_of_one_key_do_not_wait_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.settling.KEY_IN_HALF_BYTES_MAX", ROOM)
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    first = txn_key("first")
+    size = half_bytes(KEYS[0], value=LARGE)
+    assert 3 * size < ROOM < 4 * size
+    driver.half(first, options=options("red"))
+    of = options("red", order=OrderMode.PREPARE)
+    places = [driver.half(key, value=LARGE, options=of) for key in KEYS]
+    commit(driver, places)
+
+    driver.turn()
+
+    assert set(KEYS) == set(driver.log.on_doubt())

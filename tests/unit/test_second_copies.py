@@ -1,0 +1,50 @@
+"""How far half is remembered: at least the distance, and not much more."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlayer.core.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks
+
+READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), min_size=1)
+
+
+@given(start=st.integers(0, 9), reads=READS, behind=st.integers(0, 50_000))
+def test_the_distance_is_covered_and_little_more(
+    start: int, reads: list[tuple[int, int]], behind: int
+) -> None:
+    marks = HalfMarks()
+    marks.begin(start)
+    places = [(start, 0)]
+    low_water = start
+    for record_count, byte_count in reads:
+        places.append((places[-1][0] + record_count, places[-1][1] + byte_count))
+        marks.passed(*places[-1])
+        low_water = max(low_water, places[-1][0] - behind)
+
+        found = marks.copies_from(low_water)
+
+        assert start <= found <= low_water
+        before = [b for offset, b in places if offset <= found][-1]
+        up_to = next(b for offset, b in places if offset >= low_water)
+        is_covered = low_water - found >= DISTANCE_MAX or up_to - before >= DISTANCE_BYTES_MAX
+        assert is_covered or start == found
+        # A step, and a read at either end.
+        assert low_water - found <= 1.25 * DISTANCE_MAX + 2 * 10_000
+
+
+def test_what_lies_before_the_marks_is_not_known() -> None:
+    marks = HalfMarks()
+    marks.begin(7)
+
+    assert 5 == marks.copies_from(5)
+
+
+def test_large_records_end_the_distance_early() -> None:
+    marks = HalfMarks()
+    marks.begin(0)
+    for count in range(1, 101):
+        marks.passed(count, count * 1_000_000)
+
+    assert 100 - 25 < marks.copies_from(100) < 100 - 15

@@ -1,0 +1,91 @@
+"""How long op lines wait for half: for their position in op, once, by the broker's word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.fake_records import FAR_AWAY, op_line, txn_key
+from tests.support.partition_driver import PartitionDriver
+from txlayer.config import SystemTopics
+from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.shard import Shard
+
+PATIENCE_S = 10.0
+
+
+class Half:
+    """What the broker says of half's end."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def watermarks(self, _place: tuple[str, int], *, timeout_s: float) -> tuple[int, int]:
+        del timeout_s
+        return 0, self.end
+
+
+class Waiting:
+    """A partition whose clock a test moves."""
+
+    def __init__(self) -> None:
+        self.driver = PartitionDriver()
+        ledger = self.driver.ledger
+        self.shard = Shard(ledger, ledger.positions(), 0, 0, LogTime(lambda: 0.0))
+        self.half: Any = Half(0)
+        self.now = 0.0
+
+    def look(self, *, after_s: float) -> None:
+        """Time passes, and the loop turns."""
+        self.now += after_s
+        self.shard.look_for_misplaced(
+            self.half, SystemTopics("txlayer"), now=self.now, patience_s=PATIENCE_S
+        )
+        self.driver.turn()
+
+    def waits_for(self) -> int | None:
+        """The half offset that is waited for."""
+        return self.driver.ledger.waits_for_half
+
+
+def test_the_lines_of_one_record_wait_once() -> None:
+    waiting = Waiting()
+    keys = [txn_key(f"far{number}") for number in range(15)]
+    waiting.driver.op_lines(*(op_line("C", key, FAR_AWAY + n) for n, key in enumerate(keys)))
+    waiting.driver.turn()
+    waiting.look(after_s=0.0)
+    waiting.look(after_s=PATIENCE_S - 1)
+    assert FAR_AWAY == waiting.waits_for()
+
+    waiting.look(after_s=1)
+
+    assert waiting.waits_for() is None
+    assert set(keys) == set(waiting.driver.log.on_doubt())
+
+
+def test_a_record_that_came_during_the_wait_has_a_wait_of_its_own() -> None:
+    waiting = Waiting()
+    waiting.driver.op("C", txn_key("a"), FAR_AWAY)
+    waiting.driver.turn()
+    waiting.look(after_s=0.0)
+    waiting.driver.op("C", txn_key("b"), FAR_AWAY + 1)
+    waiting.look(after_s=PATIENCE_S)
+    assert FAR_AWAY + 1 == waiting.waits_for()
+
+    waiting.look(after_s=0.0)
+    waiting.look(after_s=PATIENCE_S - 1)
+    assert FAR_AWAY + 1 == waiting.waits_for()
+    waiting.look(after_s=1)
+
+    assert waiting.waits_for() is None
+
+
+def test_nothing_is_given_up_that_the_broker_has() -> None:
+    waiting = Waiting()
+    waiting.driver.op("C", txn_key("a"), 0)
+    waiting.driver.turn()
+    waiting.half.end = 1  # not read yet
+    for _ in range(5):
+        waiting.look(after_s=PATIENCE_S)
+
+    assert 0 == waiting.waits_for()
+    assert [] == waiting.driver.log.kept_aside
