@@ -19,7 +19,7 @@
     ├─ PoisonMessageError        it never succeeds          → park or dead-letter it, go on
     │  │                               .origin .reason
     │  ├─ DecodeError                  .schema_version
-    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max .txn_key
+    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max .txn_key .doubt_key
     │  └─ AttemptsExhaustedError       .attempt_count
     ├─ UsageError                the caller is wrong        → fix code or settings
     │  ├─ ConfigError                  .name .value .expected

@@ -77,6 +77,7 @@ NOT_RUN = {
     ("README.md", "make demo"): "tests/docs/test_demo.py runs the demo; the other line is the tests themselves",
     ("docs/CONTRIBUTING.md", "make check"): "the tests themselves, and the linters",
     ("docs/explanation/restarts.md", "make restarts"): "many minutes; tests/e2e/test_restarts.py runs bounded",
+    (f"{HOWTO}who-can-read.md", "kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic orders --add-config compression.type=zstd"): "a command of Kafka's own, for a broker of the reader's",
     (f"{HOWTO}deploy.md", "make images"): "needs a daemon of Docker and base images; tests/docs/test_images.py says what was built",
     (f"{HOWTO}deploy.md", "cd compose"): "needs a daemon of Docker; tests/docs/test_compose_files.py has docker-compose read the files",
     (f"{HOWTO}deploy.md", "python3 -m venv /opt/txlayer"): "writes to the system and needs systemd; tests/docs/test_unit_files.py reads the units",

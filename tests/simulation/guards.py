@@ -52,7 +52,7 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 GUARDS: tuple[Guard, ...] = (
     Guard(
         "a producer that may be haunted is replaced", "P2", "publish.py",
-        Variant(settings={"recycle_after": timedelta(hours=1)}), 475, _LOSS | _TWICE | {_K.TORN},
+        Variant(settings={"recycle_after": timedelta(hours=1)}), 219, _LOSS | _TWICE | {_K.TORN},
     ),
     Guard(
         "offsets carry the group's generation", "P2", "loop.py, group.py",
@@ -64,7 +64,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "offsets are stored in the Kafka transaction that forwards", "P2", "publish.py",
-        Variant(make=coordinator_with(publisher=un.TwoStepPublisher)), 125, _TWICE,
+        Variant(make=coordinator_with(publisher=un.TwoStepPublisher)), 120, _TWICE,
     ),
     Guard(
         "doubt is written in the Kafka transaction that stores the offsets", "P1", "publish.py",
@@ -88,7 +88,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a successor waits for stable offsets", "P2", "recovery.py",
-        wrapped(un.Unstable), 133, _TWICE,
+        wrapped(un.Unstable), 1290, _TWICE,
     ),
     Guard(
         "doubt is read with read_committed", "P1", "recovery.py",
@@ -144,11 +144,11 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a suspected partition that has nothing to do holds nobody up", "P11", "loop.py",
-        Variant(make=un.StarvingCoordinator), 1335, _STUCK,
+        Variant(make=un.StarvingCoordinator), 2127, _STUCK,
     ),
     Guard(
         "who cannot store what it folded last ends in peace", "P1", "loop.py",
-        Variant(make=un.BrusqueCoordinator), 515, frozenset({_K.BROKEN}),
+        Variant(make=un.BrusqueCoordinator), 147, frozenset({_K.BROKEN}),
     ),
     Guard(
         "a check writes its rollback before it says so", "P8", "adapters/sql/checks.py",
@@ -196,7 +196,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a policy's line acts when it is read back", "P4", "asking.py",
-        Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 600, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
+        Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 1703, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
     ),
 )  # fmt: skip
 

@@ -123,6 +123,17 @@ def test_a_run_without_lines_that_fails_is_as_small_as_it_gets() -> None:
     assert 1 == bisection.line_count_max
 
 
+@pytest.mark.promise("P11")
+def test_the_run_shrinks_even_when_one_line_brings_more_records_than_lines_were_allowed() -> None:
+    # make simulate SEED=656917073739: two lines released two waiting transactions more, and were tried for ever.
+    bisection = Bisection()
+
+    allowed = [bisection.line_count_max for _ in range(3) if not bisection.failed(4)]
+
+    assert [2, 1] == allowed[:2]
+    assert bisection.failed(4)
+
+
 def test_batches_shrink_until_they_go_through_and_grow_slowly() -> None:
     size = BatchSize()
     for _ in range(3):

@@ -156,7 +156,12 @@ class Bisection:
         return max(1, self._suspect_count // 2)
 
     def failed(self, line_count: int) -> bool:
-        """A run of `line_count` lines was refused; True when it was a single line."""
+        """A run of `line_count` lines was refused; True when it was a single line.
+
+        One line may bring more records than lines were allowed: the number that is allowed shrinks all the same.
+        """
+        if self.is_active:
+            line_count = min(line_count, self.line_count_max)
         self._suspect_count = max(line_count, 1)
         return line_count <= 1
 
