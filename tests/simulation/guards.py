@@ -144,7 +144,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a suspected partition that has nothing to do holds nobody up", "P11", "loop.py",
-        Variant(make=un.StarvingCoordinator), 2127, _STUCK,
+        Variant(make=un.StarvingCoordinator), 2239, _STUCK,
     ),
     Guard(
         "who cannot store what it folded last ends in peace", "P1", "loop.py",
