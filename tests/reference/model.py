@@ -18,6 +18,7 @@ What the model decides where the page is silent:
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
 * Two attempts of one id that are both visible are told, and break nothing. A certain fault goes before what is out of the window.
 * A commit that is repeated after it was parked gives a transaction a new place in its order, which is not judged.
+* One in the order of decisions and one in the order of half have no order by their decisions: only half's is kept.
 """
 
 from __future__ import annotations
@@ -197,6 +198,12 @@ class Transaction:
         return min(self.ends, default=0)
 
     @property
+    def is_first_known(self) -> bool:
+        """False where half may have been shortened behind its first record."""
+        is_there = any(m.index == 0 for m in self.at.values()) or bool(self.summaries)
+        return is_there and all(counts != "maybe" for _, counts in self.lines)
+
+    @property
     def last_offset(self) -> int:
         return max(self.ends, default=0)
 
@@ -231,10 +238,8 @@ class KeyQueue:
     blocked_until: Line | None = None
     #: Who goes first and is undecided; those that were parked hold nobody.
     undecided: list[Transaction] = field(default_factory=list)
-    #: False behind one that may have been parked, or of which op says too little.
-    is_certain: bool = True
-    #: The order: by the line that lets a transaction go, then by half offset.
-    goes_at: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    #: Of those in the order of decisions: the line that lets a transaction go.
+    goes_at: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def has_unknown(self) -> bool:
@@ -275,6 +280,8 @@ class World:
         self.transactions: dict[tuple[int, str], Transaction] = {}
         self.half_at: dict[tuple[int, int], HalfMessage] = {}  # every half record in form, by place
         self.strangers: set[tuple[int, int]] = set()  # those of them that belong to no transaction
+        #: What records claim on their own real topics whose half record is gone: partition, topic, id, index, count, born.
+        self.gone_claims: set[tuple[int, str, str, int, int, int]] = set()
         self.kept_aside = {
             r.key for r in self.readable(self.doubt) if r.key is not None and r.key.count(b"/") == 3
         }
@@ -325,7 +332,18 @@ class World:
             self.find(Kind.NOT_KEPT_ASIDE, txn_key, record.place + suffix)
 
 
+def promised_counts(world: World) -> dict[tuple[int, str], int]:
+    """How many messages each transaction has, as the summaries on doubt say."""
+    parsed = ((r, parse_summary(r.value)) for r in world.readable(world.doubt))
+    return {
+        (r.partition, (r.key or b"").decode("latin-1")): summary.count
+        for r, summary in parsed
+        if summary is not None
+    }
+
+
 def read_half(world: World) -> None:
+    promised = promised_counts(world)
     partition_count = max(1, len(world.partitions(world.half)))
     for record in world.readable(world.half):
         half = parse_half(record)
@@ -344,7 +362,13 @@ def read_half(world: World) -> None:
             continue
         is_due = txn is None or half.index == max(txn.messages) + 1
         is_known = txn is not None and half.index in txn.messages
-        is_count_right = txn is None or half.count == txn.count
+        # Where half was shortened, doubt may know what the first half record said.
+        wanted_count = txn.count if txn else promised.get((record.partition, half.txn_key))
+        is_count_right = wanted_count in (None, half.count)
+        is_here &= (
+            f"origin/{record.topic}/{record.partition}/{record.offset}".encode()
+            not in world.kept_aside
+        )
         if not is_here or not is_count_right or not (is_due or is_known):
             world.strangers.add(place)
             world.put_aside(Kind.MISPLACED, record, txn_key=half.txn_key)
@@ -401,6 +425,9 @@ def place_line(world: World, line: Line) -> str:
     """Whether a line counts: "counts", "maybe", or why it does not."""
     partition = line.record.partition
     bounds = world.bounds_of(world.half, partition)
+    origin = f"origin/{world.op}/{partition}/{line.record.offset}:{line.number}"
+    if origin.encode() in world.kept_aside:
+        return "it was given up"
     txn = world.transactions.get((partition, line.txn_key))
     if line.last_offset >= bounds.readable_end:
         world.find(Kind.LINE_AHEAD, line.txn_key, line.place)
@@ -415,9 +442,7 @@ def place_line(world: World, line: Line) -> str:
     half = txn.at.get(line.last_offset)
     latest_ms = line.record.timestamp_ms + world.settings.clock_error_ms
     if half is not None and half.stored_at_ms > latest_ms:
-        # The line was there first. Only doubt says whether it was given up before its half came.
-        origin = f"origin/{world.op}/{partition}/{line.record.offset}:{line.number}"
-        return "it was given up" if origin.encode() in world.kept_aside else "maybe"
+        return "maybe"  # the line was there first: it waited for its half record
     if half is not None:
         return "counts" if not txn.was_on_doubt or line.last_offset in txn.ends else "maybe"
     if line.last_offset in txn.ends:
@@ -471,6 +496,7 @@ def attach(world: World, record: Record, txn_id: str, origin: Origin) -> None:
     is_known = origin.partition in world.partitions(world.half)
     if is_known and origin.offset < world.bounds_of(world.half, origin.partition).start:
         world.find(Kind.NOT_JUDGED, None, record.place, detail="its half record is gone")
+        world.gone_claims.add((origin.partition, record.topic, *claimed))
     else:
         world.find(Kind.PHANTOM, None, record.place, detail="no half record is its origin")
 
@@ -508,6 +534,8 @@ def decide(world: World, txn: Transaction, *, is_counting_maybe: bool) -> Readin
 
 def is_complete(world: World, txn: Transaction, offset: int) -> bool:
     """Whether all half records are at or before an offset; what retention took is believed."""
+    if offset < world.bounds_of(world.half, txn.partition).start:
+        return True
     here = {i for i, m in txn.messages.items() if m.offset is None or m.offset <= offset}
     return here | gone_indexes(world, txn) == set(range(txn.count))
 
@@ -550,7 +578,7 @@ def judge(history: History) -> Report:
         for reading in readings:
             judge_one(world, txn, reading, queue)
         txn.reading = min(readings, key=lambda reading: reading.broken_count)
-        take_place(world, txn, queue)
+        take_place(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():
         judge_order(world, queue)
@@ -753,6 +781,8 @@ def may_be_gone(world: World, txn: Transaction, index: int, released: Line) -> b
         return True
     if message.topic in world.settings.compacted_topics:
         return True
+    if (txn.partition, message.topic, *message.claim) in world.gone_claims:
+        return True  # visible under the offset of its first copy, which half has no more
     decided_at_ms = released.record.timestamp_ms - world.settings.clock_error_ms
     for partition in wanted_partitions(world, message):
         start = world.bounds_of(message.topic, partition).start
@@ -800,29 +830,26 @@ def is_waiting(world: World, txn: Transaction, queue: KeyQueue) -> bool:
     return bool(ahead) and all(t.doubt is None or world.is_young(t.doubt_at_ms) for t in ahead)
 
 
-def take_place(world: World, txn: Transaction, queue: KeyQueue) -> None:
+def take_place(txn: Transaction, queue: KeyQueue) -> None:
     """Note when a transaction may go, and what that means for those behind it in half."""
     reading = txn.reading
     left = reading.released or reading.decision
-    is_certain = queue.is_certain and world.bounds_of(world.half, txn.partition).start == 0
-    is_again = txn.may_have_been_parked and [e for _, e in reading.effects].count("repeats") > 0
     if reading.is_unknown or not txn.key_hash:
-        queue.is_certain = False
         return
-    if txn.is_prepare_order and queue.undecided:
+    if txn.is_prepare_order and queue.undecided and txn.is_first_known:
         for record, index in txn.shown if reading.released else []:
             detail = f"{queue.undecided[0].key} goes first and is undecided"
             reading.find(Kind.OUT_OF_ORDER, record.place, detail=detail, index=index)
-    elif reading.released is not None and not is_again:
-        go = reading.released.position
-        if txn.is_prepare_order and queue.blocked_until is not None:
-            go = max(go, queue.blocked_until.position)
-            left = max(reading.released, queue.blocked_until, key=lambda line: line.position)
-        if not txn.is_prepare_order or (is_certain and not txn.may_have_been_parked):
-            queue.goes_at[txn.key] = (*go, txn.first_offset)
-    if txn.may_have_been_parked:
-        queue.is_certain = False
-    elif left is None:
+    elif reading.released is not None and not txn.is_prepare_order:
+        is_repeated = any(effect == "repeats" for _, effect in reading.effects)
+        is_again = reading.released is not reading.decision or (
+            txn.may_have_been_parked and is_repeated
+        )
+        if not is_again:
+            queue.goes_at[txn.key] = reading.released.position
+    if txn.may_have_been_parked or not txn.is_first_known:
+        return
+    if left is None:
         queue.undecided.append(txn)
     elif queue.blocked_until is None or left.position > queue.blocked_until.position:
         queue.blocked_until = left
@@ -843,7 +870,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
                 for partition in wanted_partitions(world, message)
             }
             entries += [(lane, math.inf, "doubt", txn) for lane in lanes]
-    highest: dict[tuple[str, int], tuple[tuple[int, int, int], str]] = {}
+    highest: dict[tuple[str, int], tuple[tuple[int, int], str]] = {}
     furthest: dict[tuple[str, int], tuple[int, str]] = {}
     for lane, _, place, txn in sorted(entries, key=lambda entry: (entry[0], entry[1])):
         goes_at = queue.goes_at.get(txn.key)
@@ -852,7 +879,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
             if goes_at < latest:
                 txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of decisions")
             highest[lane] = max((latest, witness), (goes_at, place))
-        if not txn.may_have_been_parked and not txn.reading.is_unknown:
+        if txn.is_first_known and not txn.may_have_been_parked and not txn.reading.is_unknown:
             # Who asked for the order of half is behind everything that is before it in half.
             first, witness = furthest.get(lane, (-1, place))
             if txn.first_offset < first:

@@ -1,0 +1,795 @@
+"""Random histories, one for each seed: what a right coordinator leaves in the logs, and faults planted in it.
+
+The bytes are written by docs/explanation/protocol.md; nothing of the product is used. `make(seed)` is the whole interface.
+
+A `Cluster` holds the logs, a `Coordinator` does what the protocol says, and a `Play` drives both: producers store half
+records, decide, repeat and contradict themselves, strangers write garbage, topics refuse for a while. A planted fault is
+a transaction that the coordinator treats wrongly (`MISDEEDS`), or a record that is changed at the end (`CHANGES`).
+Retention, compaction and open Kafka transactions come last, as in a real cluster: they are no faults.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.reference.wire import Bounds, Headers, History, Record, Settings, murmur2
+
+HALF, OP, DOUBT = "txlayer.half", "txlayer.op", "txlayer.doubt"
+BORN = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+#: What the coordinator does wrong with one transaction.
+MISDEEDS = (
+    "lost", "doubled", "torn", "only aborted", "early", "undecided visible", "rolled back visible", "rolled back hidden",
+    "reversed", "overtaken", "copy forwarded", "stranger forwarded", "forgotten", "held undecided", "contents missing",
+    "incomplete visible", "not ended", "did not wait",
+)  # fmt: skip
+#: How one record on a real topic is changed, or added.
+CHANGES = (
+    "value", "key", "header more", "header less", "topic", "partition", "timestamp", "origin broken", "origin elsewhere",
+    "origin count", "id missing", "id of another", "id twice", "phantom", "phantom ahead", "born",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """One history. The planted faults say what was tried; retention, for example, may hide one again."""
+
+    seed: int
+    history: History
+    faults: tuple[str, ...]
+    #: No retention, compaction or open Kafka transaction: a judge may take it for everything that ever was.
+    is_whole: bool
+
+
+def make(seed: int, *, has_faults: bool = True) -> Made:
+    """The history of a seed. The same on every machine."""
+    return Play(random.Random(seed), has_faults=has_faults).made(seed)
+
+
+# ---------------------------------------------------------------------------- the logs
+
+
+@dataclass
+class Cluster:
+    """Records in the order in which they were written."""
+
+    draw: random.Random
+    counts: dict[str, int]
+    append_time: dict[str, bool]
+    records: list[Record] = field(default_factory=list)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    stable_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    now_ms: int = BORN
+
+    def add(
+        self, topic: str, partition: int, *, timestamp_ms: int | None = None, **fields: Any
+    ) -> Record:
+        """Append one record; `timestamp_ms` is the writer's, which a topic with append times ignores."""
+        self.now_ms += self.draw.randint(1, 2_000)
+        is_append_time = self.append_time.get(topic, True)
+        at_ms = self.now_ms if is_append_time or timestamp_ms is None else timestamp_ms
+        offset = self.ends.get((topic, partition), 0)
+        self.ends[topic, partition] = offset + 1
+        record = Record(topic, partition, offset, at_ms, is_append_time=is_append_time, **fields)
+        self.records.append(record)
+        return record
+
+    def end_kafka_transaction(self, records: Sequence[Record]) -> None:
+        """Each partition that was written to gets a marker."""
+        for place in {(record.topic, record.partition) for record in records}:
+            self.ends[place] += 1
+
+    def partitions(self) -> list[tuple[str, int]]:
+        return [(topic, p) for topic, count in self.counts.items() for p in range(count)]
+
+
+# ---------------------------------------------------------------------------- transactions
+
+
+@dataclass
+class Message:
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    options: str = ""
+
+
+@dataclass
+class Txn:
+    """What is to be, and what the coordinator knows of it."""
+
+    id: str
+    nonce: str
+    group: str
+    partition: int
+    key_hash: str
+    is_prepare: bool
+    messages: list[Message]
+    misdeed: str = ""
+    halves: list[Record] = field(default_factory=list)
+    copies: list[Record] = field(default_factory=list)
+    #: open, parked, waiting, held, parked-committed, committed, rolled-back
+    state: str = "open"
+    decided_at: tuple[int, int] | None = None
+    doubt_state: str = ""  # as the summary says; empty: not on doubt
+    was_on_doubt: bool = False
+
+    @property
+    def is_on_doubt(self) -> bool:
+        return bool(self.doubt_state)
+
+    @property
+    def key(self) -> str:
+        return f"{self.id}/{self.nonce}"
+
+    @property
+    def is_stored(self) -> bool:
+        return len(self.halves) == len(self.messages)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.state in ("committed", "rolled-back")
+
+    def txl(self, index: int, *, count: int | None = None, topic: str | None = None) -> bytes:
+        message = self.messages[index % len(self.messages)]
+        options = [f"k{self.key_hash}"] if self.key_hash else []
+        options += ["op"] if self.is_prepare else []
+        options += [message.options] if message.options else []
+        total = len(self.messages) if count is None else count
+        return (
+            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{BORN}"
+            f"|{','.join(options)}"
+        ).encode()
+
+    def line(
+        self, resolution: str, offset: int, *, source: str = "producer", number: str = ""
+    ) -> bytes:
+        return f"1|{resolution}|{self.key}|{self.group}|{offset}|{BORN}|{source}|{number}|".encode()
+
+    def may_name(self, offset: int) -> bool:
+        """Whether the coordinator finds a half record of it there; doubt forgets those between the ends."""
+        here = [r.offset for r in self.halves]
+        copies = [r.offset for r in self.copies]
+        return offset in ([here[0], here[-1]] if self.was_on_doubt else here) + copies
+
+
+@dataclass
+class Coordinator:
+    """Does what the protocol says, but for the misdeed of a transaction."""
+
+    cluster: Cluster
+    draw: random.Random
+    txns: list[Txn] = field(default_factory=list)
+    refusing: set[str] = field(default_factory=set)  # real topics that refuse for now
+
+    def find(self, txn_key: str, partition: int) -> Txn | None:
+        return next((t for t in self.txns if (t.key, t.partition) == (txn_key, partition)), None)
+
+    # ------------------------------------------------------------ what is read
+
+    def read_line(self, line: bytes, record: Record, number: int) -> None:
+        _, resolution, txn_key, group, offset, *_ = line.decode().split("|")
+        txn = self.find(txn_key, record.partition)
+        if txn is None or group != txn.group or not txn.may_name(int(offset)) or resolution == "U":
+            return
+        if resolution == "C":
+            self.commit(txn, int(offset), (record.offset, number))
+        else:
+            may_go = ("waiting", "held", "parked-committed") if resolution == "A" else ()
+            if txn.state in ("open", "parked", *may_go):
+                self.roll_back(txn)
+        self.release(txn)
+
+    def commit(self, txn: Txn, offset: int, position: tuple[int, int]) -> None:
+        is_first = txn.state in ("open", "parked")
+        if not is_first and txn.state != "parked-committed":
+            return
+        txn.decided_at = txn.decided_at or position
+        here = [r.offset for r in txn.halves]
+        if txn.is_stored and offset >= here[-1]:
+            txn.state = "waiting"
+        elif txn.misdeed == "incomplete visible" and is_first:
+            self.forward(txn)
+        else:
+            self.to_doubt(txn, "parked-committed", "incomplete")
+
+    def roll_back(self, txn: Txn) -> None:
+        if txn.misdeed == "rolled back visible":
+            self.show(txn, range(len(txn.halves)))
+        elif txn.misdeed == "rolled back hidden":
+            self.show(txn, range(len(txn.halves)), kafka="aborted")
+        txn.state = "rolled-back"
+        self.end_on_doubt(txn)
+
+    # ------------------------------------------------------------ order
+
+    def is_free(self, txn: Txn) -> bool:
+        """Whether nobody of its ordering key goes first."""
+        if not txn.key_hash or txn.misdeed == "did not wait":
+            return True
+        others = [t for t in self.txns if t.key_hash == txn.key_hash and t is not txn and t.halves]
+        others = [t for t in others if t.partition == txn.partition]
+        if txn.is_prepare:
+            first = txn.halves[0].offset
+            ahead = [t for t in others if t.state in ("open", "waiting", "held")]
+            return not any(t.halves[0].offset < first for t in ahead)
+        stuck = [
+            t for t in others if t.state == "held" or (t.state == "waiting" and not t.is_prepare)
+        ]
+        assert txn.decided_at is not None
+        return not any(t.decided_at is not None and t.decided_at < txn.decided_at for t in stuck)
+
+    def release(self, txn: Txn) -> None:
+        """Forward what may go, one after the other."""
+        mine = [t for t in self.txns if t is txn or (t.key_hash and t.key_hash == txn.key_hash)]
+        while True:
+            ready = [t for t in mine if t.state == "waiting" and self.is_free(t)]
+            if not ready:
+                break
+            first = min(ready, key=lambda t: t.decided_at or (0, 0))
+            if {message.topic for message in first.messages} & self.refusing:
+                self.to_doubt(first, "held", "topic-denied")
+            elif first.misdeed == "overtaken":
+                first.state = "late"  # nobody waits for it
+            else:
+                self.forward(first)
+        # Who waits for one on doubt is on doubt, too.
+        if any(t.is_on_doubt for t in mine):
+            for waiting in (t for t in mine if t.state == "waiting" and t.doubt_state != "waiting"):
+                self.to_doubt(waiting, "waiting", "")
+
+    def try_again(self, topic: str) -> None:
+        self.refusing.discard(topic)
+        for txn in sorted(self.txns, key=lambda t: t.decided_at or (0, 0)):
+            if txn.state == "held" and not {m.topic for m in txn.messages} & self.refusing:
+                txn.state = "waiting"
+                self.release(txn)
+
+    # ------------------------------------------------------------ what is written
+
+    def forward(self, txn: Txn) -> None:
+        """One Kafka transaction, perhaps after a first try that was aborted; then it is settled."""
+        txn.state = "committed"
+        indexes = list(range(len(txn.halves)))
+        if txn.misdeed == "torn":
+            indexes.remove(self.draw.choice(indexes))
+        elif txn.misdeed == "reversed":
+            indexes.reverse()
+        if txn.misdeed not in ("early", "undecided visible"):
+            if self.draw.random() < 0.15 or txn.misdeed == "only aborted":
+                self.show(txn, indexes, kafka="aborted")
+            if txn.misdeed not in ("lost", "only aborted"):
+                self.show(txn, indexes)
+        if txn.misdeed == "doubled":
+            self.show(txn, indexes[: self.draw.randint(1, len(indexes))])
+        if txn.misdeed == "copy forwarded":
+            for copy in txn.copies[:1]:
+                self.cluster.end_kafka_transaction([self.show_record(txn, copy)])
+        self.end_on_doubt(txn)
+
+    def show(self, txn: Txn, indexes: Sequence[int], *, kafka: str = "committed") -> None:
+        if indexes:
+            shown = [self.show_record(txn, txn.halves[i], kafka=kafka) for i in indexes]
+            self.cluster.end_kafka_transaction(shown)
+
+    def show_record(self, txn: Txn, half: Record, *, kafka: str = "committed") -> Record:
+        [txl] = [value or b"" for name, value in half.headers if name == "txl"]
+        _, _, _, topic, numbers, born, options = txl.decode().split("|")
+        option = {item[0]: item[1:] for item in options.split(",") if item}
+        count = self.cluster.counts[topic]
+        if "n" in option:
+            partition = int(option["n"])
+        elif half.key is not None:
+            partition = murmur2(half.key) % count
+        else:
+            partition = int(option["m"]) % count if "m" in option else self.draw.randrange(count)
+        origin = f"{half.partition}:{half.offset}|{numbers}|{born}".encode()
+        headers = [(name, value) for name, value in half.headers if name != "txl"]
+        headers += [("txl-id", txn.id.encode()), ("txl-origin", origin)]
+        return self.cluster.add(
+            topic, partition, kafka=kafka, key=half.key, value=half.value, headers=headers,
+            timestamp_ms=int(option["t"]) if "t" in option else None,
+        )  # fmt: skip
+
+    def to_doubt(self, txn: Txn, state: str, reason: str) -> None:
+        """Write the summary, and the contents where they are not there yet."""
+        txn.state = state
+        halves, is_new = txn.halves, not txn.is_on_doubt
+        last = "+".join(str(record.offset) for record in [halves[-1], *txn.copies])
+        topics = ",".join(dict.fromkeys(message.topic for message in txn.messages))
+        decided = "{}:{}".format(*txn.decided_at) if txn.decided_at else ""
+        shown_state = "held" if txn.misdeed == "held undecided" and not txn.decided_at else state
+        value = (
+            f"1|{shown_state}|{reason}|{txn.group}|{halves[0].offset}|{last}|{len(halves)}|{len(txn.messages)}"
+            f"|{halves[0].timestamp_ms}|{BORN}|{txn.key_hash}|{'prepare' if txn.is_prepare else 'commit'}||{decided}"
+            f"|{self.cluster.now_ms}|{topics}|0/0/0/0"
+        )
+        written = [self.put(txn, txn.key, value.encode())]
+        left_out = self.draw.randrange(len(halves)) if txn.misdeed == "contents missing" else -1
+        for index, half in enumerate(halves):
+            if is_new and index != left_out:
+                extra = [("txl-key", half.key)] if half.key is not None else []
+                extra += [("txl-null", b"1")] if half.value is None else []
+                headers = [*half.headers, *extra]
+                written.append(self.put(txn, f"{txn.key}/{index}", half.value or b"", headers))
+        self.cluster.end_kafka_transaction(written)
+        txn.doubt_state, txn.was_on_doubt = state, True
+
+    def end_on_doubt(self, txn: Txn) -> None:
+        if txn.is_on_doubt and txn.misdeed != "not ended":
+            names = [txn.key, *(f"{txn.key}/{index}" for index in range(len(txn.halves)))]
+            self.cluster.end_kafka_transaction([self.put(txn, name, None) for name in names])
+            txn.doubt_state = ""
+
+    def put(self, txn: Txn, name: str, value: bytes | None, headers: Headers = ()) -> Record:
+        return self.cluster.add(
+            DOUBT, txn.partition, key=name.encode(), value=value, headers=headers
+        )
+
+    def keep_aside(self, record: Record, line: int | None = None) -> None:
+        suffix = "" if line is None else f":{line}"
+        name = f"origin/{record.topic}/{record.partition}/{record.offset}{suffix}"
+        value, why = record.value or b"", ("txl-why", b"undecodable what it was")
+        if line is not None:
+            value = value.split(b"\n")[line]
+        self.cluster.add(
+            DOUBT, record.partition, key=name.encode(), value=value, headers=[*record.headers, why]
+        )
+
+
+# ---------------------------------------------------------------------------- the play
+
+
+class Play:
+    """One history, step by step."""
+
+    def __init__(self, draw: random.Random, *, has_faults: bool) -> None:
+        self.draw = draw
+        halves = draw.choice((1, 1, 2, 3))
+        self.faults = (
+            draw.sample(MISDEEDS + CHANGES, draw.choice((0, 1, 1, 2))) if has_faults else []
+        )
+        is_about_order = bool({"overtaken", "did not wait"} & set(self.faults))
+        self.reals = ["shop", "loyalty", "audit"][: 1 if is_about_order else draw.randint(1, 3)]
+        counts = {HALF: halves, OP: halves, DOUBT: halves}
+        counts |= {topic: 1 if is_about_order else draw.randint(1, 3) for topic in self.reals}
+        self.cluster = Cluster(draw, counts, {topic: draw.random() < 0.6 for topic in self.reals})
+        self.coordinator = Coordinator(self.cluster, draw)
+        self.is_compacted = draw.random() < 0.2
+        self.ordering_keys: list[bytes | None] = [None, *(draw.randbytes(4) for _ in range(2))]
+        if is_about_order:
+            del self.ordering_keys[:2]
+        self.left: list[Txn] = [self.txn(number) for number in range(draw.randint(1, 7))]
+        for misdeed in (fault for fault in self.faults if fault in MISDEEDS):
+            txn = draw.choice(self.left)
+            txn.misdeed = misdeed
+            if misdeed in ("overtaken", "did not wait"):
+                txn.is_prepare = misdeed == "did not wait"
+        #: Lines that were not written yet, each with its transaction: (resolution, which half record).
+        self.lines: list[tuple[Txn, str, int]] = []
+
+    # ------------------------------------------------------------ what is to be
+
+    def txn(self, number: int) -> Txn:
+        draw = self.draw
+        txn_id = (
+            f"order-{number if draw.random() < 0.9 else 0}"  # sometimes another attempt of one id
+        )
+        ordering_key = draw.choice(self.ordering_keys)
+        crc = zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key)
+        key_hash = "" if ordering_key is None else f"{crc:08x}{crc ^ 0x712C936A:08x}"
+        messages = [
+            self.message(number, i, ordering_key) for i in range(draw.randint(1, 5) // 2 + 1)
+        ]
+        return Txn(
+            id=txn_id, nonce=f"{number:08x}", group=draw.choice(("orders", "stock")),
+            partition=crc % self.cluster.counts[HALF], key_hash=key_hash,
+            is_prepare=bool(key_hash) and draw.random() < 0.4, messages=messages,
+        )  # fmt: skip
+
+    def message(self, number: int, index: int, ordering_key: bytes | None) -> Message:
+        draw = self.draw
+        topic = draw.choice(self.reals)
+        key = draw.choice([None, b"a", b"b", "Zürich".encode()])
+        options = []
+        if draw.random() < 0.15:
+            options.append(f"n{draw.randrange(self.cluster.counts[topic])}")
+        if key is None and ordering_key is not None:
+            options.append(f"m{murmur2(ordering_key)}")
+        if draw.random() < 0.15:  # some far in the past, before everything else
+            options.append(f"t{draw.choice((1_000, BORN - 1_000 * HOUR_MS, BORN + number))}")
+        value = None if draw.random() < 0.05 else f"message {number}/{index}".encode()
+        headers = [("trace", b"t")] * draw.choice((0, 1, 1, 2)) + [("none", None)] * draw.choice(
+            (0, 0, 1)
+        )
+        return Message(topic, key, value, headers, ",".join(options))
+
+    # ------------------------------------------------------------ steps
+
+    def made(self, seed: int) -> Made:
+        for _ in range(400):
+            steps = self.steps()
+            if not steps:
+                break
+            self.draw.choice(steps)()
+        for txn in self.coordinator.txns:
+            if txn.state == "late":
+                self.coordinator.forward(txn)
+        for fault in self.faults:
+            if fault in CHANGES:
+                self.change(fault)
+        history, is_whole = self.end()
+        return Made(seed, history, tuple(self.faults), is_whole)
+
+    def steps(self) -> list[Callable[[], None]]:
+        """What may happen next; an idea that comes twice is twice as likely."""
+        steps: list[Callable[[], None]] = []
+        under_way = [t for t in self.coordinator.txns if not t.is_stored]
+        if self.left:
+            steps.append(self.begin)
+        for txn in under_way:
+            steps += [lambda txn=txn: self.store(txn)] * 3  # type: ignore[misc]
+        steps += [self.say] * min(len(self.lines), 4)
+        if (self.left or self.lines) and self.coordinator.txns:
+            steps += [self.disturb]
+            if any(t.state == "late" for t in self.coordinator.txns):
+                steps.append(self.forward_late)
+            if self.coordinator.refusing:
+                steps.append(lambda: self.coordinator.try_again(min(self.coordinator.refusing)))
+        return steps
+
+    def begin(self) -> None:
+        txn = self.left.pop()
+        self.coordinator.txns.append(txn)
+        self.store(txn)
+
+    def store(self, txn: Txn) -> None:
+        index = len(txn.halves)
+        message = txn.messages[index]
+        ahead = None
+        if index == len(txn.messages) - 1 and self.draw.random() < 0.03:
+            ahead = self.say_ahead(txn)
+        headers = self.shuffled([*message.headers, ("txl", txn.txl(index))])
+        half = self.half(txn.partition, message.key, message.value, headers)
+        txn.halves.append(half)
+        if self.draw.random() < 0.06 or txn.misdeed == "copy forwarded":
+            txn.copies.append(self.half(txn.partition, half.key, half.value, half.headers))
+        if txn.is_stored:
+            self.plan_lines(txn)
+            if txn.misdeed in ("early", "undecided visible"):
+                self.coordinator.show(txn, range(len(txn.halves)))
+            if txn.misdeed == "stranger forwarded":
+                self.stranger_of(txn, is_forwarded=True)
+            if txn.misdeed in ("forgotten", "held undecided", "contents missing"):
+                self.doubt(txn)
+        if ahead is not None:
+            self.coordinator.read_line((ahead.value or b"").split(b"\n")[0], ahead, 0)
+
+    def half(
+        self, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> Record:
+        return self.cluster.add(HALF, partition, key=key, value=value, headers=headers)
+
+    def say_ahead(self, txn: Txn) -> Record | None:
+        """A line that comes before its half record: it waits for that, or is given up and kept aside."""
+        line = txn.line(self.draw.choice("CR"), self.cluster.ends.get((HALF, txn.partition), 0))
+        record = self.cluster.add(OP, txn.partition, value=line)
+        if self.draw.random() < 0.5:
+            self.coordinator.keep_aside(record, 0)
+            return None
+        return record
+
+    def plan_lines(self, txn: Txn) -> None:
+        """What producers, responders and operators will say of a transaction."""
+        draw = self.draw
+        last = len(txn.halves) - 1
+        said = draw.choice("CCCCCCRRUA ")
+        if txn.misdeed in ("rolled back visible", "rolled back hidden"):
+            said = "R"
+        elif txn.misdeed in (
+            "undecided visible",
+            "forgotten",
+            "held undecided",
+            "contents missing",
+        ):
+            said = " "
+        elif txn.misdeed:
+            said = "C"
+        lines = [(said, last)] if said != " " else []
+        if (
+            txn.misdeed not in ("", "incomplete visible") and draw.random() < 0.7
+        ):  # nothing that might hide it
+            self.lines += [(txn, resolution, index) for resolution, index in lines]
+            return
+        if txn.misdeed == "incomplete visible" or (said == "C" and draw.random() < 0.1):
+            lines.insert(0, ("C", draw.randint(0, last)))
+        if (
+            draw.random() < 0.25
+        ):  # repeated, contradicted, given up, asked, or naming another half record
+            lines.append((draw.choice("CRAU"), draw.randint(0, last)))
+        if draw.random() < 0.1:
+            lines.insert(0, (draw.choice("RU"), draw.randint(0, last)))
+        self.lines += [(txn, resolution, index) for resolution, index in lines]
+
+    def say(self) -> None:
+        """Write one op record, of one line or several."""
+        first = self.draw.choice(self.lines)[0]
+        count = self.draw.choice((1, 1, 1, 2, 3))
+        mine = [line for line in self.lines if line[0].partition == first.partition][:count]
+        texts = []
+        for line in mine:
+            self.lines.remove(line)
+            txn, resolution, index = line
+            half = self.draw.choice(txn.copies or [txn.halves[index]])
+            offset = half.offset if self.draw.random() < 0.3 else txn.halves[index].offset
+            source, check = self.draw.choice((("producer", ""), ("check", "1"), ("operator", "")))
+            texts.append(txn.line(resolution, offset, source=source, number=check))
+        if self.draw.random() < 0.05:  # the next release's, and one that nobody can read
+            texts[0] = b"2" + texts[0][1:] + b"|new"
+            texts.append(b"what is this?")
+        record = self.cluster.add(OP, first.partition, value=b"\n".join(texts))
+        for number, text in enumerate(texts):
+            if text == b"what is this?":
+                self.coordinator.keep_aside(record, number)
+            else:
+                self.coordinator.read_line(text.removesuffix(b"|new"), record, number)
+
+    def forward_late(self) -> None:
+        late = [t for t in self.coordinator.txns if t.state == "late"]
+        self.coordinator.forward(self.draw.choice(late))
+
+    # ------------------------------------------------------------ what disturbs
+
+    def disturb(self) -> None:
+        """Doubt, refusing topics, strangers, second copies, lines that count for nothing."""
+        txn = self.draw.choice([t for t in self.coordinator.txns if t.halves])
+        many = {
+            self.doubt: 6, self.refuse: 2, self.second_copy: 1, self.stranger_of: 1, self.void_line: 1, self.garbage: 1
+        }  # fmt: skip
+        self.draw.choices(list(many), list(many.values()))[0](txn)
+
+    def doubt(self, txn: Txn) -> None:
+        """Nobody decided it for long: it moves to doubt, is parked there, or (a fault) ends there."""
+        if txn.state not in ("open", "parked") or not txn.is_stored:
+            return
+        if txn.is_on_doubt and txn.misdeed == "forgotten":
+            self.coordinator.end_on_doubt(txn)
+            txn.state = "rolled-back"
+            self.lines = [line for line in self.lines if line[0] is not txn]
+        elif not txn.is_on_doubt or self.draw.random() < 0.4:
+            is_parked = txn.state == "parked" or self.draw.random() < 0.3
+            state, reason = ("parked", "checks-exhausted") if is_parked else ("open", "")
+            self.coordinator.to_doubt(txn, state, reason)
+            self.coordinator.release(txn)  # those that wait for it, or waited
+
+    def refuse(self, txn: Txn) -> None:
+        self.coordinator.refusing.add(txn.messages[0].topic)
+
+    def second_copy(self, txn: Txn) -> None:
+        """The broker keeps one half record again, perhaps long after the transaction was settled."""
+        half = self.draw.choice(txn.halves)
+        copy = self.half(txn.partition, half.key, half.value, half.headers)
+        if not txn.is_settled and not txn.is_on_doubt:
+            txn.copies.append(copy)
+
+    def stranger_of(self, txn: Txn, *, is_forwarded: bool = False) -> None:
+        """A half record with the transaction's key that is no part of it: another count, or not its turn."""
+        count = len(txn.messages)
+        index, total = self.draw.choice(
+            ((0, count + 1), (count + 1, count + 2), (count, count + 1))
+        )
+        partition = txn.partition
+        if self.draw.random() < 0.2 and not is_forwarded:
+            partition = (partition + 1) % self.cluster.counts[HALF]
+        if partition != txn.partition:
+            index, total = 0, count
+        elif not txn.halves or not txn.is_stored:
+            return
+        headers = [("txl", txn.txl(index, count=total))]
+        record = self.half(partition, b"a", b"no part of it", headers)
+        if record.partition != txn.partition or total != count:
+            self.coordinator.keep_aside(record)
+        if is_forwarded:
+            self.cluster.end_kafka_transaction([self.coordinator.show_record(txn, record)])
+
+    def void_line(self, txn: Txn) -> None:
+        """It names another producer group, or an offset where no half record of it is."""
+        other = replace(txn, group="another")
+        offset = max(
+            (r.offset for t in self.coordinator.txns for r in t.halves if t is not txn), default=0
+        )
+        end = self.cluster.ends[HALF, txn.partition]
+        lines = [other.line("R", txn.halves[-1].offset)]
+        if not txn.may_name(offset) and offset < end:
+            lines.append(txn.line("C", offset))
+        lines.append(txn.line("C", end + 50))  # half never comes so far
+        line = self.draw.choice(lines)
+        record = self.cluster.add(OP, txn.partition, value=line)
+        self.coordinator.keep_aside(record, 0)
+
+    def garbage(self, txn: Txn) -> None:
+        """Records of nobody, in half, in op and on real topics."""
+        place = self.draw.choice(("half", "op", "real", "replay", "aborted half", "aborted op"))
+        last = txn.halves[-1]
+        if place == "half":
+            bad = self.draw.choice((b"1|nothing", b"", txn.txl(0).replace(b"1|", b"3|", 1), None))
+            headers = [("txl", bad)] if bad is not None else [("trace", b"t")]
+            self.coordinator.keep_aside(self.half(txn.partition, b"k", b"v", headers))
+        elif place == "op":
+            value = self.draw.choice((None, b"", txn.line("C", last.offset) + "é".encode()))
+            self.coordinator.keep_aside(self.cluster.add(OP, txn.partition, value=value))
+        elif place == "aborted half":
+            headers = [("txl", txn.txl(0))]
+            self.cluster.add(HALF, txn.partition, value=b"x", headers=headers, kafka="aborted")
+            self.cluster.ends[HALF, txn.partition] += 1
+        elif place == "aborted op":
+            line = txn.line("R", last.offset)
+            self.cluster.add(OP, txn.partition, value=line, kafka="aborted")
+            self.cluster.ends[OP, txn.partition] += 1
+        else:
+            topic = self.draw.choice(self.reals)
+            headers = [("trace", b"t")]
+            if place == "replay":
+                origin = f"{last.partition}:{last.offset}|0/1|{BORN}".encode()
+                headers += [
+                    ("txl-id", txn.id.encode()),
+                    ("txl-origin", origin),
+                    ("txl-replay", b"t-1/0:3"),
+                ]
+            partition = self.draw.randrange(self.cluster.counts[topic])
+            self.cluster.add(topic, partition, key=b"k", value=b"v", headers=headers)
+
+    # ------------------------------------------------------------ changed records
+
+    def change(self, fault: str) -> None:
+        """Change one record of ours on a real topic, or add one."""
+        ours = [
+            i
+            for i, r in enumerate(self.cluster.records)
+            if r.topic in self.reals and r.kafka == "committed" and "txl-id" in dict(r.headers)
+            and "txl-replay" not in dict(r.headers) and len((dict(r.headers).get("txl-origin") or b"").split(b"|")) == 3
+        ]  # fmt: skip
+        if not ours:
+            return
+        timed = [i for i in ours if self.cluster.records[i].timestamp_ms < BORN]
+        index = self.draw.choice(timed if fault == "timestamp" and timed else ours)
+        record = self.cluster.records[index]
+        headers = dict(record.headers)
+        origin = headers["txl-origin"] or b""
+        place, numbers, born = origin.split(b"|")
+        if fault in ("phantom", "phantom ahead"):
+            far = b"0:77777|0/1|5" if fault == "phantom ahead" else place + b"|4/5|5"
+            self.cluster.add(
+                record.topic, record.partition, key=record.key, value=record.value,
+                headers=[("txl-id", b"order-0"), ("txl-origin", far)],
+            )  # fmt: skip
+            return
+        if fault in ("topic", "partition"):
+            self.move(index, fault)
+            return
+        wrong: dict[str, Any] = {
+            "value": {"value": b"another"},
+            "key": {"key": b"another"},
+            "header more": {"headers": [("more", b"1"), *record.headers]},
+            "header less": {"headers": [h for h in record.headers if h[0] in ("txl-id", "txl-origin")]},
+            "timestamp": {"timestamp_ms": record.timestamp_ms - (0 if record.is_append_time else 77)},
+        }  # fmt: skip
+        changed = {
+            "origin broken": (
+                b"txl-origin",
+                self.draw.choice((b"0:1", b"", b"a:b|0/1|5", b"0:1|1/1|5")),
+            ),
+            "origin elsewhere": (b"txl-origin", place + b"0|" + numbers + b"|" + born),
+            "origin count": (b"txl-origin", place + b"|" + numbers + b"9|" + born),
+            "born": (b"txl-origin", origin + b"1"),
+            "id of another": (b"txl-id", b"order-77"),
+        }
+        if fault in changed:
+            name, value = changed[fault]
+            kept = [h for h in record.headers if h[0] != name.decode()]
+            wrong[fault] = {"headers": [*kept, (name.decode(), value)]}
+        wrong["id missing"] = {"headers": [h for h in record.headers if h[0] != "txl-id"]}
+        wrong["id twice"] = {"headers": [*record.headers, ("txl-id", headers["txl-id"])]}
+        self.cluster.records[index] = replace(record, **wrong[fault])
+
+    def move(self, index: int, fault: str) -> None:
+        """Write the record to another topic or partition, where there is one, instead of its own."""
+        record = self.cluster.records[index]
+        places = [(t, p) for t, p in self.cluster.partitions() if t in self.reals]
+        is_other_topic = fault == "topic"
+        places = [
+            (t, p) for t, p in places
+            if (t != record.topic) == is_other_topic and (t, p) != (record.topic, record.partition)
+        ]  # fmt: skip
+        if places:
+            topic, partition = self.draw.choice(places)
+            del self.cluster.records[index]
+            self.cluster.add(
+                topic, partition, key=record.key, value=record.value, headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------ the end
+
+    def end(self) -> tuple[History, bool]:
+        """Open Kafka transactions, retention and compaction; then what is left is the history."""
+        draw, cluster = self.draw, self.cluster
+        is_whole = True
+        for place in cluster.partitions():
+            if place[0] != DOUBT and draw.random() < 0.06:
+                self.leave_open(place)
+                is_whole = False
+        starts = dict.fromkeys(cluster.partitions(), 0)
+        for place in starts:
+            if place[0] != DOUBT and draw.random() < 0.08:
+                stable = cluster.stable_ends.get(place, cluster.ends.get(place, 0))
+                starts[place] = draw.randint(0, stable)
+                if place[0] == HALF and draw.random() < 0.7:
+                    starts[place] = min(starts[place], self.needed_from(place[1]))
+                elif place[0] == HALF:
+                    self.faults.append("half too short")
+                is_whole = False
+        compacted = {DOUBT} | ({draw.choice(self.reals)} if self.is_compacted else set())
+        if draw.random() < 0.4:
+            is_whole &= not self.is_compacted
+            self.compact(compacted)
+        bounds = {
+            place: Bounds(start, cluster.ends.get(place, 0), cluster.stable_ends.get(place))
+            for place, start in starts.items()
+        }
+        records = [
+            r if r.offset < cluster.stable_ends.get((r.topic, r.partition), r.offset + 1)
+            else replace(r, kafka="open")  # a reader cannot know what will become of it
+            for r in cluster.records
+            if r.offset >= starts[r.topic, r.partition]
+        ]  # fmt: skip
+        settings = Settings(
+            compacted_topics=frozenset(compacted),
+            former_partition_counts={
+                topic: frozenset(range(1, count)) for topic, count in cluster.counts.items()
+            },
+        )
+        return History(records, bounds, settings), is_whole
+
+    def needed_from(self, partition: int) -> int:
+        """The first half record of a transaction that is neither settled nor on doubt: retention is longer than that."""
+        live = [t for t in self.coordinator.txns if t.partition == partition and t.halves]
+        here = [t.halves[0].offset for t in live if not t.is_settled and not t.is_on_doubt]
+        return min(here, default=self.cluster.ends.get((HALF, partition), 0))
+
+    def leave_open(self, place: tuple[str, int]) -> None:
+        """A stranger's Kafka transaction never ends. On a real topic messages of ours may stand behind its first record."""
+        topic, partition = place
+        mine = [r.offset for r in self.cluster.records if (r.topic, r.partition) == place]
+        if topic in self.reals and mine and self.draw.random() < 0.6:
+            self.cluster.stable_ends[place] = self.draw.choice(mine)
+            return
+        stranger = self.cluster.add(topic, partition, value=b"a stranger's", headers=[])
+        self.cluster.stable_ends[place] = stranger.offset
+        txn = self.draw.choice(self.coordinator.txns)
+        if topic == HALF:
+            self.half(partition, b"k", b"v", [("txl", b"1|late-1/00000001|orders|shop|0/1|5|")])
+        elif topic == OP and txn.partition == partition:
+            self.cluster.add(OP, partition, value=txn.line("R", txn.halves[-1].offset))
+
+    def compact(self, topics: set[str]) -> None:
+        """Of each key only the newest committed record stays, null values among them."""
+        newest = {
+            (r.topic, r.partition, r.key): r.offset
+            for r in self.cluster.records
+            if r.kafka == "committed"
+        }
+        self.cluster.records = [
+            r for r in self.cluster.records
+            if r.topic not in topics or r.key is None or newest.get((r.topic, r.partition, r.key)) == r.offset
+        ]  # fmt: skip
+
+    def shuffled(self, headers: list[Any]) -> list[Any]:
+        self.draw.shuffle(headers)
+        return headers

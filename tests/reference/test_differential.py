@@ -1,0 +1,29 @@
+"""The judges held against each other on random histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.reference.histories import CHANGES, MISDEEDS, make
+from tests.reference.model import judge
+
+#: A fault that breaks no promise: what is settled and still on doubt is told, no more.
+ONLY_TOLD = {"not ended"}
+
+
+def test_the_model_finds_nothing_wrong_with_a_right_coordinator() -> None:
+    for seed in range(300):
+        broken = judge(make(seed, has_faults=False).history).broken
+        assert not broken, f"seed {seed}: {broken}"
+
+
+@pytest.mark.slow
+def test_the_model_finds_every_planted_fault_in_some_history() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(2_000):
+        made = make(seed)
+        if len(made.faults) == 1 and judge(made.history).broken:
+            found[made.faults[0]] += 1
+    assert set() == {*MISDEEDS, *CHANGES} - ONLY_TOLD - set(found)
