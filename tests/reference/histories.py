@@ -14,6 +14,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tests.reference.wire import Bounds, Headers, History, Record, Settings, murmur2
@@ -365,9 +366,12 @@ class Play:
         self.ordering_keys: list[bytes | None] = [None, *(draw.randbytes(4) for _ in range(2))]
         if is_about_order:
             del self.ordering_keys[:2]
-        self.left: list[Txn] = [self.txn(number) for number in range(draw.randint(1, 7))]
+        self.left: list[Txn] = [
+            self.txn(number) for number in range(draw.randint(5 if is_about_order else 1, 7))
+        ]
         for misdeed in (fault for fault in self.faults if fault in MISDEEDS):
-            txn = draw.choice(self.left)
+            # The last one that begins has others before it.
+            txn = self.left[0] if misdeed == "did not wait" else draw.choice(self.left)
             txn.misdeed = misdeed
             if misdeed in ("overtaken", "did not wait"):
                 txn.is_prepare = misdeed == "did not wait"
@@ -434,7 +438,7 @@ class Play:
         if self.left:
             steps.append(self.begin)
         for txn in under_way:
-            steps += [lambda txn=txn: self.store(txn)] * 3  # type: ignore[misc]
+            steps += [partial(self.store, txn)] * 3
         steps += [self.say] * min(len(self.lines), 4)
         if (self.left or self.lines) and self.coordinator.txns:
             steps += [self.disturb]
@@ -499,7 +503,7 @@ class Play:
             "contents missing",
         ):
             said = " "
-        elif txn.misdeed:
+        elif txn.misdeed or len(self.ordering_keys) == 1:
             said = "C"
         lines = [(said, last)] if said != " " else []
         if (
