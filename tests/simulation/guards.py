@@ -107,6 +107,10 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=un.CarelessLedger)), 3, _LOSS,
     ),
     Guard(
+        "of an op record that is applied in part the rest is not replayed", "P1", "recovery.py",
+        Variant(make=coordinator_with(recovery=un.GreedyRecovery)), 111, _LOSS,
+    ),
+    Guard(
         "a half record that is there twice is known for twins", "P2", "half_fold.py",
         Variant(make=coordinator_with(ledger=un.TwinLedger)), 669, frozenset({_K.DUPLICATE, _K.LEFT_ON_DOUBT}),
     ),

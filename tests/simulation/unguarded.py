@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,31 @@ class LateDoubtPublisher(Publisher):
         return super().publish(rest, offsets, member, cut=cut)
 
 
+class CommitWatchingPublisher(Publisher):
+    """Looks at the time of a commit alone, not at that of the offsets before it."""
+
+    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
+        del offsets_s
+        return super().may_be_haunted(offsets_s=0.0, commit_s=commit_s)
+
+
+class OffsetWatchingPublisher(Publisher):
+    """Looks at the time of the offsets alone, not at that of the commit behind them."""
+
+    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
+        del commit_s
+        return super().may_be_haunted(offsets_s=offsets_s, commit_s=0.0)
+
+
+class RashCoordinator(Coordinator):
+    """Stores all positions with every Kafka transaction, also those of a partition whose batch stays behind."""
+
+    @staticmethod
+    def is_stored(shard: Shard, *, is_included: bool) -> bool:
+        del shard, is_included
+        return True
+
+
 class StubbornCoordinator(Coordinator):
     """After an error it goes on with the ledgers as they are."""
 
@@ -140,6 +166,24 @@ class ForgetfulRecovery(Recovery):
     def rebuild(self, ledgers: dict[int, Ledger], *, former_writer: str = "") -> Any:
         del former_writer
         return super().rebuild(ledgers)
+
+
+class OnceAskingRecovery(Recovery):
+    """Asks for the writers' names once, and takes whatever offsets are stable then."""
+
+    @staticmethod
+    def is_fenced(writers: AbstractSet[str], fenced: AbstractSet[str]) -> bool:
+        del writers, fenced
+        return True
+
+
+class GreedyRecovery(Recovery):
+    """Replays the op record in which the positions stand as a whole."""
+
+    @staticmethod
+    def applied_lines(value: bytes | None, line_count: int) -> bytes:
+        del line_count
+        return value or b""
 
 
 class Unstable(Through):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tests.support.fake_records import (
     GROUP,
+    PARTITION,
     half_header,
     half_record,
     op_line,
@@ -20,16 +21,18 @@ from tests.support.partition_log import (
     Appended,
     Entry,
     PartitionLog,
-    contents_of,
     fold_half,
 )
+from txlayer.coordinator.log_time import latest_ms
+from txlayer.coordinator.refusals import Refusals
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
 from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import FORWARD_OVERHEAD_BYTES, Target, accepting_target
-from txlayer.core.transaction import OpPosition, record_size
+from txlayer.core.target import Target, accepting_target
+from txlayer.core.transaction import OpPosition
 from txlayer.core.transitions import TxnState
+from txlayer.errors import RefusedRecordError
 
 ACCEPTS = accepting_target(10_000)
 MISSING = Target(0, refusal=ParkReason.TOPIC_MISSING)
@@ -88,11 +91,15 @@ class PartitionDriver:
         targets: Mapping[str, Target] | None = None,
         on_append: Callable[[list[Fact], Appended], None] = lambda _facts, _appended: None,
     ) -> None:
-        self.log = PartitionLog(settings=settings)
         self.now_ms = 1_800_000_000_000
         self.truth: dict[str, Target] = {"orders": ACCEPTS} if targets is None else dict(targets)
         self.book: dict[str, Target] = {}  # what the coordinator knows of it
-        self.refusals: dict[str, ParkReason] = {}
+        self.log = PartitionLog(
+            settings=settings,
+            targets=self.book,
+            limit_of=lambda topic: self.truth[topic].message_bytes_max,
+        )
+        self._refusals = Refusals()
         self.reports: list[Report] = []
         self.ledger = self.log.rebuild(targets=self.book, refusals=self.refusals)
         self.crash_count = 0
@@ -100,6 +107,11 @@ class PartitionDriver:
         self._facts: list[Fact] = []
         self._half_read = 0
         self._op_read = 0
+
+    @property
+    def refusals(self) -> dict[str, ParkReason]:
+        """Transactions that the broker is known to refuse."""
+        return self._refusals.reasons
 
     # --- producers ----------------------------------------------------------------------------------------------------
 
@@ -135,6 +147,7 @@ class PartitionDriver:
 
     def read(self, *, half: int | None = None, op: int | None = None) -> None:
         """Read up to so many records of half and op (None: all) and fold them."""
+        self.ledger.believe_until(latest_ms(lambda: self.now_ms / 1000))
         for entry in self._next(self.log.half, self._half_read, half):
             fold_half(self.ledger, entry)
             self._half_read = entry.offset + 1
@@ -202,31 +215,22 @@ class PartitionDriver:
         """Append what follows, with the positions; without an answer the coordinator rebuilds from what is stored."""
         ledger = self.ledger
         self.log.fill(ledger)
-        refused = self._refused_by_broker(ledger.batch)
-        if refused is not None:
-            self.refusals[refused] = ParkReason.REFUSED
+        positions, batch = ledger.positions(), ledger.batch
+        try:
+            kept = self.log.append(batch, positions, now_ms=self.now_ms)
+        except RefusedRecordError as exc:
+            self._refusals.learn(exc, {PARTITION: batch}, self.log.book)
             self.crash()
             return
-        positions = ledger.positions()
-        kept = self.log.append(ledger.batch, positions, now_ms=self.now_ms)
+        self._refusals.passed(PARTITION, batch)
         self.reports.extend(ledger.batch.reports)
         facts = [*self._facts, Kept(tuple(kept))]
         self._facts.clear()
-        for key in kept:
-            self.refusals.pop(key, None)
         if is_answered:
             ledger.published(kept)
         else:
             self.crash()
         self._on_append(facts, self.log.appended[-1])
-
-    def _refused_by_broker(self, batch: Batch) -> str | None:
-        for txn in batch.forwards:
-            for content in contents_of(txn):
-                limit = self.truth[content.topic].message_bytes_max
-                if record_size(content.record) + FORWARD_OVERHEAD_BYTES > limit:
-                    return txn.key
-        return None
 
     def crash(self, *, is_new_process: bool = False) -> None:
         """All that is not in the log is lost (a new process knows no topics either); build it again."""

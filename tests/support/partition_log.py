@@ -1,30 +1,39 @@
 """One partition of the log as tests see it: half, op, doubt, stored positions and what is visible. It survives a crash.
 
-It plays Kafka and the few lines of the service that stand between Kafka and the ledger: an append is atomic, doubt
-records are written as coordinator/publish.py writes them, content comes back through the coordinator's own
-`fill_contents`, and a ledger is rebuilt step by step as coordinator/recovery.py does it.
+It plays Kafka and nothing else: the coordinator's own `Publisher` writes each Kafka transaction, its `fill_contents`
+fetches contents, its `Recovery.replay` builds a ledger again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
-from txlayer.adapters.ports import CoordinatorConnections, TopicPartition
+from txlayer.adapters.append_time import LOG_APPEND_TIME
+from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.shard import Shard, fill_contents
+from txlayer.coordinator.stored import StoredPositions, decode_stored, encode_stored
+from txlayer.coordinator.surroundings import Surroundings
+from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.ledger import NEVER, Ledger
-from txlayer.core.messages import Origin, ParkReason
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import Headers, Origin, ParkReason
 from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import Target
-from txlayer.core.transaction import Content, Transaction
+from txlayer.core.target import FORWARD_OVERHEAD_BYTES, Target
+from txlayer.core.transaction import Transaction, record_size
+from txlayer.errors import RefusedRecordError
+
+CONFIG = CoordinatorConfig()
+TOPICS = CONFIG.topics
 
 SETTINGS = LedgerSettings(
     half_topic="txlayer.half",
@@ -65,70 +74,117 @@ class Appended(NamedTuple):
 
 
 class PartitionLog:
-    """Half, op, doubt, the stored positions, and every Kafka transaction of the coordinator."""
+    """Half, op, doubt, the stored positions, and every Kafka transaction of the coordinator.
 
-    def __init__(self, *, settings: LedgerSettings = SETTINGS) -> None:
+    `limit_of` is the broker's word on the largest record of a real topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: LedgerSettings = SETTINGS,
+        targets: dict[str, Target] | None = None,
+        limit_of: Callable[[str], int] = lambda _topic: 1 << 30,
+    ) -> None:
         self.settings = settings
         self.half: list[Entry] = []
         self.op: list[Entry] = []
         self.doubt: list[Entry] = []
         self.appended: list[Appended] = []
-        self.kept_aside: list[Origin] = []
         self.stored = Positions(0, 0, 0, 0, 0, 0, 0)
+        self.now_ms = 0
         self._op_end = 0
         self._doubt_end = 0
+        self._limit_of = limit_of
+        self._connections = cast("CoordinatorConnections", _Connections(self))
+        self._surroundings = Surroundings(clock=lambda: 0.0, wall_clock=lambda: self.now_ms / 1000)
+        self.book = TargetBook(CONFIG, self._connections, clock=lambda: 0.0)
+        if targets is not None:
+            self.book.targets = targets
+        self._publisher = self._new_publisher()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def add_half(self, record: FakeRecord, *, appended_ms: int) -> int:
         """A half record; its offset."""
+        self.now_ms = max(self.now_ms, appended_ms)
         self.half.append(Entry(len(self.half), appended_ms, record))
         return len(self.half) - 1
 
     def add_op(self, value: bytes | None, *, appended_ms: int, gap: int = 0) -> int:
         """An op record, `gap` offsets behind the last (transaction markers take offsets too); its offset."""
+        self.now_ms = max(self.now_ms, appended_ms)
         offset = self._op_end + gap
         self.op.append(Entry(offset, appended_ms, FakeRecord(value=value)))
         self._op_end = offset + 1
         return offset
 
     def append(self, batch: Batch, positions: Positions, *, now_ms: int) -> dict[str, int]:
-        """One Kafka transaction: all of the batch, and the positions. Where the kept ones begin on doubt."""
-        kept: dict[str, int] = {}
-        for keep in batch.keeps.values():
-            if keep.is_whole:
-                kept[keep.txn.key] = self._doubt_end
-                for content in contents_of(keep.txn):
-                    key = codec.content_key(keep.txn.key, content.index)
-                    self._add_doubt(key, _doubt_content(keep.txn, content), now_ms)
-            summary = FakeRecord(value=codec.encode_summary(keep.txn.summary()))
-            self._add_doubt(keep.txn.key.encode(), summary, now_ms)
-        for txn in batch.ends:
-            for key in (
-                *(codec.content_key(txn.key, i) for i in range(txn.seen)),
-                txn.key.encode(),
-            ):
-                self._add_doubt(key, FakeRecord(value=None), now_ms)
-        for aside in batch.asides:
-            key = codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number)
-            self._add_doubt(key, FakeRecord(value=b""), now_ms)
-            self.kept_aside.append(aside.origin)
-        self._doubt_end += 1  # the marker
-        messages = [
-            Visible(
-                txn.key, c.index, txn.count, c.topic, c.offset, c.record.key(), c.record.value()
-            )
-            for txn in batch.forwards
-            for c in contents_of(txn)
-        ]
-        self.appended.append(Appended(messages, positions))
-        self.stored = positions
-        return kept
+        """One Kafka transaction: all of the batch, and the positions. Where the kept ones begin on doubt.
 
-    def _add_doubt(self, key: bytes, record: FakeRecord, now_ms: int) -> None:
-        stored = FakeRecord(key=key, value=record.value(), headers=record.headers())
-        self.doubt.append(Entry(self._doubt_end, now_ms, stored))
-        self._doubt_end += 1
+        Raises:
+            RefusedRecordError: the broker refuses a record, which the error names. Nothing was appended.
+        """
+        self.now_ms = now_ms
+        name = self._publisher.name
+        offsets = encode_stored(positions, writer=name, topics=TOPICS, partition=PARTITION)
+        try:
+            kept = self._publisher.publish([(PARTITION, batch)], offsets, None)
+        except RefusedRecordError:
+            # The service halves the batch until one is left, and looks for the culprit then.
+            self._publisher = self._new_publisher()
+            kept = self._publisher.publish([(PARTITION, batch)], offsets, None, is_careful=True)
+        return kept.get(PARTITION, {})
+
+    def _new_publisher(self) -> Publisher:
+        publisher = Publisher(
+            CONFIG, name="writer", make_writer=self._connections.make_writer, book=self.book,
+            surroundings=self._surroundings,
+        )  # fmt: skip
+        publisher.start()
+        return publisher
+
+    def is_refused(self, written: Written) -> bool:
+        """True when the broker finds a record too large: one in form costs what the coordinator allows for at most."""
+        if TOPICS.is_system(written.topic()):
+            return False
+        record = self.half[half_offset_of(written)].record
+        return record_size(record) + FORWARD_OVERHEAD_BYTES > self._limit_of(written.topic())
+
+    def next_offset(self, topic: str) -> int:
+        """Where the next record of a topic will stand."""
+        return {TOPICS.op: self._op_end, TOPICS.doubt: self._doubt_end}.get(topic, 0)
+
+    def committed(
+        self, records: Sequence[Written], offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> None:
+        """The broker's part of a Kafka transaction that ended."""
+        messages = []
+        for written in records:
+            entry = Entry(written.offset(), self.now_ms, written)
+            if written.topic() == TOPICS.doubt:
+                self.doubt.append(entry)
+                self._doubt_end = entry.offset + 1
+            elif written.topic() == TOPICS.op:
+                self.op.append(entry)
+                self._op_end = entry.offset + 1
+            elif written.topic() != TOPICS.check:
+                messages.append(self._visible(written))
+        self._doubt_end += 1  # the marker
+        half, op = (offsets[topic, PARTITION] for topic in (TOPICS.half, TOPICS.op))
+        self.stored = decode_stored(half, op, partition=PARTITION).positions
+        self.appended.append(Appended(messages, self.stored))
+
+    def _visible(self, written: Written) -> Visible:
+        headers = dict(written.headers())
+        half_offset = half_offset_of(written)
+        raw = codec.half_header_of(self.half[half_offset].record.headers())
+        key, _, topic, part = (raw or b"").decode().split("|")[1:5]
+        index, _, count = part.partition("/")
+        assert ((headers[codec.ID_HEADER] or b"").decode(), topic) == (key[:-9], written.topic())
+        return Visible(
+            key, int(index), int(count), topic, half_offset, written.key(), written.value()
+        )
 
     def compact_doubt(self) -> None:
         """What the broker's cleaner does: of every key the newest record stays."""
@@ -147,9 +203,18 @@ class PartitionLog:
         """Every transaction that was forwarded, in log order."""
         return list(dict.fromkeys(message.txn_key for message in self.visible))
 
+    @property
+    def kept_aside(self) -> list[Origin]:
+        """Where the records and lines on doubt stood that are none of ours, in the order in which they were kept."""
+        parsed = (codec.parse_kept_aside_key(entry.record.key()) for entry in self.doubt)
+        return [found[0] for found in parsed if found is not None]
+
     def on_doubt(self) -> dict[str, Transaction]:
         """What a reader of doubt finds, from the stored low-water mark on."""
-        fold, _ = self._read_doubt()
+        fold = DoubtFold(op_offset=self.stored.replay_offset)
+        for entry in self.doubt:
+            if entry.offset >= self.stored.doubt_low:
+                fold.fold(entry.offset, entry.record.key(), entry.record.value())
         return fold.everybody()
 
     def contents_on_doubt(self, key: str) -> dict[int, FakeRecord]:
@@ -164,19 +229,11 @@ class PartitionLog:
                     found[parsed[1]] = _from_doubt(entry.record)
         return found
 
-    def _read_doubt(self) -> tuple[DoubtFold, int]:
-        fold = DoubtFold(op_offset=self.stored.replay_offset)
-        for entry in self.doubt:
-            if entry.offset >= self.stored.doubt_low:
-                fold.fold(entry.offset, entry.record.key(), entry.record.value())
-        return fold, self._doubt_end
-
     def fill(self, ledger: Ledger) -> None:
         """Fetch the content that the batch needs and that is not in memory."""
         shard = Shard(ledger, self.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
-        connections = cast("CoordinatorConnections", _Connections(self))
         fill_contents(
-            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CoordinatorConfig(), connections=connections
+            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self._connections
         )  # fmt: skip
 
     # --- restart ------------------------------------------------------------------------------------------------------
@@ -186,24 +243,20 @@ class PartitionLog:
     ) -> Ledger:
         """A ledger at the stored positions, as recovery builds it."""
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
-        p = self.stored
-        fold, end = self._read_doubt()
-        ledger.start_replay(p, fold, doubt_next=end)
-        for entry in self.half[p.copies_from : p.low_water]:
-            ledger.recall_half(codec.half_header_of(entry.record.headers()), entry.record)
-        for entry in self.half[p.low_water : p.half_next]:
-            fold_half(ledger, entry)
-        op_end = p.op_offset + (1 if p.op_line else 0)
-        for entry in self.op:
-            if p.replay_offset <= entry.offset < op_end:
-                value = entry.record.value()
-                if entry.offset == p.op_offset:
-                    value = b"\n".join((value or b"").split(b"\n")[: p.op_line])
-                ledger.add_ops(entry.offset, entry.appended_ms, value, entry.record)
-                ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
-                ledger.forget_batch()
-        ledger.end_replay(p)
+        recovery = Recovery(
+            CONFIG, self._connections, is_still_ours=lambda: None, surroundings=self._surroundings
+        )
+        recovery.replay({PARTITION: ledger}, {PARTITION: StoredPositions(self.stored, "writer")})
+        ledger.end_replay(self.stored)
         return ledger
+
+    def entries(self, topic: str) -> tuple[Sequence[Entry], int]:
+        """What stands in a topic, and where it ends."""
+        return {
+            TOPICS.half: (self.half, len(self.half)),
+            TOPICS.op: (self.op, self._op_end),
+            TOPICS.doubt: (self.doubt, self._doubt_end),
+        }[topic]
 
 
 def fold_half(ledger: Ledger, entry: Entry) -> None:
@@ -212,47 +265,130 @@ def fold_half(ledger: Ledger, entry: Entry) -> None:
     ledger.fold_half(entry.offset, entry.appended_ms, header, entry.record)
 
 
-def contents_of(txn: Transaction) -> Sequence[Content]:
-    """The messages of a transaction whose content is in memory."""
-    assert txn.content is not None
-    if isinstance(txn.content, list):
-        return txn.content
-    return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
-
-
-def _doubt_content(txn: Transaction, content: Content) -> FakeRecord:
-    record: Any = content.record
-    origin = codec.encode_origin(
-        partition=PARTITION, offset=content.offset, index=content.index, count=txn.count,
-        born_ms=int(content.born),
-    )  # fmt: skip
-    value, headers = codec.encode_content(
-        key=record.key(), value=record.value(), headers=record.headers(), origin=origin
-    )
-    return FakeRecord(value=value, headers=headers)
-
-
 def _from_doubt(record: FakeRecord) -> FakeRecord:
     key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
     return FakeRecord(key=key, value=value, headers=headers)
 
 
+class Written(FakeRecord):
+    """A record of a Kafka transaction, at the place where it stands once that ends."""
+
+    __slots__ = ("_offset", "_topic")
+
+    def __init__(self, topic: str, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> None:  # fmt: skip
+        # The client takes text as well, and writes it in UTF-8.
+        sent: list[tuple[str, Any]] = list(headers or ())
+        encoded = [(name, head.encode() if isinstance(head, str) else head) for name, head in sent]
+        super().__init__(key=key, value=value, headers=encoded)
+        self._topic, self._offset = topic, offset
+
+    def topic(self) -> str:
+        """Its topic."""
+        return self._topic
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self._offset
+
+
+def half_offset_of(written: Written) -> int:
+    """Where the half record of a forwarded message stands."""
+    origin = dict(written.headers())[codec.ORIGIN_HEADER] or b""
+    return int(origin.decode().partition("|")[0].partition(":")[2])
+
+
+class _Writer:
+    """A `TransactionalWriter` whose Kafka transactions end in the log."""
+
+    def __init__(self, log: PartitionLog, transactional_id: str, batch_bytes_max: int) -> None:
+        self.transactional_id, self.batch_bytes_max = transactional_id, batch_bytes_max
+        self._log = log
+        self._records: list[Written] = []
+        self._reports: list[tuple[Any, Written]] = []
+        self._offsets: Mapping[TopicPartition, StoredOffset] = {}
+        self._refused = ""
+
+    def initialise(self, *, timeout_s: float) -> None:
+        """Nobody held the id before."""
+
+    def begin(self) -> None:
+        self._records, self._reports, self._refused = [], [], ""
+
+    def produce(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int = -1,
+        callback: Any = None, on_delivery: Any = None, timestamp: int = 0, headers: Headers | None = None,
+    ) -> None:  # fmt: skip
+        assert partition in (-1, PARTITION) or not TOPICS.is_system(topic)
+        del timestamp
+        before = sum(record.topic() == topic for record in self._records)
+        record = Written(topic, self._log.next_offset(topic) + before, key, value, headers)
+        self._records.append(record)
+        self._reports.append((callback or on_delivery, record))
+
+    def flush(self, *, timeout_s: float) -> int:
+        del timeout_s
+        for report, record in self._reports:
+            is_refused = self._log.is_refused(record)
+            if is_refused:
+                self._refused = record.topic()
+            if report is not None:
+                report("too large" if is_refused else None, record)
+        self._reports.clear()
+        return 0
+
+    def poll(self) -> None:
+        """There is always room."""
+
+    def failure(self, exc: Exception) -> Exception:
+        raise exc
+
+    def refusal(self, error: Any, *, topic: str, txn_key: str) -> RefusedRecordError:
+        return RefusedRecordError(str(error), topic=topic, txn_key=txn_key or None)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
+    ) -> None:
+        del member, timeout_s
+        self._offsets = offsets
+
+    def commit(self, *, timeout_s: float) -> None:
+        del timeout_s
+        if self._refused:
+            raise RefusedRecordError("too large", topic=self._refused)
+        self._log.committed(self._records, self._offsets)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class _Connections:
-    """As much of a coordinator's connections as fetching contents needs."""
+    """As much of a coordinator's connections as these parts of it need."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
-    def make_reader(self, isolation: str) -> _Reader:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> _Writer:
+        return _Writer(self._log, transactional_id, batch_bytes_max)
+
+    def make_reader(self, isolation: str, *, has_headers: bool = True) -> _Reader:
         assert "read_committed" == isolation
-        return _Reader({"txlayer.half": self._log.half, "txlayer.doubt": self._log.doubt})
+        return _Reader(self._log, has_headers=has_headers)
+
+    def start_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, 0)
+
+    def end_offsets(
+        self, places: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        del is_committed
+        return {place: self._log.entries(place[0])[1] for place in places}
 
 
 class _Reader:
-    """A `LogReader` over the entries of half and doubt."""
+    """A `LogReader` over the entries of half, op and doubt."""
 
-    def __init__(self, entries: Mapping[str, Sequence[Entry]]) -> None:
-        self._entries = entries
+    def __init__(self, log: PartitionLog, *, has_headers: bool) -> None:
+        self._log, self._has_headers = log, has_headers
         self._positions: dict[TopicPartition, int] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -260,11 +396,16 @@ class _Reader:
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:  # noqa: ARG002 - the port's
         """Everything from the positions on, and where it ends."""
+        assert self._positions, "all was given, and something is still waited for"
         found: list[Any] = []
         for place, start in self._positions.items():
-            entries = self._entries[place[0]]
-            found += [_Placed(place[0], e.offset, e.record) for e in entries if e.offset >= start]
-            found.append(_Placed(place[0], self.watermarks(place)[1], FakeRecord(), is_end=True))
+            entries, end = self._log.entries(place[0])
+            found += [
+                _Placed(place[0], e.offset, e.record, e.appended_ms, has_headers=self._has_headers)
+                for e in entries
+                if e.offset >= start
+            ]
+            found.append(_Placed(place[0], end, FakeRecord(), 0, is_end=True))
         self._positions = {}
         return found
 
@@ -273,8 +414,7 @@ class _Reader:
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float = 0) -> tuple[int, int]:
         del timeout_s
-        entries = self._entries[partition[0]]
-        return 0, entries[-1].offset + 1 if entries else 0
+        return 0, self._log.entries(partition[0])[1]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -283,13 +423,15 @@ class _Reader:
 class _Placed(FakeRecord):
     """A record as a reader gives it; or the end of a partition."""
 
-    __slots__ = ("_is_end", "_offset", "_topic")
+    __slots__ = ("_appended_ms", "_has_headers", "_is_end", "_offset", "_topic")
 
     def __init__(
-        self, topic: str, offset: int, record: FakeRecord, *, is_end: bool = False
-    ) -> None:
+        self, topic: str, offset: int, record: FakeRecord, appended_ms: int, *, is_end: bool = False,
+        has_headers: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(key=record.key(), value=record.value(), headers=record.headers())
         self._topic, self._offset, self._is_end = topic, offset, is_end
+        self._appended_ms, self._has_headers = appended_ms, has_headers
 
     def topic(self) -> str:
         return self._topic
@@ -299,6 +441,13 @@ class _Placed(FakeRecord):
 
     def offset(self) -> int:
         return self._offset
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        assert self._has_headers, "nobody may ask these records for them"
+        return super().headers()
+
+    def timestamp(self) -> tuple[int, int]:
+        return LOG_APPEND_TIME, self._appended_ms
 
     def error(self) -> Any:
         return SimpleNamespace(name=lambda: "_PARTITION_EOF") if self._is_end else None

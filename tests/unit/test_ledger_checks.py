@@ -329,7 +329,6 @@ def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> N
     driver.publish()
     driver.tick(after_ms=500)
     assert {} == driver.ledger.batch.policy_lines  # said once, not with every tick
-    driver.op_lines(line)
     driver.turn()
     assert (None, []) == (driver.state(A), driver.log.forwarded)
 
@@ -337,11 +336,9 @@ def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> N
 def test_the_policy_rollback_never_undoes_a_commit_that_is_read_first() -> None:
     driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=Then.ROLLBACK))
     driver.tick(after_ms=2 * HOUR_MS)
-    (line,) = driver.ledger.batch.policy_lines.values()
+    driver.op("C", A, 0)
     driver.publish()
 
-    driver.op("C", A, 0)
-    driver.op_lines(line)
     driver.turn()
 
     assert ([A], [A]) == (driver.log.forwarded, driver.reported(ReportKind.CONFLICT))

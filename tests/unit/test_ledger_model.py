@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.partition_history import STEPS, History, Steps, made_up_steps
 from tests.support.partition_log import PartitionLog
+from txlayer.coordinator.recovery import Recovery
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
@@ -96,6 +97,11 @@ WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what follows when one has gone": (Settling, "_try_those_behind", lambda *_: None),
     "the low-water mark": (Ledger, "_young_ones", lambda *_: iter(())),
     "the topics of what is on doubt": (DoubtShelf, "held_in_vain", lambda *_: []),
+    "the cut of an op record that is applied in part": (
+        Recovery,
+        "applied_lines",
+        staticmethod(lambda value, _: value),
+    ),
     "tombstones": (PartitionLog, "append", append_without_ends),
     "positions in the same append": (PartitionLog, "append", append_without_positions),
 }

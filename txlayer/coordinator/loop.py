@@ -384,12 +384,11 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
-        # A partition whose batch stays behind (its turn comes later) must not be stored beyond it.
         included = {p for p, _ in batches}
         positions = {
             p: shard.ledger.positions()
             for p, shard in self._shards.items()
-            if p in included or shard.ledger.batch.is_empty
+            if self.is_stored(shard, is_included=p in included)
         }
         offsets = {}
         for p, position in positions.items():
@@ -422,6 +421,11 @@ class Coordinator:
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
+
+    @staticmethod
+    def is_stored(shard: Shard, *, is_included: bool) -> bool:
+        """False for a partition whose batch stays behind until its turn comes: it must not be stored beyond it."""
+        return is_included or shard.ledger.batch.is_empty
 
     def _stop_cleanly(self) -> None:
         """What was folded is stored, so that the successor begins exactly here."""

@@ -137,12 +137,16 @@ class Publisher:
         sent = self._clock()
         self._commit(writer)
         ended = self._clock()
-        if max(sent - started, ended - sent) > self._recycle_after_s:
+        if self.may_be_haunted(offsets_s=sent - started, commit_s=ended - sent):
             self._replace_aside(self._turn)
         self.stats.took(began, written, started, sent, ended)
         self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
         self._turn = 1 - self._turn
         return kept
+
+    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
+        """True when a request took so long that it may have been sent twice, and the copy is still under way."""
+        return max(offsets_s, commit_s) > self._recycle_after_s
 
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""

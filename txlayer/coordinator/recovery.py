@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -91,8 +92,13 @@ class Recovery:
             self._end_what_is_open(sorted(names - fenced))
             fenced |= names
             stored = self._stored(partitions, is_stable=True)
-            if {s.writer for s in stored.values()} - {""} <= fenced:
+            if self.is_fenced({s.writer for s in stored.values()} - {""}, fenced):
                 return stored
+
+    @staticmethod
+    def is_fenced(writers: AbstractSet[str], fenced: AbstractSet[str]) -> bool:
+        """True when none of those that stored the offsets can write any more: one may have come since names were asked."""
+        return writers <= fenced
 
     def _end_what_is_open(self, names: Sequence[str]) -> None:
         ids = [f"{name}.{letter}" for name in names for letter in "ab"]
@@ -169,7 +175,7 @@ class Recovery:
                 positions = stored[record.partition()].positions
                 value = record.value()
                 if record.offset() == positions.op_offset:
-                    value = b"\n".join((value or b"").split(b"\n")[: positions.op_line])
+                    value = self.applied_lines(value, positions.op_line)
                 ledger.add_ops(record.offset(), _appended_ms(record, ledger), value, record)
                 ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
                 ledger.forget_batch()
@@ -186,6 +192,11 @@ class Recovery:
                 _check_is_there((topics.op, partition), ops[topics.op, partition], starts)
             self._read(reader, halves, fold_half)
             self._read(reader, ops, fold_op)
+
+    @staticmethod
+    def applied_lines(value: bytes | None, line_count: int) -> bytes:
+        """The first lines of an op record: what was applied of the one that the positions stand in."""
+        return b"\n".join((value or b"").split(b"\n")[:line_count])
 
     def _read_doubt(
         self, reader: Any, stored: dict[int, StoredPositions], starts: Mapping[TopicPartition, int]

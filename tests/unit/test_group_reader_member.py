@@ -1,0 +1,89 @@
+"""What fences a Kafka transaction: the member and the generation of a group's metadata, without which nothing does.
+
+The broker takes offsets whose metadata hold neither (tests/contract/test_offsets.py), and then two coordinators forward one
+transaction each (docs/explanation/guards.md, "offsets carry the group's generation").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from txlayer.adapters.kafka import group
+from txlayer.adapters.kafka.group import KafkaGroupReader, parse_member
+from txlayer.config import ClientConfig
+from txlayer.errors import InvariantError
+
+PREFIX = b"CGMDv2:"
+
+
+def never_joined() -> bytes:
+    """What the client itself says of a group that it is no member of."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
+    with closing(Consumer(settings)) as consumer:
+        return bytes(consumer.consumer_group_metadata())
+
+
+NOBODYS: dict[str, Callable[[], bytes]] = {
+    "a client that never joined": never_joined,
+    "no member": lambda: PREFIX + struct.pack("<i", 4) + b"g\0\0\0",
+    "no generation": lambda: PREFIX + struct.pack("<i", -1) + b"g\0member\0\0",
+    "cut off": lambda: PREFIX + struct.pack("<i", 4),
+    "of another form": lambda: b"CGMDv9:" + struct.pack("<i", 4) + b"g\0member\0\0",
+}
+
+
+class SubscribedConsumer:
+    """A client that the group gives a share at once."""
+
+    def __init__(self, metadata: bytes) -> None:
+        self._metadata = metadata
+
+    def subscribe(self, _topics: list[str], **callbacks: Callable[..., None]) -> None:
+        """The share comes."""
+        callbacks["on_assign"](self, [])
+
+    def consumer_group_metadata(self) -> bytes:
+        """As the test wants it."""
+        return self._metadata
+
+    def assign(self, _partitions: list[Any]) -> None:
+        """Nothing."""
+
+    def poll(self, _timeout: float) -> None:
+        """No record."""
+
+
+def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
+    """A reader whose group gave it a share with this metadata."""
+    consumer = SubscribedConsumer(metadata)
+    monkeypatch.setattr(group, "group_consumer", lambda *_args, **_named: consumer)
+    reader = KafkaGroupReader(ClientConfig(), group="g", session_timeout_ms=6_000)
+    reader.start(["orders"])
+    return reader
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("form", NOBODYS)
+def test_a_share_that_nothing_fences_is_never_taken_over(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = started(NOBODYS[form](), monkeypatch)
+
+    assert None is reader.take_assignment()
+    with pytest.raises(InvariantError, match="group metadata"):
+        reader.read(record_count_max=1, timeout_s=0)
+
+
+def test_a_share_of_a_member_is_taken_with_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = PREFIX + struct.pack("<i", 4) + b"g\0member\0\0"
+
+    taken = started(metadata, monkeypatch).take_assignment()
+
+    assert taken is not None
+    assert (metadata, 4, (4, "member")) == (taken.member, taken.generation, parse_member(metadata))
