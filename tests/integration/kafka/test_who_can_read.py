@@ -8,8 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.arena import Arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.logs import read_log
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
+from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import ConfigError
 
@@ -59,17 +62,28 @@ def with_aiokafka(servers: str, topic: str, count: int) -> list[tuple[bytes | No
     return asyncio.run(asyncio.wait_for(read(), READ_MS / 1000))
 
 
+def forwarded(arena: Arena, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """What a client with every codec reads."""
+    return [(r.key, r.value) for r in read_log(arena.servers, [topic])[topic]]
+
+
 @pytest.mark.parametrize("read", [with_kafka_python, with_aiokafka])
 def test_a_client_without_extras_reads_what_was_forwarded(arena: Arena, read: Read) -> None:
     config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     wanted = {(b"k%d" % n, b"value " * 100 + b"%d" % n) for n in range(COUNT)}
     raw = RawWriter(arena)
+    topic = create_topic(arena.servers, unique_name("read"), partitions=2)
     with RunningCoordinator(config):
         for key, value in sorted(wanted):
-            raw.commit(raw.prepare((arena.targets[0], key, value)))
-        found = read(arena.servers, arena.targets[0], COUNT)
+            raw.commit(raw.prepare((topic, key, value)))
+        wait_until(
+            lambda: len(forwarded(arena, topic)) == COUNT,
+            within=READ_MS / 1000,
+            what="all forwarded",
+        )
 
-    assert wanted <= set(found)
+    assert sorted(wanted) == sorted(forwarded(arena, topic))
+    assert sorted(wanted) == sorted(read(arena.servers, topic, COUNT))
 
 
 def test_an_unknown_compression_is_refused_by_its_name() -> None:
