@@ -25,8 +25,16 @@ PARTITION_COUNT = 2
 class StillCoordinator:
     """A namespace of two partitions with the real topic `orders`, and one coordinator at a time."""
 
-    def __init__(self, *, wall_skew_s: float = 0.0, **settings: Any) -> None:
-        self.world = StillWorld()
+    def __init__(
+        self,
+        *,
+        wall_skew_s: float = 0.0,
+        world: StillWorld | None = None,
+        make: type[Coordinator] = Coordinator,
+        **settings: Any,
+    ) -> None:
+        self.world = world or StillWorld()
+        self._make = make
         self.kafka = MemoryKafka(self.world)
         self.kafka.create_topic("orders")
         self.config = CoordinatorConfig(**settings)
@@ -42,7 +50,7 @@ class StillCoordinator:
         """A coordinator, the first or a successor."""
         self._started_count += 1
         world = self.world
-        surroundings = Surroundings(
+        self.surroundings = Surroundings(
             clock=world.monotonic,
             wall_clock=lambda: world.now_ms() / 1000 + self.wall_skew_s,
             sleep=lambda seconds: world.advance(ms=round(seconds * 1000)),
@@ -53,7 +61,7 @@ class StillCoordinator:
         connections = self.kafka.connect_coordinator(
             self.config, client=f"coordinator-{self._started_count}"
         )
-        self.coordinator = Coordinator(self.config, connections, surroundings=surroundings)
+        self.coordinator = self._make(self.config, connections, surroundings=self.surroundings)
 
     def work(self, *, seconds: float) -> None:
         """A coordinator works for so long, and leaves cleanly."""
@@ -68,6 +76,7 @@ class StillCoordinator:
         partition: int = 0,
         ahead_s: float = 0.0,
         stamp_ms: int = 0,
+        value: bytes = b"v",
         **header: Any,
     ) -> int:
         """A half record, appended by a broker whose clock is so far ahead; its offset. `stamp_ms` is its writer's time."""
@@ -75,7 +84,7 @@ class StillCoordinator:
         return self._at(
             ahead_s,
             lambda: self.kafka.append(
-                self.topics.half, b"v", partition=partition, headers=headers, timestamp_ms=stamp_ms
+                self.topics.half, value, partition=partition, headers=headers, timestamp_ms=stamp_ms
             ),
         )
 

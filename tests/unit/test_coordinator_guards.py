@@ -1,0 +1,213 @@
+"""Guards of the coordinator that a seed hardly ever meets: each test shows the promise kept with the guard and broken without it.
+
+The coordinator is the real one on the cluster in memory; without a guard one part of it is replaced (tests/simulation/unguarded.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.simulation import unguarded as un
+from tests.support.fake_records import op_line
+from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_world import StillWorld
+from txlayer.adapters.memory import NoAnswerError, RefusedError
+from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.recovery import Recovery
+from txlayer.coordinator.shard import empty_ledgers, ledger_settings
+from txlayer.coordinator.stored import encode_stored
+from txlayer.core import codec
+from txlayer.core.batch import Positions
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.partitions import half_partition
+
+T = TypeVar("T")
+
+COUNT = 2
+"""Partitions of half and op."""
+
+
+def key_in(partition: int, name: str) -> str:
+    """A transaction whose home is this partition."""
+    ids = (f"{name}-{number}" for number in range(100))
+    found = next(
+        i
+        for i in ids
+        if half_partition(ordering_key=None, txn_id=i, partition_count=COUNT) == partition
+    )
+    return f"{found}/{'a' * NONCE_LENGTH}"
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+# --- the time of send_offsets -----------------------------------------------------------------------------------------
+
+
+class EchoingWorld(StillWorld):
+    """The answer to one request for offsets is lost, and a copy of it arrives in a later Kafka transaction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_armed = False
+        self.copy: Callable[[], Any] | None = None
+        self.ends_to_come = 0
+        self.arrived: list[str] = []
+
+    def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:
+        if request == "TxnOffsetCommit" and self.is_armed:
+            self.is_armed, self.copy, self.ends_to_come = False, act, 3
+            act()
+            raise NoAnswerError("answer lost")
+        if request == "EndTxn" and self.copy is not None:
+            self.ends_to_come -= 1
+            if not self.ends_to_come:
+                self._arrive(self.copy)
+        return super().exchange(client, request, act)
+
+    def _arrive(self, copy: Callable[[], Any]) -> None:
+        self.copy = None
+        try:
+            copy()
+        except RefusedError as exc:
+            self.arrived.append(exc.code.kafka_name)
+        else:
+            self.arrived.append("")
+
+
+def visible_after_an_echo(publisher: type[Publisher]) -> tuple[list[str], list[str]]:
+    """What is visible when a copy of stored offsets came late and the coordinator died then; how the copy fared."""
+    world = EchoingWorld()
+    stage = StillCoordinator(world=world, make=un.coordinator_with(publisher=publisher))
+    keys = [key_in(0, name) for name in "abc"]
+
+    def next_step() -> bool:
+        done = len(stage.visible())
+        if done == len(keys):
+            raise KilledError
+        if stage.coordinator._shards and len(stage.kafka.records(stage.topics.half)) == done:
+            world.is_armed = done == 0
+            stage.commit(keys[done], stage.half(keys[done]))
+        return False
+
+    with pytest.raises(KilledError):
+        stage.coordinator.run(should_stop=next_step)
+    stage.start()
+    stage.work(seconds=5)
+    return stage.visible(), world.arrived
+
+
+@pytest.mark.promise("P2")
+def test_offsets_that_are_stored_late_once_more_forward_nothing_twice() -> None:
+    ids = [key_in(0, name)[: -1 - NONCE_LENGTH] for name in "abc"]
+
+    assert (ids, ["INVALID_PRODUCER_EPOCH"]) == visible_after_an_echo(Publisher)
+    assert ([*ids, *ids[1:]], [""]) == visible_after_an_echo(un.CommitWatchingPublisher)
+
+
+# --- a partition whose batch stays behind -----------------------------------------------------------------------------
+
+
+def kept_aside_beside_a_suspect(make: type[Coordinator]) -> list[tuple[int, int]]:
+    """Where the garbage stood that is on doubt: it came while another partition went alone, because it was suspected."""
+    stage = StillCoordinator(make=make)
+    first = key_in(0, "first")
+    stage.commit(first, stage.half(first))
+    garbage: list[int] = []
+
+    def look() -> bool:
+        halves = len(stage.kafka.records(stage.topics.half))
+        if 1 == halves == len(stage.visible()):
+            # The coordinator knows the topic, and now it takes less.
+            stage.kafka._cluster.alter_topic("orders", {"max.message.bytes": "900"})
+            keys = [key_in(0, name) for name in "abcdefgh"]
+            stage.op(*(op_line("C", key, stage.half(key, value=b"x" * 2_000)) for key in keys))
+        is_busy = any(shard.ledger.has_more for shard in stage.coordinator._shards.values())
+        if not garbage and is_busy and stage.coordinator._refusals.partition_in_turn([0]) == 0:
+            garbage.append(stage.kafka.append(stage.topics.half, b"garbage", partition=1))
+        return stage.world.passed_s > 60
+
+    stage.coordinator.run(should_stop=look)
+    assert [0] == garbage
+    parsed = (codec.parse_kept_aside_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
+    return [(origin.partition, origin.offset) for origin, _ in filter(None, parsed)]
+
+
+@pytest.mark.promise("P3")
+def test_what_came_while_another_partition_was_suspected_is_kept_aside() -> None:
+    assert [(1, 0)] == kept_aside_beside_a_suspect(Coordinator)
+    assert [] == kept_aside_beside_a_suspect(un.RashCoordinator)
+
+
+# --- the writers' names are asked again -------------------------------------------------------------------------------
+
+
+class LateCommit(un.Through):
+    """Between the two questions for stored offsets a writer commits its first Kafka transaction and begins the next."""
+
+    def __init__(self, connections: Any, happen: Callable[[], None]) -> None:
+        super().__init__(connections)
+        self._happen: Callable[[], None] | None = happen
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        if is_stable and self._happen is not None:
+            happen, self._happen = self._happen, None
+            happen()
+        found: dict[TopicPartition, StoredOffset | None] = self._connections.stored_offsets(
+            group, partitions, is_stable=is_stable
+        )
+        return found
+
+
+def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
+    """What a `read_committed` reader sees of a topic in which a former owner left a Kafka transaction open."""
+    stage = StillCoordinator(kafka_transaction_timeout=timedelta(minutes=10))
+    connections = stage.kafka.connect_coordinator(stage.config, client="successor")
+    former = stage.kafka.connect_coordinator(stage.config, client="former")
+    name = stage.topics.transactional_id("former")
+    first, second = (former.make_writer(f"{name}.{x}", batch_bytes_max=10_000) for x in "ab")
+    for writer in (first, second):
+        writer.initialise(timeout_s=1)
+    first.begin()
+    offsets: dict[TopicPartition, StoredOffset] = {}
+    for partition in range(COUNT):
+        offsets.update(
+            encode_stored(
+                Positions(0, 0, 0, 0, 0, 0, 0), writer=name, topics=stage.topics, partition=partition
+            )
+        )  # fmt: skip
+    member = MemberMetadata(stage.topics.coordinator_group)
+    first.send_offsets(offsets, member, timeout_s=1)
+
+    def commit_and_go_on() -> None:
+        first.commit(timeout_s=1)
+        second.begin()
+        second.produce("orders", b"never committed")
+        assert 0 == second.flush(timeout_s=1)
+
+    ledgers = empty_ledgers(
+        range(COUNT), settings=ledger_settings(stage.config, partition_count=COUNT), targets={}, refusals={}
+    )  # fmt: skip
+    recovery(
+        stage.config, LateCommit(connections, commit_and_go_on), is_still_ours=lambda: None,
+        surroundings=stage.surroundings,
+    ).rebuild(ledgers)  # fmt: skip
+    stage.world.advance(ms=60_000)
+    stage.kafka.append("orders", b"of another transaction")
+    return [record.value() for record in stage.kafka.records("orders")]
+
+
+@pytest.mark.promise("P11")
+def test_a_writer_whose_name_was_stored_during_the_recovery_holds_no_reader_up() -> None:
+    assert [b"of another transaction"] == read_behind_a_late_writer(Recovery)
+    assert [] == read_behind_a_late_writer(un.OnceAskingRecovery)
