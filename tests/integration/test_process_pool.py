@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ def act(message: ReceivedMessage, context: Context) -> None:
     if word.startswith(b"/"):
         Path(os.fsdecode(word)).touch()
         assert context.lease_lost.wait(WITHIN_S)
+    if word == b"hang":
+        threading.Event().wait()
     if word == b"is lost":
         assert not context.lease_lost.is_set()
     if word == b"fail":
@@ -40,10 +43,10 @@ def act(message: ReceivedMessage, context: Context) -> None:
 class PoolStage:
     """A pool with one process, and chunks of one job per word."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempt_timeout_s: float = 60) -> None:
         handlers = HandlerSet(is_async=False)
         handlers.add(act, topics=(), tags="*", retry=None, batch_count_max=0)
-        caller = Caller(handlers.routes(("orders",)), attempt_timeout_s=60)
+        caller = Caller(handlers.routes(("orders",)), attempt_timeout_s=attempt_timeout_s)
         self.pool = ProcessPool(caller, worker_count=1)
         self._outcomes: list[Outcome] = []
 
@@ -74,6 +77,12 @@ def words(jobs: Sequence[Any]) -> list[bytes]:
     return [job.record.value() for job in jobs]
 
 
+def failures(outcome: Outcome) -> list[tuple[bytes, str]]:
+    """What failed, and how."""
+    jobs = words([failed.job for failed in outcome.failed])
+    return list(zip(jobs, [failed.error_type for failed in outcome.failed], strict=True))
+
+
 @pytest.fixture
 def stage() -> Iterator[PoolStage]:
     made = PoolStage()
@@ -89,10 +98,49 @@ def test_what_stands_ready_behind_the_chunk_of_a_process_that_dies_is_charged_wi
 
     died, spared = stage.outcomes(2)
 
-    assert [b"first", b"die", b"last"] == words([failed.job for failed in died.failed])
-    assert {"ProcessDied"} == {failed.error_type for failed in died.failed}
+    assert [(b"die", "ProcessDied")] == failures(died)
+    assert [b"first"] == words(died.done)
+    assert [b"last"] == words(died.not_run)
     assert behind is spared.chunk
     assert not spared.failed
+
+
+def test_what_failed_before_its_process_died_keeps_its_own_failure(stage: PoolStage) -> None:
+    stage.begin(b"first", b"fail", b"second", b"die", b"last")
+
+    (died,) = stage.outcomes(1)
+
+    assert [(b"fail", "ValueError"), (b"die", "ProcessDied")] == failures(died)
+    assert [b"first", b"second"] == words(died.done)
+    assert [b"last"] == words(died.not_run)
+
+
+def test_a_process_whose_handler_hangs_is_killed_and_the_next_one_goes_on() -> None:
+    stage = PoolStage(attempt_timeout_s=0.5)
+    try:
+        stage.begin(b"first", b"fail", b"hang", b"last")
+        stage.begin(b"a", b"b")
+        hung, spared = stage.outcomes(2)
+        stage.begin(b"go")
+        *_, gone_on = stage.outcomes(3)
+    finally:
+        stage.pool.close(0.0)
+
+    assert [(b"fail", "ValueError"), (b"hang", "AttemptTimeout")] == failures(hung)
+    assert ([b"first"], [b"last"]) == (words(hung.done), words(hung.not_run))
+    assert [b"a", b"b"] == words(spared.not_run)
+    assert [b"go"] == words(gone_on.done)
+
+
+def test_a_process_that_starts_slowly_does_not_hang() -> None:
+    stage = PoolStage(attempt_timeout_s=0.2)  # importing alone takes longer
+    try:
+        stage.begin(b"go")
+        (outcome,) = stage.outcomes(1)
+    finally:
+        stage.pool.close(0.0)
+
+    assert [b"go"] == words(outcome.done)
 
 
 def test_a_chunk_that_does_not_fit_into_the_pipe_waits_for_the_one_before(stage: PoolStage) -> None:

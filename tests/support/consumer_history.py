@@ -30,11 +30,17 @@ class HandlerCall:
     letter_offset: int | None = None  # of a replay: its dead letter
     ended_ms: float | None = None  # None: its process died, or it runs still
     result: str = ""  # handled, raise, retry, later, reject
+    given_up_ms: float | None = None  # its attempt counts as failed from then on, whatever it says
 
     @property
     def is_handled(self) -> bool:
-        """It succeeded."""
-        return self.result == "handled"
+        """It succeeded, and nobody had given it up."""
+        return self.result == "handled" and self.given_up_ms is None
+
+    @property
+    def over_ms(self) -> float | None:
+        """When its attempt was over for the consumer; None: it is not."""
+        return self.ended_ms if self.given_up_ms is None else self.given_up_ms
 
 
 class Stored(NamedTuple):

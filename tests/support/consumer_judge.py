@@ -33,6 +33,7 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_answers(evidence),
         *_repeats(evidence),
         *_attempts(evidence),
+        *_given_up(history),
         *_stale_writes(history),
     ]
     if history.order is not Order.NONE:
@@ -92,7 +93,7 @@ def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Ite
         if call.offset == letter.origin
         and call.letter_offset is None
         and not call.is_handled
-        and (call.ended_ms or 0) <= letter.at_ms + 1
+        and (call.over_ms or 0) <= letter.at_ms + 1
     }
     wanted = said.attempt_count
     if wanted not in failed or wanted > count_max:
@@ -209,6 +210,17 @@ def _attempts(evidence: Evidence) -> Iterable[Finding]:
             yield finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
 
 
+def _given_up(history: ConsumerHistory) -> Iterable[Finding]:
+    """Who is given up had its time; clocks of processes differ by some."""
+    for call in history.calls:
+        if call.given_up_ms is None:
+            continue
+        took_ms = call.given_up_ms - call.began_ms
+        if took_ms < history.attempt_timeout_ms * 0.9:
+            detail = f"{call.offset} by {call.process} is given up after {took_ms:.0f} ms"
+            yield finding(Kind.ATTEMPTS, (call.topic, call.partition), detail)
+
+
 # --- replays ----------------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +267,7 @@ def _order(evidence: Evidence) -> Iterable[Finding]:
                         detail = f"{what} beside {other.offset} (request {other.request_offset})"
                         yield finding(Kind.OUT_OF_ORDER, queue, detail)
                 # Calls stand in the order of their begin: who is over now is beside nobody who comes later.
-                running = [c for c in running if c.ended_ms is None or c.ended_ms > call.began_ms]
+                running = [c for c in running if c.over_ms is None or c.over_ms > call.began_ms]
                 running.append(call)
                 if call.letter_offset is None:
                     for offset in _not_ended_before(evidence, queue, call, chain, handled):
@@ -279,7 +291,7 @@ def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> boo
     """One key's handlers at the same time, in one process that knows of both."""
     if other.process != call.process or other.batch >= call.batch:
         return False
-    is_over = other.ended_ms is not None and other.ended_ms <= call.began_ms
+    is_over = other.over_ms is not None and other.over_ms <= call.began_ms
     # A handler that hangs is not waited for beyond its deadline, when the queue is taken over anew.
     hangs = call.began_ms - other.began_ms >= evidence.history.attempt_timeout_ms * 0.9
     return not is_over and (other.tenure == call.tenure or not hangs)

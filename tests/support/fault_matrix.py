@@ -47,6 +47,7 @@ _CONSUMERS = (
     "simulation/test_consumers.py::test_consumers_keep_their_promises_in_worlds_with_faults"
 )
 _CONSUMERS_END = "simulation/test_consumers.py::test_every_message_ends_in_a_healed_world_whatever_happened_before"
+_HUNG = "contract/test_hung_handlers.py::"
 _PROCESS = "e2e/test_consumer_process.py::"
 
 PRODUCER = (
@@ -155,6 +156,15 @@ CONSUMER = (
         "consumer", "kill -9 while it handles a message", "It comes again, with its attempts; the inbox makes it once.",
         (_PROCESS + "test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter",
          _PROCESS + "test_what_was_stored_is_not_handled_again_after_kill_9", _CONSUMERS, _CHAOS),
+    ),
+    Row(
+        "consumer", "a handler never comes back",
+        "Its attempt fails at its deadline; another worker goes on; what it says later has no effect.",
+        (_HUNG + "test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone",
+         _HUNG + "test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing",
+         _HUNG + "test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt",
+         _HUNG + "test_what_a_hung_handler_says_later_has_no_effect", _CONSUMERS),
+        "A thread or task that was given up runs on beside the next attempt (docs/howto/consumers.md says what may run twice).",
     ),
     Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",

@@ -142,7 +142,10 @@ class WatchedConsumer(OrderedConsumer):
             self._here.chunk = chunk
             return caller.run(chunk)
 
-        return ThreadPool(run, worker_count=self._config.worker_count)
+        return ThreadPool(
+            run, worker_count=self._config.worker_count, attempt_timeout_s=caller.attempt_timeout_s,
+            hung_max=self._config.hung_handlers_max,
+        )  # fmt: skip
 
     def _clock(self) -> float:
         self._here.began_ms = now_ms()

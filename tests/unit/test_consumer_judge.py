@@ -169,6 +169,12 @@ def also(*calls: HandlerCall, **fields: Any) -> ConsumerHistory:
     return replace(history, calls=every, **fields)
 
 
+def given_up(index: int, *, after_ms: float) -> ConsumerHistory:
+    history = clean()
+    history.calls[index].given_up_ms = history.calls[index].began_ms + after_ms
+    return history
+
+
 def without_call(index: int) -> ConsumerHistory:
     history = clean()
     return replace(history, calls=[c for i, c in enumerate(history.calls) if i != index])
@@ -218,6 +224,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
     "an attempt that is forgotten": (
         Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
+    "a handler given up before its deadline": (Kind.ATTEMPTS, lambda: given_up(0, after_ms=100)),
     "one attempt too many": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=3, result="raise"))),
     "an attempt before the last one's count": (Kind.ATTEMPTS, lambda: without_stored(2)),
     "a request that is answered twice": (

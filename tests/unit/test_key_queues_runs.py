@@ -69,6 +69,7 @@ class OneWorker:
     chunk_s = ThreadPool.chunk_s
     has_runs = ThreadPool.has_runs
     busy_count = 10
+    hung_count = 0
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -66,6 +66,7 @@ class AtOnce:
     chunk_s = 0.001
     has_runs = True
     busy_count = 10
+    hung_count = 0
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -24,7 +24,9 @@ class ConsumerConfig(ClientConfig):
     attempt_count_max: int = 16
     """Attempts of one message; then it is a dead letter. A handler's own `RetryPolicy` wins."""
     attempt_timeout: timedelta = timedelta(minutes=5)
-    """The deadline that a handler is told; a coroutine is cancelled then; threads and processes see it pass in their context."""
+    """How long one attempt may take; then it has failed. A process is killed, a coroutine is cancelled, a thread is given up."""
+    hung_handlers_max: int = 16
+    """Handlers that were given up and have not come back; with so many a consumer is not ready, and gives up no more."""
     store_interval: timedelta = timedelta(milliseconds=100)
     """Progress is stored so often: what a crash repeats ended within this time before it."""
     store_timeout: timedelta = timedelta(seconds=10)

@@ -31,7 +31,7 @@ from txlayer.errors import LifecycleError
 class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandlerFunction]):
     """`OrderedConsumer` for coroutine handlers: up to `in_flight_max` of them run as tasks of the running event loop.
 
-    A handler whose deadline is over is cancelled, and has failed. Arguments and promises are those of `OrderedConsumer`; there
+    A handler whose deadline is over is cancelled, and has failed, also when it ignores that. Arguments and promises are those of `OrderedConsumer`; there
     are no workers to choose.
     """
 
@@ -148,6 +148,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
             loop=self._loop,
             task_count_max=self._config.in_flight_max,
             attempt_timeout_s=self._config.attempt_timeout.total_seconds(),
+            hung_max=self._config.hung_handlers_max,
         )
 
     def _tell_end(self) -> None:

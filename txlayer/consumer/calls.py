@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from txlayer.consumer.context import Context, Lease, context_of
@@ -16,6 +16,8 @@ from txlayer.core.items import Item
 
 logger = logging.getLogger("txlayer.consumer")
 
+ATTEMPT_TIMEOUT = "AttemptTimeout"
+"""The error type of an attempt whose handler has not come back by its deadline."""
 
 Job = Item[Any] | list[Item[Any]]
 """What one call of a handler is given: one message, or for a batch handler several of one key."""
@@ -29,7 +31,9 @@ def items_of(job: Job) -> list[Item[Any]]:
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
-    __slots__ = ("begun_at", "is_cut", "jobs", "lasts", "lease", "owner")
+    __slots__ = (
+        "_words", "begun_at", "failed", "is_cut", "jobs", "lasts", "lease", "not_run", "owner", "turns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +53,19 @@ class Chunk:
         """When the job that runs began, of the monotonic clock; 0: none has begun."""
         self.is_cut = False
         """True: what has not begun shall not begin."""
+        self.turns: Iterator[tuple[int, Job]] = enumerate(jobs)
+        """The jobs with their places. Whoever takes one begins it; what another thread takes does not begin."""
+        self.failed: list[Failed] = []
+        self.not_run: list[Job] = []
+        self._words: list[None] = [None]
+
+    def end(self) -> bool:
+        """True for the first caller, of any thread: it alone says how the chunk ended."""
+        try:
+            self._words.pop()
+        except IndexError:
+            return False
+        return True
 
 
 class Failed(NamedTuple):
@@ -98,17 +115,19 @@ class Caller:
         """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
         clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
         route, function = self._routes[lease.topic], self.bare_function(lease.topic)
-        failed: list[Failed] = []
-        not_run: list[Job] = []
-        jobs = chunk.jobs
+        jobs, failed, not_run = chunk.jobs, chunk.failed, chunk.not_run
         began = now = clock()
+        chunk.begun_at = (
+            now  # before a turn is taken: `give_up` sees by it that another job may have begun
+        )
         is_lost = lease.lost.is_set
-        for place, job in enumerate(jobs):
+        taken_count = 0
+        for place, job in chunk.turns:
+            taken_count = place + 1
             valid_until = lease.valid_until
             if now >= valid_until or chunk.is_cut or is_lost():
-                not_run += jobs[place:]
+                taken_count = place
                 break
-            chunk.begun_at = now
             if failed and _is_behind_one_of(failed, job, chunk):
                 not_run.append(job)
                 continue
@@ -129,11 +148,19 @@ class Caller:
                 if result is not None and type(result) is not Ack:
                     failed.append(self.refusal(job, result, now))
             now = clock()
+            chunk.begun_at = now
+        if taken_count < len(jobs):
+            not_run = [*not_run, *jobs[taken_count:]]
         if not failed and not not_run:
             return Outcome(chunk, jobs, seconds=now - began)
         gone = {id(f.job) for f in failed}.union(map(id, not_run))
         done = [job for job in jobs if id(job) not in gone]
         return Outcome(chunk, done, failed, not_run, now - began)
+
+    @property
+    def attempt_timeout_s(self) -> float:
+        """How long an attempt may take."""
+        return self._attempt_timeout_s
 
     async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
         """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""
@@ -298,6 +325,37 @@ def _tell(
 async def _ended(told: Any) -> None:
     if inspect.isawaitable(told):
         await told
+
+
+def give_up(
+    chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str
+) -> Outcome | None:
+    """The outcome of a chunk whose handler has not come back within `timeout_s`; None: there is no such handler.
+
+    Its attempt has failed, what was before it has ended as it did, what stands behind it was not run. None of that begins any more,
+    and what its worker says later counts for nothing. `chunk` is done by `Caller.run` on another thread.
+    """
+    begun_at, jobs = chunk.begun_at, chunk.jobs
+    if not begun_at or now - begun_at < timeout_s:
+        return None
+    rest = [job for _, job in chunk.turns]
+    # A worker that comes back notes the time before it takes another turn: an old time means that it runs the last one taken.
+    if chunk.begun_at != begun_at or len(rest) == len(jobs) or not chunk.end():
+        return None
+    failed, not_run = list(chunk.failed), list(chunk.not_run)
+    last = jobs[len(jobs) - len(rest) - 1]
+    if all(job is not last for job in (*not_run, *(f.job for f in failed))):
+        failed.append(
+            timed_out(last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000))
+        )
+    gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
+    done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
+    return Outcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
+
+
+def timed_out(job: Job, *, why: str, started_ms: int) -> Failed:
+    """The attempt at a job whose handler has not come back by its deadline."""
+    return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms)
 
 
 def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:

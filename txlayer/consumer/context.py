@@ -45,7 +45,7 @@ class Context:
         self.attempt = attempt
         """1 for the first attempt; attempts before a restart count."""
         self.deadline = deadline
-        """Of `time.monotonic()`: when it should have ended. A coroutine is cancelled then, a thread is not."""
+        """Of `time.monotonic()`: when it should have ended. An attempt that takes longer than `attempt_timeout` has failed."""
         self._lease = lease
 
     @property

@@ -9,7 +9,15 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.consumer.calls import Chunk, Failed, Job, Outcome, items_of, place_of
+from txlayer.consumer.calls import (
+    ATTEMPT_TIMEOUT,
+    Chunk,
+    Failed,
+    Job,
+    Outcome,
+    items_of,
+    place_of,
+)
 from txlayer.consumer.owned import Owned
 from txlayer.consumer.pools import Pool
 from txlayer.core.items import Chain, Failure, Item
@@ -232,6 +240,7 @@ class Dispatcher:
         tally, job_count = owned.tally, len(outcome.done) + len(outcome.failed)
         tally.handled += len(done)
         tally.failed += len(outcome.failed)
+        tally.timed_out += sum(f.error_type == ATTEMPT_TIMEOUT for f in outcome.failed)
         tally.attempt_count += job_count
         if job_count:
             together = job_count if self._pool.chunk_s else 1
@@ -288,6 +297,5 @@ def _log_failure(failed: Failed, *, is_over: bool) -> None:
             "handler.refused", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]}
         )
     else:
-        logger.warning(
-            "handler.failed", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]}
-        )
+        event = "handler.timed_out" if failed.error_type == ATTEMPT_TIMEOUT else "handler.failed"
+        logger.warning(event, extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]})

@@ -237,6 +237,8 @@ class Engine:
             lost_lease_count=self._holdings.lost_lease_count,
             replaced_count=self._holdings.replaced_count,
             turned_at=self._turned_at,
+            hung_count=self._pool.hung_count,
+            hung_count_max=self._config.hung_handlers_max,
         )
 
     # --- how long nothing is to do ------------------------------------------------------------------------------------
@@ -419,6 +421,7 @@ def _topic_stats(
         attempts=tally.attempt_count,
         attempt_s=tally.durations.total,
         attempt_durations=tally.durations.view(),
+        timed_out=tally.timed_out,
         unread=sum(
             max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends
         ),

@@ -18,6 +18,7 @@ PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages w
 DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
 ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
 FAILED = counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic")  # fmt: skip
+TIMED_OUT = counter("txlayer_consumer_timed_out_attempts_total", "Of the failed ones, those whose handler had not come back by its deadline.", "topic")  # fmt: skip
 ATTEMPT_SECONDS = histogram("txlayer_consumer_attempt_duration_seconds", "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.", "topic")  # fmt: skip
 IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")  # fmt: skip
 WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")  # fmt: skip
@@ -30,13 +31,14 @@ ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the gro
 HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")  # fmt: skip
 LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")  # fmt: skip
 STALE = counter("txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile.")  # fmt: skip
+HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")  # fmt: skip
 REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
 REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")  # fmt: skip
 REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced because a call may have been sent twice.")  # fmt: skip
 
 FAMILIES = (
-    HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD, OLDEST,
-    PARKED_KEYS, PAUSED, ASSIGNED_QUEUES, HELD_QUEUES, LEASES_LOST, STALE, REBALANCES, REBUILDS, REPLACEMENTS,
+    HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, TIMED_OUT, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD,
+    OLDEST, PARKED_KEYS, PAUSED, ASSIGNED_QUEUES, HELD_QUEUES, LEASES_LOST, STALE, HUNG, REBALANCES, REBUILDS, REPLACEMENTS,
 )  # fmt: skip
 
 
@@ -64,7 +66,7 @@ class ObservedConsumer:
         self._clock = clock
 
     def health(self) -> Health:
-        """Alive while the loop turns; ready when every queue that the group gave to it is worked off."""
+        """Alive while the loop turns; ready when every queue that the group gave to it is worked off, and few handlers hang."""
         return health_of(self._stats(), now=self._clock())
 
     def samples(self) -> Iterator[Sample]:
@@ -89,6 +91,8 @@ def health_of(stats: ConsumerStats, *, now: float) -> Health:
     stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
     if stats.assigned_count is None:
         return Health(stalled, "the group has assigned nothing yet")
+    if stats.hung_count and stats.hung_count >= stats.hung_count_max:
+        return Health(stalled, f"{stats.hung_count} handlers hang: restart it")
     missing = stats.assigned_count - len(stats.partitions)
     waiting = f"{missing} of {stats.assigned_count} queues are not held yet"
     return Health(stalled, waiting if missing > 0 else "")
@@ -97,7 +101,7 @@ def health_of(stats: ConsumerStats, *, now: float) -> Health:
 def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
     values = {
         HANDLED: found.handled, PASSED_OVER: found.passed_over, DEAD_LETTERED: found.dead_lettered,
-        ATTEMPTS: found.attempts, FAILED: found.failed,
+        ATTEMPTS: found.attempts, FAILED: found.failed, TIMED_OUT: found.timed_out,
         IN_FLIGHT: found.in_flight, WAITING: found.waiting, RETRYING: found.retrying, UNREAD: found.unread,
         OLDEST: found.oldest_ms / 1000, PARKED_KEYS: found.parked_keys, PAUSED: found.paused_partitions,
     }  # fmt: skip
@@ -109,7 +113,7 @@ def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
 def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:
     values = {
         ASSIGNED_QUEUES: stats.assigned_count or 0, HELD_QUEUES: len(stats.partitions),
-        LEASES_LOST: stats.lost_lease_count, STALE: stats.stale_count, REBALANCES: stats.rebalance_count,
+        LEASES_LOST: stats.lost_lease_count, STALE: stats.stale_count, HUNG: stats.hung_count, REBALANCES: stats.rebalance_count,
         REBUILDS: stats.rebuild_count, REPLACEMENTS: stats.replaced_count,
     }  # fmt: skip
     return (Sample(family, value) for family, value in values.items())

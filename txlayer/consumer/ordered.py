@@ -104,7 +104,12 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         count = self._config.worker_count
         if self._workers == "processes":
             return ProcessPool(caller, worker_count=count)
-        return ThreadPool(caller.run, worker_count=count)
+        return ThreadPool(
+            caller.run,
+            worker_count=count,
+            attempt_timeout_s=caller.attempt_timeout_s,
+            hung_max=self._config.hung_handlers_max,
+        )
 
 
 class OrderedConsumer(_PlainConsumer):

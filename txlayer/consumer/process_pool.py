@@ -1,7 +1,8 @@
 """Handlers in processes of their own, for those that compute. Never what follows from how a handler ended.
 
 Each process has a thread here that gives it a chunk and waits for the answer. A process that dies is replaced; what it
-was doing counts as a failed attempt, because the message may be what killed it.
+was doing counts as a failed attempt, because the message may be what killed it. One whose handler has not come back by its
+deadline is killed. It notes in memory of both when it begins a message, so that nothing else of its chunk is charged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from multiprocessing.connection import Connection
 from queue import Empty
 from typing import Any, NamedTuple
 
-from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of
+from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of, timed_out
 from txlayer.consumer.context import Lease
 from txlayer.consumer.owned import CHUNK_COUNT_MAX
 from txlayer.consumer.pools import Workers
@@ -113,10 +114,9 @@ class RaisedElsewhereError(Exception):
 
 
 class SentOutcome(NamedTuple):
-    """How a chunk ended."""
+    """How a chunk ended; failures were sent before it."""
 
     ran_count: int
-    failed: tuple[SentFailure, ...]
     seconds: float
 
 
@@ -124,7 +124,7 @@ class ProcessPool(Workers):
     """A `Pool` of processes; each is served by a thread here."""
 
     chunk_s = PROCESS_CHUNK_S
-    has_runs = False  # who dies fails all of its chunk, and of a key only the first may fail
+    has_runs = False  # who dies before it begins anything fails all of its chunk, and of a key only the first may fail
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-process")
@@ -136,6 +136,7 @@ class ProcessPool(Workers):
                 f"a handler, interceptor or deserializer cannot go to another process: {exc}",
                 name="workers", value="processes", expected="functions at the top of a module",
             ) from exc  # fmt: skip
+        self._attempt_timeout_s = caller.attempt_timeout_s
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -188,14 +189,20 @@ class ProcessPool(Workers):
                     else:
                         process.give(following)
             if process.wait():
-                self._outcomes.put(_outcome(*process.take()))
+                outcome = process.take()
+                if outcome is not None:
+                    self._outcomes.put(outcome)
+            else:
+                process.kill_if_hung(self._attempt_timeout_s)
 
     def _bury(self, process: _Process) -> None:
+        for outcome in process.drained():
+            self._outcomes.put(outcome)
         process.end(0)
         logger.error("process.died", extra={"pid": process.pid, "exit_code": process.exit_code})
-        first, *others = process.given
-        self._outcomes.put(_died(first, process.exit_code))
-        for chunk in others:
+        if process.given:
+            self._outcomes.put(process.last_outcome(self._attempt_timeout_s))
+        for chunk in list(process.given)[1:]:
             self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
 
     def _new_process(self) -> _Process | None:
@@ -216,9 +223,10 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         with _starting_safely():
             self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
+            self._begun = [context.RawArray("d", CHUNK_COUNT_MAX) for _ in range(GIVEN_COUNT_MAX)]
             self._process = context.Process(
                 target=serve,
-                args=(theirs, self._lost, caller),
+                args=(theirs, self._lost, self._begun, caller),
                 name="txlayer-handlers",
                 daemon=True,
             )
@@ -234,6 +242,9 @@ class _Process:
         """True: it gets no more."""
         self._held: bytes | None = None  # the last of them, when it was not sent yet
         self._number = 0  # of chunks that were sent
+        self._failed: list[SentFailure] = []  # of the first one
+        self._place = 0  # of the job of the first one that runs
+        self._killed_at: tuple[Chunk, int] | None = None  # whose handler hung
 
     @property
     def exit_code(self) -> int | None:
@@ -261,6 +272,7 @@ class _Process:
             flag.set()
         else:
             flag.clear()
+        self._begun[lost][: len(chunk.jobs)] = [0.0] * len(chunk.jobs)
         jobs = [_sent_job(job) for job in chunk.jobs]
         sent = pickle.dumps((_lease_fields(chunk.lease), jobs, lost), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
@@ -282,13 +294,80 @@ class _Process:
                 self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
         return False
 
-    def take(self) -> tuple[Chunk, SentOutcome]:
-        """The answer to what it was given first."""
-        answer: SentOutcome = self._pipe.recv()
+    def take(self) -> Outcome | None:
+        """The answer to what it was given first; None: it has sent a part of it."""
+        answer: SentOutcome | SentFailure = self._pipe.recv()
+        if isinstance(answer, SentFailure):
+            self._failed.append(answer)
+            return None
         chunk = self.given.popleft()
         if self.given:
             self.given[0].begun_at = time.monotonic()
-        return chunk, answer
+        return self._outcome(chunk, answer.ran_count, answer.seconds)
+
+    def drained(self) -> Iterator[Outcome]:
+        """What it has sent before it died."""
+        with contextlib.suppress(EOFError, OSError):
+            while self._pipe.poll(0):
+                outcome = self.take()
+                if outcome is not None:
+                    yield outcome
+
+    def kill_if_hung(self, timeout_s: float) -> None:
+        """Kill it when its handler takes longer than that; what it has sent can still be taken."""
+        place, begun_at = self._running()
+        if begun_at and time.monotonic() - begun_at >= timeout_s and self._killed_at is None:
+            self._killed_at = self.given[0], place
+            logger.error("process.hung", extra={"pid": self.pid, "attempt_timeout_s": timeout_s})
+            self._process.kill()
+
+    def last_outcome(self, timeout_s: float) -> Outcome:
+        """How the first chunk ended, of a process that has ended and said nothing more."""
+        chunk, code, now = self.given[0], self.exit_code, time.monotonic()
+        place, begun_at = self._running()
+        if not begun_at and self._killed_at is not None:
+            return Outcome(chunk, (), not_run=chunk.jobs)
+        started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
+        text = f"the handler's process ended with {code}"
+        died = [
+            Failed(job, Retry(reason=text), "ProcessDied", text, started_ms) for job in chunk.jobs
+        ]
+        if not begun_at:  # nobody knows which of them it could not even begin
+            return Outcome(chunk, (), died, seconds=now - chunk.begun_at)
+        has_failed = any(sent.place == place for sent in self._failed)
+        if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
+            return self._outcome(chunk, place + has_failed, now - chunk.begun_at)
+        last = died[place]
+        if self._killed_at is not None:
+            why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
+            last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms)
+        outcome = self._outcome(chunk, place, now - chunk.begun_at)
+        return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
+
+    def _running(self) -> tuple[int, float]:
+        """(place of the job that runs, when it began); (0, 0.0): none of the first chunk has begun."""
+        if not self.given:
+            return 0, 0.0
+        begun = self._begun[(self._number - len(self.given)) % GIVEN_COUNT_MAX]
+        count = len(self.given[0].jobs)
+        while self._place + 1 < count and begun[self._place + 1]:
+            self._place += 1
+        return self._place, begun[self._place]
+
+    def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> Outcome:
+        jobs = chunk.jobs
+        sent, self._failed, self._place = self._failed, [], 0
+        failed = [
+            Failed(
+                jobs[f.place],
+                *f[1:-1],
+                error=RaisedElsewhereError(f.traceback) if f.traceback else None,
+            )
+            for f in sent
+        ]
+        gone = {f.place for f in sent}
+        done = [job for place, job in enumerate(jobs[:ran_count]) if place not in gone]
+        return Outcome(chunk, done, failed, jobs[ran_count:], seconds)
 
     def end(self, timeout_s: float) -> None:
         with contextlib.suppress(OSError):
@@ -320,22 +399,35 @@ def _starting_safely() -> Iterator[None]:
                 os.environ[SAFE_PATH] = before
 
 
-def _outcome(chunk: Chunk, sent: SentOutcome) -> Outcome:
-    jobs = chunk.jobs
-    failed = [
-        Failed(
-            jobs[f.place],
-            *f[1:-1],
-            error=RaisedElsewhereError(f.traceback) if f.traceback else None,
-        )
-        for f in sent.failed
-    ]
-    gone = {f.place for f in sent.failed}
-    done = [job for place, job in enumerate(jobs[: sent.ran_count]) if place not in gone]
-    return Outcome(chunk, done, failed, jobs[sent.ran_count :], sent.seconds)
+class _Turns:
+    """The jobs of a chunk in their process: each is noted before it begins, and what failed before it was sent by then."""
+
+    def __init__(self, chunk: Chunk, begun: Any, pipe: Connection) -> None:
+        self._chunk = chunk
+        self._begun = begun
+        self._pipe = pipe
+        self._sent_count = 0
+        self._places = {id(job): place for place, job in enumerate(chunk.jobs)}
+        self._rest = enumerate(chunk.jobs)
+
+    def __iter__(self) -> _Turns:
+        return self
+
+    def __next__(self) -> tuple[int, Job]:
+        self.send_failed()
+        place, job = next(self._rest)
+        self._begun[place] = time.monotonic()
+        return place, job
+
+    def send_failed(self) -> None:
+        """Send the failures that were not sent yet."""
+        for failed in self._chunk.failed[self._sent_count :]:
+            self._sent_count += 1
+            place, told = self._places[id(failed.job)], _traceback_of(failed.error)
+            self._pipe.send(SentFailure(place, *failed[1:-1], told))
 
 
-def serve(pipe: Connection, lost: Sequence[Any], caller: bytes) -> None:
+def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], caller: bytes) -> None:
     """What a process does: run chunks until the pipe ends, as it does when the parent ends, however."""
     # Ctrl-C goes to the whole process group; the parent says when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -353,13 +445,12 @@ def serve(pipe: Connection, lost: Sequence[Any], caller: bytes) -> None:
         lease.valid_until = valid_until
         lease.lost = lost[number]
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
-        outcome = calls.run(Chunk(None, lease, jobs))
-        places = {id(job): place for place, job in enumerate(jobs)}
-        failed = tuple(
-            SentFailure(places[id(f.job)], *f[1:-1], _traceback_of(f.error)) for f in outcome.failed
-        )
+        chunk = Chunk(None, lease, jobs)
+        chunk.turns = turns = _Turns(chunk, begun[number], pipe)
         try:
-            pipe.send(SentOutcome(len(jobs) - len(outcome.not_run), failed, outcome.seconds))
+            outcome = calls.run(chunk)
+            turns.send_failed()
+            pipe.send(SentOutcome(len(jobs) - len(outcome.not_run), outcome.seconds))
         except BrokenPipeError:
             return
 
@@ -397,12 +488,3 @@ def _job(records: list[SentRecord], attempt_count: int) -> Job:
     if attempt_count:
         items[0].more = More(attempt_count=attempt_count)
     return items if len(items) > 1 else items[0]
-
-
-def _died(chunk: Chunk, exit_code: int | None) -> Outcome:
-    text = f"the handler's process ended with {exit_code}"
-    started_ms = int((time.time() - (time.monotonic() - chunk.begun_at)) * 1000)
-    failed: Sequence[Failed] = [
-        Failed(job, Retry(reason=text), "ProcessDied", text, started_ms) for job in chunk.jobs
-    ]
-    return Outcome(chunk, (), failed, seconds=time.monotonic() - chunk.begun_at)

@@ -18,6 +18,7 @@ class ConsumerSettings(TypedDict, total=False):
     record_bytes_max: int
     attempt_count_max: int
     attempt_timeout: timedelta
+    hung_handlers_max: int
     store_interval: timedelta
     store_timeout: timedelta
     metadata_bytes_max: int

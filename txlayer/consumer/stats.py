@@ -52,6 +52,8 @@ class TopicStats(NamedTuple):
     """How many took how long; of those that were handed over together, each their mean."""
     unread: int = 0
     """Messages in the topic's log that were not read yet, by offset, as the last fetches told."""
+    timed_out: int = 0
+    """Attempts that failed because their handler had not come back by its deadline, since the start."""
 
 
 class ConsumerStats(NamedTuple):
@@ -78,6 +80,10 @@ class ConsumerStats(NamedTuple):
     """True: it does nothing any more."""
     failure: str = ""
     """The class of the error that ended it; empty: none did."""
+    hung_count: int = 0
+    """Handlers that were given up at their deadline and have not come back."""
+    hung_count_max: int = 0
+    """With so many it is not ready, and gives up no more; 0: it has not started."""
 
 
 @dataclass(slots=True)
@@ -89,6 +95,7 @@ class Tally:
     dead_lettered: int = 0
     passed_over: int = 0
     attempt_count: int = 0
+    timed_out: int = 0
     durations: Histogram = field(default_factory=partial(Histogram, ATTEMPT_S))
     by_key_group: dict[str, int] = field(default_factory=dict)
     rate: float = 0.0

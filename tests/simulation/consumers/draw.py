@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from tests.simulation.consumers.plan import (
@@ -17,6 +18,9 @@ from tests.simulation.plan import Fault, Harm
 from txlayer.core.handling import AfterExhausted
 from txlayer.core.items import NullKeys, Order
 
+_HUNG_SALT = 0x48554E47
+HANG_TIMEOUT_S = 10.0
+"""Worlds are at rest soon; with a longer deadline a handler that hangs would not be given up in time."""
 _SALT = 0xC0_15_0E
 _KEYS = (b"red", b"red", b"red", b"blue", b"blue", b"green", None)
 _REQUESTS = (
@@ -119,7 +123,17 @@ class ConsumerPlanner:
             if dice.random() < 0.5:
                 at_s += dice.expovariate(count / until_s / 0.7)
             found.append(self._message(settings, min(at_s, until_s), failing_share, slow_share, is_bundled=is_bundled))  # fmt: skip
-        return tuple(found)
+        return self._with_hung(tuple(found), settings)
+
+    def _with_hung(
+        self, messages: tuple[PlannedMessage, ...], settings: ConsumerSettings
+    ) -> tuple[PlannedMessage, ...]:
+        """In some worlds with a short deadline one handler never comes back. Dice of its own: all else stays as it was."""
+        dice = Random(self._seed ^ _HUNG_SALT)
+        if settings.attempt_timeout_s >= HANG_TIMEOUT_S or dice.random() < 0.5:
+            return messages
+        at = dice.randrange(len(messages))
+        return (*messages[:at], replace(messages[at], hangs=True), *messages[at + 1 :])
 
     def _message(
         self,

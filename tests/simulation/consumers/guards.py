@@ -105,6 +105,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(engine=un.HurriedEngine), 6, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
+        "a handler that hangs is given up at its deadline", "P9", "consumer/pools.py",
+        ConsumerVariant(hung=un.EndlessPatience), 7, frozenset({_K.RESTLESS}),
+    ),
+    ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
         ConsumerVariant(registry=un.EverlastingRegistry), 91, _LEASE,
     ),

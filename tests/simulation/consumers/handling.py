@@ -12,10 +12,10 @@ from tests.simulation.consumers.plan import PlannedMessage
 from tests.simulation.processes import Process
 from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
-from txlayer.consumer.calls import Chunk, Outcome, items_of
+from txlayer.consumer.calls import Chunk, Outcome, give_up, items_of
 from txlayer.consumer.context import Context
 from txlayer.consumer.intake import LetterRecord
-from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT
+from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT, Hung
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.handling import Ack, HandlerResult, Reject, Retry
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.consumers.society import ConsumerSociety
 
 LATER_MS = 200
+HANG_S = 1_000_000.0
+"""Longer than any world."""
 
 
 class HandlerError(Exception):
@@ -35,8 +37,21 @@ class SimulatedPool:
     chunk_s = THREAD_CHUNK_S
     has_runs = True
 
-    def __init__(self, society: ConsumerSociety, process: Process, *, worker_count: int) -> None:
+    def __init__(
+        self,
+        society: ConsumerSociety,
+        process: Process,
+        *,
+        worker_count: int,
+        attempt_timeout_s: float,
+        hung: Hung,
+    ) -> None:
+        self._society = society
         self._world = society.world
+        self._attempt_timeout_s = attempt_timeout_s
+        self._hung = hung
+        self._begun: dict[Chunk, None] = {}
+        self._late: list[Outcome] = []
         self._process = process
         self._worker_count = worker_count
         self.busy_count = worker_count * THREAD_JOB_COUNT
@@ -46,6 +61,11 @@ class SimulatedPool:
         self._ended: list[Outcome] = []
         self.chunks: dict[Any, Chunk] = {}
         """By the greenlet that works on it."""
+
+    @property
+    def hung_count(self) -> int:
+        """Handlers that were given up and have not come back."""
+        return self._hung.count
 
     def serve(self, run: Callable[[Chunk], Outcome]) -> None:
         """What a worker does with a chunk."""
@@ -62,6 +82,7 @@ class SimulatedPool:
         """Begin a chunk; it takes a moment until a worker sees it."""
         self._begun_count += 1
         self._running_count += 1
+        self._begun[chunk] = None
         self._world.begin_aside(
             self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005
         )
@@ -69,8 +90,28 @@ class SimulatedPool:
     def take(self) -> list[Outcome]:
         """What ended since the last call."""
         ended, self._ended = self._ended, []
+        for outcome in ended:
+            del self._begun[outcome.chunk]
+        ended += self._give_up()
         self._begun_count -= len(ended)
         return ended
+
+    def _give_up(self) -> list[Outcome]:
+        now = self._world.monotonic()
+        late, self._late = self._late, []
+        for outcome in late:
+            self._hung.came_back(outcome, now)
+        found = []
+        for chunk in list(self._begun):
+            given_up = self._hung.has_room and give_up(
+                chunk, timeout_s=self._attempt_timeout_s, now=now, wall_now=self._world.wall_clock(), why="it hangs",
+            )  # fmt: skip
+            if given_up:
+                del self._begun[chunk]
+                self._hung.add(chunk, given_up.failed[-1].job, now)
+                self._society.gave_up(chunk, given_up.failed[-1].job)
+                found.append(given_up)
+        return found
 
     def wait(self, timeout_s: float) -> None:
         """Return when something ended."""
@@ -88,7 +129,7 @@ class SimulatedPool:
         finally:
             self._running_count -= 1
             del self.chunks[getcurrent()]
-        self._ended.append(outcome)
+        (self._ended if chunk.end() else self._late).append(outcome)
         self._world.after(0.0, self._world.look_around)
 
 
@@ -112,8 +153,14 @@ class Handling:
         calls = self._begin(messages, context)
         planned = [self._society.planned(message) for message in messages]
         work_s = sum(plan.work_s for plan in planned)
+        if calls[0].letter_offset is not None and self._society.is_healing:
+            work_s = 0.0  # a replay ends well there, and within its deadline
         if work_s:
             world.pause(work_s)
+        for call, plan in zip(calls, planned, strict=True):
+            if plan.hangs and call.attempt == 1 and call.letter_offset is None:
+                world.happened["handler hangs"] += 1
+                world.pause(HANG_S)
         for call, plan in zip(calls, planned, strict=True):
             if plan.is_deadly and call.attempt == 1 and call.letter_offset is None:
                 self._society.die_once(call.topic, call.partition, call.offset)

@@ -35,6 +35,7 @@ class PlannedMessage:
     word: str = "raise"  # how: raise, retry, later, reject
     replay_failing_count: int = 0  # replays that fail
     is_deadly: bool = False  # its first attempt ends the process
+    hangs: bool = False  # its first attempt never comes back
     bundle: str = ""  # "": alone; "kept", "aborted": in a Kafka transaction, with those beside it
 
 

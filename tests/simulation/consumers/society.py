@@ -28,12 +28,13 @@ from txlayer.adapters.lock_log import LockEntry
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
 from txlayer.consumer import plan as consumer_plan
-from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.calls import Caller, Chunk, Job, Outcome, items_of
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.leases import Leases, NoLeases
 from txlayer.consumer.lock_registry import LockRegistry
 from txlayer.consumer.owned import Owned
+from txlayer.consumer.pools import Hung
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.attempts import RetryPolicy
@@ -46,6 +47,7 @@ KAFKA_TRANSACTION_S = 2.0
 STORE_TIMEOUT_S = 2.0
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 LOCK_PARTITIONS = 2
+HUNG_MAX = 16
 
 
 def _same(connections: ConsumerConnections) -> ConsumerConnections:
@@ -60,6 +62,7 @@ class ConsumerVariant:
     registry: type[LockRegistry] = LockRegistry
     caller: type[Caller] = Caller
     table: type[FencedTable] = FencedTable
+    hung: type[Hung] = Hung
     wrap: Callable[[ConsumerConnections], ConsumerConnections] = _same
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -166,6 +169,18 @@ class ConsumerSociety(Stage):
             self.world.happened["dies in a handler"] += 1
             self.world.die(away_s=0.3)
 
+    def gave_up(self, chunk: Chunk, job: Job) -> None:
+        """The handler of this job was given up: its attempt has failed, whatever it says later."""
+        tenure = self.tenure(chunk.owner)
+        for item in items_of(job):
+            request_offset = item.offset if item.is_replay else None
+            for call in reversed(self.calls):
+                place = call.tenure, call.offset, call.request_offset
+                if place == (tenure, item.record.offset(), request_offset):
+                    call.given_up_ms = self.now_ms
+                    break
+        self.world.happened["handler given up"] += 1
+
     def is_replay_failing(self, call: HandlerCall, plan: PlannedMessage) -> bool:
         """So many replays of a message fail; none does in a healed world."""
         assert call.request_offset is not None
@@ -232,7 +247,10 @@ class ConsumerSociety(Stage):
         # A client is told of an end with the next fetch, and may be gone before: in half of the worlds none ever is.
         unhurried = Unhurried(plain, world, tells_end=bool(self.plan.seed % 2))
         connections = variant.wrap(cast("ConsumerConnections", unhurried))
-        pool = SimulatedPool(self, process, worker_count=settings.worker_count)
+        pool = SimulatedPool(
+            self, process, worker_count=settings.worker_count, attempt_timeout_s=settings.attempt_timeout_s,
+            hung=variant.hung(count_max=HUNG_MAX),
+        )  # fmt: skip
         handling = Handling(self, process, pool)
         handlers = HandlerSet(is_async=False)
         policy = RetryPolicy(

@@ -16,6 +16,7 @@ from txlayer.consumer.calls import Caller, Chunk, Outcome
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.consumer.pools import Hung
 from txlayer.core.handling import LockRecord
 from txlayer.core.items import ItemSource, Order
 from txlayer.core.leases import Lease as LogLease
@@ -251,6 +252,14 @@ class UnfencedTable(FencedTable):
     def write(self, row: tuple[str, int, bytes | None], token: int) -> bool:
         del row, token
         return True
+
+
+class EndlessPatience(Hung):
+    """Gives no handler up."""
+
+    @property
+    def has_room(self) -> bool:
+        return False
 
 
 # --- second lines -----------------------------------------------------------------------------------------------------

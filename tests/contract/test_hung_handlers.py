@@ -1,0 +1,226 @@
+"""Handlers that do not come back: their attempt fails at its deadline, and another worker goes on; over memory and real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.consumers import PATIENCE_S, QUICK, Stage
+from tests.support.lab import Lab
+from tests.support.waiting import wait_until
+from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.context import Context
+from txlayer.consumer.figures import health_of
+from txlayer.consumer.ordered import OrderedConsumer
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.handling import DeadLetter, DeadLetterReason
+
+SHORTLY = timedelta(milliseconds=200)
+TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
+
+
+@pytest.fixture
+def stage(lab: Lab) -> Iterator[Stage]:
+    made = Stage(lab)
+    yield made
+    made.close()
+
+
+class Hanging:
+    """A handler that waits for the test: at the first attempts of messages that begin with `hang`."""
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self.is_released = threading.Event()
+        self.ended_count = 0
+
+    def __call__(self, message: ReceivedMessage, context: Context) -> None:
+        if (message.value or b"").startswith(b"hang") and context.attempt <= self._attempts:
+            assert self.is_released.wait(PATIENCE_S)
+            self.ended_count += 1
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    made = Hanging(attempts=1)
+    yield made
+    made.is_released.set()
+
+
+@pytest.mark.promise("P9")
+def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(
+    stage: Stage, hanging: Hanging
+) -> None:
+    stage.write(b"hang", b"behind", key=b"a")
+    stage.write(b"other", key=b"b")
+
+    with stage.consumer(hanging, worker_count=1, attempt_timeout=SHORTLY) as consumer:
+        stage.wait_stored(3)
+        figures = consumer.stats()
+
+        assert [b"hang", b"hang", b"behind"] == stage.journal.values(b"a")
+        assert (1, 1) == (figures.hung_count, figures.topics[stage.topic].timed_out)
+        assert (3, 1) == (figures.topics[stage.topic].handled, figures.topics[stage.topic].failed)
+
+
+def test_what_a_hung_handler_says_later_has_no_effect(
+    stage: Stage, hanging: Hanging, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.write(b"hang", b"behind")
+    with (
+        caplog.at_level(logging.WARNING, "txlayer.consumer"),
+        stage.consumer(hanging, worker_count=1, attempt_timeout=SHORTLY) as consumer,
+    ):
+        stage.wait_stored(2)
+        before = consumer.stats().topics[stage.topic]
+        hanging.is_released.set()
+        wait_until(lambda: consumer.stats().hung_count == 0, within=PATIENCE_S, what="its end")
+        after = consumer.stats().topics[stage.topic]
+        assert (before.handled, before.failed, before.attempts) == (
+            after.handled, after.failed, after.attempts,
+        )  # fmt: skip
+        stage.write(b"next")
+        stage.wait_stored(3)
+
+    said = [record.message for record in caplog.records]
+    assert ["handler.timed_out", "handler.ended_late"] == said
+
+
+@pytest.mark.promise("P9")
+def test_a_message_whose_handler_always_hangs_becomes_a_dead_letter(stage: Stage) -> None:
+    hanging = Hanging(attempts=9)
+    stage.write(b"hang", b"behind")
+    consumer = stage.consumer(hanging, worker_count=1, attempt_timeout=SHORTLY, retry=TWICE)
+    try:
+        with consumer:
+            stage.wait_for_letters([b"hang"])
+            stage.wait_stored(2)
+    finally:
+        hanging.is_released.set()
+
+    letter = dead_letter_of(stage.lab.read(stage.letters)[0].headers)
+    assert isinstance(letter, DeadLetter)
+    assert (DeadLetterReason.ATTEMPTS_EXHAUSTED, 2, "AttemptTimeout") == (
+        letter.reason, letter.attempt_count, letter.error_type,
+    )  # fmt: skip
+
+
+def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_more(
+    stage: Stage, hanging: Hanging
+) -> None:
+    for n in range(3):
+        stage.write(b"hang", key=b"%d" % n)
+
+    with stage.consumer(
+        hanging, worker_count=1, attempt_timeout=SHORTLY, hung_handlers_max=2,
+        retry=RetryPolicy(backoff_first_ms=60_000, backoff_max_ms=60_000),
+    ) as consumer:  # fmt: skip
+        wait_until(lambda: consumer.stats().hung_count == 2, within=PATIENCE_S, what="two hang")
+        stage.journal.wait_for(3)
+        stats = consumer.stats()
+        health = health_of(stats, now=stats.turned_at or 0.0)
+        assert health.waiting
+        assert not health.stalled
+        hanging.is_released.set()
+        wait_until(
+            lambda: consumer.stats().topics[stage.topic].handled == 1, within=PATIENCE_S, what="the third",
+        )  # fmt: skip
+        wait_until(lambda: not consumer.stats().hung_count, within=PATIENCE_S, what="their end")
+
+
+def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hanging: Hanging) -> None:
+    stage.write(b"hang")
+    consumer = stage.consumer(hanging, worker_count=1, attempt_timeout=SHORTLY)
+    with consumer:
+        stage.wait_stored(1)
+
+    assert not consumer.is_running
+    assert not hanging.ended_count
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
+    """A consumer of the stage without a handler."""
+    given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
+    return kind(
+        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers, **given,
+    )  # fmt: skip
+
+
+def hang_always(message: ReceivedMessage, _context: Context) -> None:
+    """Never comes back from one message."""
+    if message.value == b"hang":
+        threading.Event().wait()
+
+
+@pytest.mark.promise("P9")
+def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(
+    stage: Stage,
+) -> None:
+    for n in range(10):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    stage.write(b"hang", b"behind")
+    for n in range(10):
+        stage.write(b"%d" % n, key=b"l%d" % n)
+    consumer = plain(
+        stage,
+        workers="processes",
+        worker_count=1,
+        retry=TWICE,
+        attempt_timeout=timedelta(seconds=1),
+    )
+    consumer.handler(hang_always)
+
+    with consumer:
+        stage.wait_for_letters([b"hang"])
+        stage.wait_stored(22)
+
+    figures = consumer.stats().topics[stage.topic]
+    assert (21, 1, 2, 2) == (
+        figures.handled, figures.dead_lettered, figures.failed, figures.timed_out,
+    )  # fmt: skip
+    letter = dead_letter_of(stage.lab.read(stage.letters)[0].headers)
+    assert isinstance(letter, DeadLetter)
+    assert (2, "AttemptTimeout") == (letter.attempt_count, letter.error_type)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P9")
+def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stage) -> None:
+    stage.write(b"hang", b"behind")
+    seen: list[bytes | None] = []
+
+    async def run() -> None:
+        consumer: AsyncOrderedConsumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=SHORTLY)
+        released = asyncio.Event()
+
+        @consumer.handler
+        async def handle(message: ReceivedMessage, context: Context) -> None:
+            seen.append(message.value)
+            while message.value == b"hang" and context.attempt == 1 and not released.is_set():
+                with suppress(asyncio.CancelledError):
+                    await released.wait()
+            if message.value == b"behind":
+                assert 1 == consumer.stats().hung_count
+                released.set()
+                consumer.stop()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert [b"hang", b"hang", b"behind"] == seen
