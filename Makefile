@@ -14,6 +14,7 @@ KAFKA_TESTS ?= tests/e2e/test_coordinator_crash.py tests/e2e/test_chaos.py tests
 SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
+HISTORIES ?= 10000
 
 DOCKER ?= docker
 REGISTRY ?=
@@ -21,7 +22,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz differential mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -59,6 +60,10 @@ restarts: setup jars
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)
+
+# The judges held against each other on random histories: HISTORIES fresh ones, from SEED on where it is given.
+differential: setup
+	$(BIN)/python -m tests.reference.differential --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
 
 # The core, broken in one place at a time: every mutant must make a test fail. Goes on where it was interrupted.
 mutation: setup

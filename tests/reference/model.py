@@ -119,8 +119,8 @@ class Reading:
         return self.decision is not None and self.decision.resolution == "C"
 
     @property
-    def broken_count(self) -> int:
-        return sum(finding.kind.is_broken_promise for finding in self.findings)
+    def is_broken(self) -> bool:
+        return any(finding.kind.is_broken_promise for finding in self.findings)
 
     def find(self, kind: Kind, *places: str, detail: str = "", index: int | None = None) -> None:
         self.findings.append(Finding(kind, self.txn_key, places, detail, index))
@@ -198,6 +198,12 @@ class Transaction:
         return min(self.ends, default=0)
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether half has its first record no more, or lacks one of those that were there."""
+        here = {message.index for message in self.at.values()}
+        return 0 not in here or (self.reading.released is not None and len(here) < self.count)
+
+    @property
     def is_first_known(self) -> bool:
         """False where half may have been shortened behind its first record."""
         is_there = any(m.index == 0 for m in self.at.values()) or bool(self.summaries)
@@ -243,7 +249,7 @@ class KeyQueue:
 
     @property
     def has_unknown(self) -> bool:
-        return any(txn.state == "unknown" for txn in self.transactions)
+        return any(txn.state == "unknown" or txn.is_cut_off for txn in self.transactions)
 
 
 @dataclass
@@ -577,7 +583,7 @@ def judge(history: History) -> Report:
         readings = [decide(world, txn, is_counting_maybe=flag) for flag in (True, False)]
         for reading in readings:
             judge_one(world, txn, reading, queue)
-        txn.reading = min(readings, key=lambda reading: reading.broken_count)
+        txn.reading = readings[readings[0].is_broken and not readings[1].is_broken]
         take_place(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():
@@ -836,8 +842,9 @@ def take_place(txn: Transaction, queue: KeyQueue) -> None:
     left = reading.released or reading.decision
     if reading.is_unknown or not txn.key_hash:
         return
-    if txn.is_prepare_order and queue.undecided and txn.is_first_known:
-        for record, index in txn.shown if reading.released else []:
+    is_in_place = txn.is_first_known and not txn.may_have_been_parked
+    if txn.is_prepare_order and queue.undecided and is_in_place:
+        for record, index in txn.committed_shown if reading.released else []:
             detail = f"{queue.undecided[0].key} goes first and is undecided"
             reading.find(Kind.OUT_OF_ORDER, record.place, detail=detail, index=index)
     elif reading.released is not None and not txn.is_prepare_order:
@@ -847,7 +854,7 @@ def take_place(txn: Transaction, queue: KeyQueue) -> None:
         )
         if not is_again:
             queue.goes_at[txn.key] = reading.released.position
-    if txn.may_have_been_parked or not txn.is_first_known:
+    if not is_in_place:
         return
     if left is None:
         queue.undecided.append(txn)
@@ -872,7 +879,10 @@ def judge_order(world: World, queue: KeyQueue) -> None:
             entries += [(lane, math.inf, "doubt", txn) for lane in lanes]
     highest: dict[tuple[str, int], tuple[tuple[int, int], str]] = {}
     furthest: dict[tuple[str, int], tuple[int, str]] = {}
-    for lane, _, place, txn in sorted(entries, key=lambda entry: (entry[0], entry[1])):
+    never = (NUMBER_MAX, 0)  # of those that are held, the first decided one will come first
+    for lane, _, place, txn in sorted(
+        entries, key=lambda entry: (entry[0], entry[1], queue.goes_at.get(entry[3].key, never))
+    ):
         goes_at = queue.goes_at.get(txn.key)
         if goes_at is not None:
             latest, witness = highest.get(lane, (goes_at, place))
@@ -891,7 +901,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
 def judge_attempts(world: World) -> None:
     by_id: dict[str, list[Transaction]] = {}
     for txn in world.transactions.values():
-        if txn.committed_shown:
+        if txn.committed_shown and not txn.is_cut_off:
             by_id.setdefault(txn.id, []).append(txn)
     for attempts in by_id.values():
         for txn in attempts if len(attempts) > 1 else []:
@@ -900,11 +910,11 @@ def judge_attempts(world: World) -> None:
 
 # ---------------------------------------------------------------------------- for comparisons
 
-#: The verdicts of docs/howto/reconcile.md; a transaction gets the first that fits. A fault that is
-#: certain goes before what cannot be judged.
+#: The verdicts of docs/howto/reconcile.md; a transaction gets the first that fits. Without its first half record it is out
+#: of the window; but for that a fault that is certain goes before what cannot be judged.
 VERDICTS: tuple[tuple[str, frozenset[Kind]], ...] = (
     ("leaked", frozenset({Kind.LEAKED, Kind.EARLY})),
-    ("duplicate", frozenset({Kind.DOUBLED})),
+    ("duplicate", frozenset({Kind.DOUBLED, Kind.TWO_ATTEMPTS})),
     ("torn", frozenset({Kind.TORN})),
     ("corrupt", frozenset({Kind.CORRUPT, Kind.WRONG_PARTITION})),
     ("out_of_order", frozenset({Kind.OUT_OF_ORDER})),
@@ -920,6 +930,8 @@ STATE_VERDICTS = {
 
 def verdict(txn: Transaction) -> str:
     """The one word that `txlayer verify` and Spark should have for a transaction."""
+    if txn.is_cut_off:
+        return "out_of_window"  # a half record of it is older than what was there to be read
     kinds = {finding.kind for finding in txn.findings}
     for word, wanted in VERDICTS:
         if kinds & wanted:

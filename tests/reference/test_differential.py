@@ -1,16 +1,26 @@
-"""The judges held against each other on random histories."""
+"""The judges agree on random histories, and the model finds what was planted in them."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 
 import pytest
 
+from tests.reference.differential import disagreements
 from tests.reference.histories import CHANGES, MISDEEDS, make
 from tests.reference.model import judge
 
+FRESH_COUNT = 300
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.
 ONLY_TOLD = {"not ended"}
+
+
+def test_the_judges_agree_on_fresh_histories() -> None:
+    first = secrets.randbelow(2**32)
+    for seed in range(first, first + FRESH_COUNT):
+        found = disagreements(make(seed))
+        assert not found, f"make differential HISTORIES=1 SEED={seed}: {found}"
 
 
 def test_the_model_finds_nothing_wrong_with_a_right_coordinator() -> None:

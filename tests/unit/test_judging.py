@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from txlayer.core.judging import (
     ABANDON,
     COMMIT,
     ROLLBACK,
+    AsideTrace,
     ContentTrace,
     DoubtTrace,
     ForwardTrace,
@@ -54,10 +58,17 @@ class Case:
         return self
 
     def forward(
-        self, half: int = 100, *, at: int = 5, content: int = 7, is_committed: bool = True
+        self,
+        half: int = 100,
+        *,
+        at: int = 5,
+        content: int = 7,
+        is_committed: bool = True,
+        count: int = 1,
+        **more: Any,
     ) -> Case:
         self.traces.forwards.append(
-            ForwardTrace("orders", 0, at, 0, half, 1, content, is_committed)
+            ForwardTrace("orders", 0, at, 0, half, count, content, is_committed, **more)
         )
         return self
 
@@ -130,7 +141,7 @@ def test_an_aborted_copy_of_a_committed_message_is_no_fault() -> None:
 
 
 def test_a_part_of_a_transaction_is_torn() -> None:
-    (found,) = Case(count=2).op(COMMIT, last=101).forward().judged()
+    (found,) = Case(count=2).op(COMMIT, last=101).forward(count=2).judged()
 
     assert (Verdict.TORN, "messages 1 are not visible") == (found.verdict, found.detail)
 
@@ -176,9 +187,66 @@ def test_what_is_missing_on_a_topic_that_was_not_read_is_out_of_the_window() -> 
     assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(unread)
 
 
-@pytest.mark.parametrize("state", ["parked", "parked-committed"])
-def test_what_stands_parked_with_its_content_is_parked(state: str) -> None:
-    assert [Verdict.PARKED] == Case().op(COMMIT).doubt(state).verdicts()
+def test_what_stands_parked_with_its_content_is_parked() -> None:
+    assert [Verdict.PARKED] == Case().doubt("parked").verdicts()
+    assert [Verdict.PARKED] == Case().op(COMMIT).doubt("parked-committed").verdicts()
+
+
+def test_doubt_contradicts_op() -> None:
+    assert [Verdict.LOST] == Case().op(COMMIT).doubt("parked").verdicts()
+    assert [Verdict.LOST] == Case().doubt("held").verdicts()
+    ended = Case().doubt("open").doubt("", at=2, content=None)
+    ended.traces.contents.append(ContentTrace("n", 2, 0, None))
+    assert [Verdict.LOST] == ended.verdicts()
+
+
+def test_what_retention_may_have_taken_is_out_of_the_window() -> None:
+    gone = replace(WINDOW, partition_counts={"orders": 1}, real_from_ms={("orders", 0): 0})
+    assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(gone)
+    assert [Verdict.LOST] == Case(at_ms=1).op(COMMIT).verdicts(gone)
+    lines_gone = replace(WINDOW, op_from_ms={0: 0})
+    assert [Verdict.OUT_OF_WINDOW] == Case().verdicts(lines_gone)
+    assert [Verdict.OPEN] == Case(at_ms=NOW_MS).verdicts(lines_gone)
+
+
+def test_what_is_hidden_behind_an_open_kafka_transaction_is_not_lost() -> None:
+    case = Case().op(COMMIT).forward(is_committed=False, is_hidden=True)
+
+    assert [Verdict.OPEN] == case.verdicts()
+
+
+def test_visible_before_its_decision_is_leaked() -> None:
+    case = Case(at_ms=100).op(COMMIT)
+
+    assert [Verdict.LEAKED] == case.forward(at_ms=99, is_append_time=True).verdicts()
+    assert [Verdict.OK] == Case(at_ms=100).op(COMMIT).forward(at_ms=99).verdicts()
+
+
+def test_a_commit_that_does_not_name_the_last_half_record_lets_nothing_go() -> None:
+    case = Case(count=2).op(COMMIT, last=100).forward(count=2)
+
+    assert [Verdict.LEAKED] == case.verdicts()
+
+
+def test_another_origin_than_the_half_record_says_is_an_orphan() -> None:
+    case = Case().op(ROLLBACK).forward(count=2)
+
+    assert [Verdict.ROLLED_BACK, Verdict.ORPHAN] == case.verdicts()
+
+
+def test_a_line_that_was_kept_aside_decides_nothing() -> None:
+    case = Case().op(ROLLBACK).op(COMMIT, at=2).forward()
+    case.traces.asides.append(AsideTrace(0, 1, 0))
+
+    assert [Verdict.OK] == case.verdicts()
+
+
+def test_messages_of_one_transaction_and_key_in_reverse_are_out_of_order() -> None:
+    case = Case(count=2).op(COMMIT, last=101)
+    case.forward(101, at=5, content=8, count=2, index=1, key=1)
+    case.forward(100, at=6, count=2, key=1)
+
+    assert [Verdict.OUT_OF_ORDER] == case.verdicts()
 
 
 @pytest.mark.parametrize("state", ["parked", "parked-committed", "held"])

@@ -9,7 +9,17 @@ import pytest
 
 from txlayer.adapters.trace_shelf import FORWARD, HALF, OP, TraceShelf
 from txlayer.adapters.verification import prove
-from txlayer.core.judging import COMMIT, Judged, OrderMark, Window
+from txlayer.core.judging import (
+    COMMIT,
+    MISSING,
+    UNDECIDED,
+    ForwardTrace,
+    HalfTrace,
+    Judged,
+    OpTrace,
+    OrderMark,
+    Window,
+)
 from txlayer.core.judging_order import OrderFold
 from txlayer.core.messages import Origin
 from txlayer.core.proving import Finding, Proof
@@ -26,9 +36,9 @@ def judged(verdict: Verdict, *, is_rolled_back: bool = False, visible_count: int
 
 
 def mark(offset: int, *, decided: int | None, half: int, key: str = "k") -> OrderMark:
-    return OrderMark(
-        key, Origin("orders", 0, offset), None if decided is None else (decided, 0), half
-    )
+    is_prepare = decided is None
+    decided_at = None if decided is None else (decided, 0)
+    return OrderMark(key, Origin("orders", 0, offset), decided_at, half, is_prepare)
 
 
 def test_the_verdicts_are_those_of_the_page_with_their_exit_code_and_in_their_order() -> None:
@@ -155,14 +165,27 @@ def test_before_one_in_prepare_order_no_later_one_was_stored() -> None:
     assert [False, True, False] == [bool(fold.is_late(m)) for m in marks]
 
 
+def test_one_in_prepare_order_does_not_pass_an_undecided_one() -> None:
+    fold = OrderFold()
+    undecided = OrderMark("k", Origin("", 0, 3), None, 3, role=UNDECIDED)
+    behind = OrderMark("k", Origin("", 0, 9), None, 9, True, role=MISSING)
+
+    assert not fold.is_late(undecided)
+    assert Verdict.OPEN is fold.verdict_of_missing(behind, Verdict.LOST)
+    assert not fold.is_late(mark(1, decided=4, half=8))
+    assert fold.is_late(mark(2, decided=None, half=9))
+    assert Verdict.LOST is OrderFold().verdict_of_missing(behind, Verdict.LOST)
+
+
 def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order(tmp_path: Path) -> None:
     window = Window(half_topic="ns.half", starts={0: 0}, ends={0: 100}, cut_ms=10**9)
     with TraceShelf(tmp_path) as shelf:
         # Decided in the order a, b, c; visible in the order b, c, a.
         for offset, (txn_id, place) in enumerate((("a", 9), ("b", 7), ("c", 8))):
-            shelf.keep(txn_id, FORWARD, ("orders", 0, place, 0, offset, 1, 7, True))
-            shelf.keep(txn_id, OP, ("n", 0, offset, 0, 1, COMMIT, offset))
-            shelf.keep(txn_id, HALF, ("n", 0, offset, 0, 1, "orders", 7, 1, "key", False, 0))
+            shelf.keep(txn_id, FORWARD, ForwardTrace("orders", 0, place, 0, offset, 1, 7, True))
+            shelf.keep(txn_id, OP, OpTrace("n", 0, offset, 0, 1, COMMIT, offset))
+            half = HalfTrace("n", 0, offset, 0, 1, "orders", 7, 1, "key", False, 0)
+            shelf.keep(txn_id, HALF, half)
 
         proof = prove(shelf, window)
 

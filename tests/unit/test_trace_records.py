@@ -17,6 +17,9 @@ class OpRecord(NamedTuple):
     def value(self) -> bytes:
         return "\n".join(self.lines).encode()
 
+    def topic(self) -> str:
+        return "ns.op"
+
     def partition(self) -> int:
         return 0
 

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from txlayer.adapters.append_time import append_time_of
 from txlayer.adapters.ports import Record, TopicPartition
-from txlayer.adapters.trace_shelf import CONTENT, DOUBT, FORWARD, HALF, OP, TraceShelf
+from txlayer.adapters.trace_shelf import ASIDE, CONTENT, DOUBT, FORWARD, HALF, OP, TraceShelf
 from txlayer.config import SystemTopics
 from txlayer.core import codec
-from txlayer.core.dead_letters import REPLAY_HEADER
+from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
 from txlayer.core.fields import WHOLE_LENGTH_MAX
-from txlayer.core.judging import ABANDON, COMMIT, CUT, ROLLBACK
+from txlayer.core.judging import ABANDON, COMMIT, CUT, ROLLBACK, UNBOUND
 from txlayer.core.messages import (
     Headers,
     OrderMode,
@@ -22,7 +23,10 @@ from txlayer.core.messages import (
     txn_id_of,
     user_headers,
 )
-from txlayer.core.partitions import half_partition, partition_of_key_hash
+from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
+
+EDGE_COUNT = 20_000
+"""A second copy of a half record lies at most so far behind the first (docs/explanation/protocol.md, "Stored offsets")."""
 
 
 class TraceRecords:
@@ -41,6 +45,17 @@ class TraceRecords:
         self.half_ends: Mapping[int, int] = {}
         """Between them half was read."""
         self.since_ms = 0
+        self.is_past = False
+        """Whether half goes on behind what was read of it."""
+        self.stable_ends: Mapping[TopicPartition, int] = {}
+        """Of the real topics: behind it nobody sees yet what becomes of a record."""
+        self.op_firsts: dict[TopicPartition, int] = {}
+        """{op partition: the append time of the first record that was read}."""
+        self.real_first_ms: dict[TopicPartition, int] = {}
+        """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
+        self._edge: set[str] = (
+            set()
+        )  # transactions whose first half record may lie before the window
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
@@ -67,29 +82,38 @@ class TraceRecords:
             if options.timestamp_ms is not None:
                 known = self.earliest_ms.get(head.topic, options.timestamp_ms)
                 self.earliest_ms[head.topic] = min(known, options.timestamp_ms)
-        content = content_of(head.topic, head.index, record.key(), record.value(), headers)
+        if record.offset() < self.half_starts.get(partition, 0) + EDGE_COUNT:
+            self._edge.add(head.key)
+        key = record.key()
+        content = content_of(head.topic, head.index, key, record.value(), headers)
         self._shelf.keep(
             txn_id, HALF,
             (
                 nonce_of(head.key), partition, record.offset(), head.index, head.count, head.topic, content,
                 record.timestamp()[1], options.key_hash or "", options.order is OrderMode.PREPARE,
-                options.immunity_ms or 0,
+                options.immunity_ms or 0, head.producer_group, head.born_ms,
+                _or_unbound(options.timestamp_ms), _or_unbound(options.partition),
+                _or_unbound(options.key_murmur) if key is None else murmur2(key),
             ),
         )  # fmt: skip
 
     def op(self, record: Record) -> None:
         """A record of the op topic."""
+        partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
+        self.op_firsts.setdefault((record.topic(), partition), at_ms)
         lines = codec.split_ops(record.value())
         if isinstance(lines, Undecodable):
             self.strange_count += 1
             return
-        partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
         first, end = self.half_starts.get(partition, 0), self.half_ends.get(partition, 1 << 62)
         for number, line in enumerate(lines):
             # A line counts only where it names a half record: most lines of a long op log name one outside the window.
             fields = line.split("|", 5)
             if len(fields) > 5 and _is_offset(fields[4]) and not first <= int(fields[4]) < end:
-                continue
+                # At the window's edge a second copy may be in it whose first one, which the line names, is not.
+                is_at_edge = int(fields[4]) < first and fields[2] in self._edge
+                if not is_at_edge:
+                    continue
             op = codec.decode_op(line)
             if isinstance(op, Undecodable):
                 self.strange_count += 1
@@ -97,14 +121,15 @@ class TraceRecords:
                 said = COMMIT if op.resolution is Resolution.COMMIT else ROLLBACK
                 trace = (
                     nonce_of(op.key), partition, offset, number, at_ms,
-                    ABANDON if op.is_abandon else said, op.last_offset,
+                    ABANDON if op.is_abandon else said, op.last_offset, op.producer_group,
                 )  # fmt: skip
                 self._shelf.keep(txn_id_of(op.key), OP, trace)
 
     def doubt(self, record: Record) -> None:
-        """A record of the doubt topic; those that coordinators kept aside are no transactions."""
+        """A record of the doubt topic."""
         parsed = codec.parse_doubt_key(record.key())
         if parsed is None:
+            self._aside(record)
             return
         key, index = parsed
         txn_id, nonce, offset = txn_id_of(key), nonce_of(key), record.offset()
@@ -117,9 +142,33 @@ class TraceRecords:
         if isinstance(summary, Undecodable):
             self.strange_count += 1
             return
-        state, first = ("", -1) if summary is None else (summary.state, summary.first_offset)
-        trace = (nonce, record.partition(), offset, record.timestamp()[1], state, first)
+        trace: tuple[Any, ...] = (nonce, record.partition(), offset, record.timestamp()[1])
+        if summary is None:
+            trace += ("", -1, -1, "", 0, 0, 0)
+        else:
+            copies = ",".join(map(str, summary.twin_offsets))
+            trace += (
+                summary.state, summary.first_offset, summary.last_offset, copies, summary.seen, summary.count,
+                summary.appended_ms,
+            )  # fmt: skip
         self._shelf.keep(txn_id, DOUBT, trace)
+
+    def _aside(self, record: Record) -> None:
+        """What a coordinator kept aside is no part of the transaction that it names; of most nobody knows one."""
+        kept = codec.parse_kept_aside_key(record.key())
+        if kept is None or record.value() is None:
+            return
+        origin, line = kept
+        txn_key = None
+        if line is None and origin.topic == self._topics.half:
+            head = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
+            txn_key = None if isinstance(head, Undecodable) else head.key
+        elif line is not None:
+            op = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
+            txn_key = None if isinstance(op, Undecodable) else op.key
+        if txn_key is not None:
+            trace = (origin.partition, origin.offset, -1 if line is None else line)
+            self._shelf.keep(txn_id_of(txn_key), ASIDE, trace)
 
     def begin_slice(self) -> None:
         """Forget which committed records were seen: another slice of offsets begins."""
@@ -132,34 +181,53 @@ class TraceRecords:
 
     def uncommitted(self, record: Record) -> None:
         """A record of a real topic; those that were seen committed are passed over."""
-        if record.offset() not in self._seen[record.topic(), record.partition()]:
+        place = (record.topic(), record.partition())
+        appended_ms = append_time_of(record)
+        if appended_ms is not None:
+            self.real_first_ms[place] = min(self.real_first_ms.get(place, appended_ms), appended_ms)
+        if record.offset() not in self._seen[place]:
             self._forward(record, is_committed=False)
 
     def _forward(self, record: Record, *, is_committed: bool) -> None:
         headers = record.headers()
-        raw_id, raw_origin = None, None
+        ids, origins = [], []
         for name, value in headers or ():
             if name == codec.ID_HEADER:
-                raw_id = value
+                ids.append(value)
             elif name == codec.ORIGIN_HEADER:
-                raw_origin = value
-            elif name == REPLAY_HEADER:
-                return  # a dead letter, published again because somebody asked for it
-        origin = None if raw_origin is None else codec.decode_origin(raw_origin)
-        if raw_id is None or origin is None or isinstance(origin, Undecodable):
+                origins.append(value)
+            elif name in (REPLAY_HEADER, DLQ_HEADER):
+                return  # a dead letter, or one published again because somebody asked for it
+        if not ids and not origins:
             return  # somebody else's
-        partition, offset, index, count, _ = origin
-        if offset >= self.half_ends.get(partition, 1 << 62):
+        origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
+        if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable):
+            origin = (
+                -1,
+                -1,
+                0,
+                0,
+                0,
+            )  # whoever writes our headers in another form writes a phantom
+        partition, offset, index, count, born_ms = origin
+        if index >= count:
+            partition = offset = -1
+        at_ms, is_append_time = record.timestamp()[1], append_time_of(record) is not None
+        if self.is_past and offset >= self.half_ends.get(partition, 1 << 62):
             return  # of a transaction behind the window
-        is_older = offset < self.half_starts.get(partition, 0)
-        if is_older and record.timestamp()[1] < self.since_ms:
+        is_older = 0 <= offset < self.half_starts.get(partition, 0)
+        if is_older and at_ms < self.since_ms:
             return  # stored and visible before the window
-        topic = record.topic()
-        content = content_of(topic, index, record.key(), record.value(), headers)
+        topic, number, key = record.topic(), record.partition(), record.key()
+        content = content_of(topic, index, key, record.value(), headers)
+        is_hidden = not is_committed and record.offset() >= self.stable_ends.get(
+            (topic, number), 1 << 62
+        )
         trace = (
-            topic, record.partition(), record.offset(), partition, offset, count, content, is_committed,
+            topic, number, record.offset(), partition, offset, count, content, is_committed, is_hidden,
+            index, born_ms, at_ms, is_append_time, None if key is None else hash(key),
         )  # fmt: skip
-        self._shelf.keep(raw_id.decode("utf-8", "replace"), FORWARD, trace)
+        self._shelf.keep((ids[0] or b"").decode("utf-8", "replace") if ids else "", FORWARD, trace)
 
     def _content_on_doubt(self, record: Record, index: int) -> int:
         if codec.is_cut(record.headers()):
@@ -180,6 +248,10 @@ def content_of(
     """
     ours: Any = tuple(user_headers(headers))
     return hash((topic, index, key, value, ours))
+
+
+def _or_unbound(number: int | None) -> int:
+    return UNBOUND if number is None else number
 
 
 def _is_offset(text: str) -> bool:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from txlayer.core.judging import (
+    AsideTrace,
     ContentTrace,
     DoubtTrace,
     ForwardTrace,
@@ -32,16 +33,16 @@ CACHE_BYTES = 16 * 1024 * 1024
 BATCH_COUNT = 10_000
 """Traces that are kept together."""
 
-HALF, OP, DOUBT, CONTENT, FORWARD = range(5)
-_WIDTH = 11
-"""The widest trace, of a half record."""
-_SCHEMA = """
-CREATE TABLE traces (txn_id TEXT, kind INTEGER, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10);
+HALF, OP, DOUBT, CONTENT, FORWARD, ASIDE = range(6)
+_WIDTH = len(HalfTrace._fields)
+"""The widest trace."""
+_SCHEMA = f"""
+CREATE TABLE traces (txn_id TEXT, kind INTEGER, {", ".join(f"c{n}" for n in range(_WIDTH))});
 CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER, decided INTEGER, line INTEGER,
-    half_offset INTEGER, txn_id TEXT, nonce TEXT, verdict TEXT);
+    half_offset INTEGER, is_prepare INTEGER, is_in_half_order INTEGER, role INTEGER, txn_id TEXT, nonce TEXT, verdict TEXT);
 """
-_INSERT = "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PADDING = [(None,) * (_WIDTH - n) for n in range(_WIDTH + 1)]
 
 OrderedMark = tuple[OrderMark, str, str, Verdict]
@@ -99,20 +100,32 @@ class TraceShelf:
         self._waiting_marks.append(
             (
                 mark.key_hash, place.topic, place.partition, place.offset, decided, line, mark.half_offset,
-                txn_id, nonce, verdict.value,
+                mark.is_prepare, mark.is_in_half_order, mark.role, txn_id, nonce, verdict.value,
             )
         )  # fmt: skip
         if len(self._waiting_marks) >= BATCH_COUNT:
             self._write(_MARK, self._waiting_marks)
 
     def marks(self) -> Iterator[OrderedMark]:
-        """All marks by key, topic, partition and offset."""
+        """All marks by key, topic, partition and offset; those without an offset yet by their decision."""
         self._write(_MARK, self._waiting_marks)
-        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset"
+        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset, decided, line"
         with closing(self._connection.execute(query)) as rows:
-            for key, topic, partition, offset, decided, line, half, txn_id, nonce, verdict in rows:
+            for (
+                key,
+                topic,
+                partition,
+                offset,
+                decided,
+                line,
+                half,
+                *how,
+                txn_id,
+                nonce,
+                verdict,
+            ) in rows:
                 decided_at = None if decided is None else (decided, line)
-                mark = OrderMark(key, Origin(topic, partition, offset), decided_at, half)
+                mark = OrderMark(key, Origin(topic, partition, offset), decided_at, half, *how)
                 yield mark, txn_id, nonce, Verdict(verdict)
 
     def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
@@ -127,13 +140,15 @@ def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
     for row in rows:
         kind = row[1]
         if kind == HALF:
-            found.halves.append(HalfTrace._make(row[2:13]))
+            found.halves.append(HalfTrace._make(row[2:]))
         elif kind == OP:
-            found.ops.append(OpTrace._make(row[2:9]))
+            found.ops.append(OpTrace._make(row[2 : 2 + len(OpTrace._fields)]))
         elif kind == DOUBT:
-            found.doubts.append(DoubtTrace._make(row[2:8]))
+            found.doubts.append(DoubtTrace._make(row[2 : 2 + len(DoubtTrace._fields)]))
         elif kind == CONTENT:
-            found.contents.append(ContentTrace._make(row[2:6]))
+            found.contents.append(ContentTrace._make(row[2 : 2 + len(ContentTrace._fields)]))
+        elif kind == ASIDE:
+            found.asides.append(AsideTrace._make(row[2 : 2 + len(AsideTrace._fields)]))
         else:
-            found.forwards.append(ForwardTrace._make(row[2:10]))
+            found.forwards.append(ForwardTrace._make(row[2 : 2 + len(ForwardTrace._fields)]))
     return found

@@ -6,7 +6,7 @@ Two passes over a file on disk: by transaction id, and by ordering key. Memory h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from txlayer.adapters.ports import LogReader
 from txlayer.adapters.trace_shelf import TraceShelf
 from txlayer.adapters.window import Asked, Reading, WindowReader
 from txlayer.config import ClientConfig
-from txlayer.core.judging import Window, judge
+from txlayer.core.judging import MISSING, Judged, Window, judge
 from txlayer.core.judging_order import OrderFold
+from txlayer.core.messages import Origin
 from txlayer.core.proving import Finding, Proof
 from txlayer.core.verdicts import Promise, Verdict
 
@@ -71,26 +72,49 @@ def prove(
 ) -> Proof:
     """The verdicts on everything that stands on the shelf."""
     proof = Proof()
-    for number, traces in enumerate(shelf.each(), start=1):
-        for judged in judge(traces, window):
-            proof.add(judged)
-            for mark in judged.order_marks:
-                shelf.mark(mark, txn_id=judged.txn_id, nonce=judged.nonce, verdict=judged.verdict)
-        if not number % _TELL_COUNT:
-            on_judged(number)
-    _prove_order(shelf, proof)
+    for found in judgements(shelf, window, on_judged=on_judged):
+        if isinstance(found, Late):
+            proof.add_late(found.finding, before=found.before)
+        else:
+            proof.add(found)
     return proof
 
 
-def _prove_order(shelf: TraceShelf, proof: Proof) -> None:
+class Late(NamedTuple):
+    """An attempt that was judged before, and whose order is wrong."""
+
+    finding: Finding
+    before: Verdict
+
+
+def judgements(
+    shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
+) -> Iterator[Judged | Late]:
+    """Each attempt once, and behind them those that came too late for their ordering key, once each."""
+    for number, traces in enumerate(shelf.each(), start=1):
+        for judged in judge(traces, window):
+            for mark in judged.order_marks:
+                shelf.mark(mark, txn_id=judged.txn_id, nonce=judged.nonce, verdict=judged.verdict)
+            if not judged.may_wait:
+                yield judged
+        if not number % _TELL_COUNT:
+            on_judged(number)
     fold, key_hash = OrderFold(), ""
     late: set[tuple[str, str]] = set()  # of one key: a transaction is late once
     for mark, txn_id, nonce, verdict in shelf.marks():
         if mark.key_hash != key_hash:
             key_hash = mark.key_hash
             late.clear()
+        if mark.role == MISSING:
+            found = fold.verdict_of_missing(mark, verdict)
+            place = Origin(window.half_topic, mark.place.partition, mark.half_offset)
+            is_waiting = found is Verdict.OPEN
+            yield Judged(
+                txn_id, nonce, found, place, "committed, and nowhere", is_committed=True, is_on_its_way=is_waiting
+            )  # fmt: skip
+            continue
         why = fold.is_late(mark)
         if why and (txn_id, nonce) not in late:
             late.add((txn_id, nonce))
             finding = Finding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
-            proof.add_late(finding, before=verdict)
+            yield Late(finding, verdict)

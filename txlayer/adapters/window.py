@@ -19,8 +19,9 @@ from txlayer.adapters.ranges import Range, read_ranges
 from txlayer.adapters.trace_records import TraceRecords
 from txlayer.adapters.trace_shelf import TraceShelf
 from txlayer.config import ClientConfig
-from txlayer.core.judging import Window
-from txlayer.errors import TopicMismatchError
+from txlayer.core.doctor_rights import CLOCK_ERROR_MS
+from txlayer.core.judging import FOREVER, Window
+from txlayer.errors import NotAuthorisedError, TopicMismatchError
 
 MARGIN_MS = 10 * 60 * 1000
 """Clocks of brokers and coordinators may differ by this, and a producer may take so long to prepare."""
@@ -53,6 +54,8 @@ class Asked(NamedTuple):
     """Real topics; empty: those that the half messages name."""
     grace_ms: int = 60_000
     overdue_ms: int = 900_000
+    clock_error_ms: int = CLOCK_ERROR_MS
+    """By how much the clocks of two brokers may differ."""
 
 
 class Reading(NamedTuple):
@@ -102,6 +105,7 @@ class WindowReader:
             starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
             ends = self._judged_ends(admin, halves, asked)
             ends = {p: max(end, starts[p]) for p, end in ends.items()}
+            traces.half_starts = {p: start for (_, p), start in starts.items()}
             self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
             wanted = asked.topics or tuple(sorted(traces.named_topics))
             reals, missing = self._partitions(admin, wanted, is_asked=bool(asked.topics))
@@ -109,12 +113,16 @@ class WindowReader:
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
             others = self._doubt_and_op(admin, count, asked.since_ms)
+            firsts = admin.start_offsets(
+                [*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)]
+            )
+            compacted = {topic for topic in wanted if self._is_compacted(admin, topic)}
             tails = self._tails(admin, halves, ends, asked)
         self._read("half", tails, traces.half)
         topics = self._config.topics
-        traces.half_starts = {p: start for (_, p), start in starts.items()}
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
-        traces.since_ms = asked.since_ms
+        traces.since_ms, traces.is_past = asked.since_ms, asked.until_ms is not None
+        traces.stable_ends = {p: end for p, (_, end) in real_ranges[0].items()}
         self._read("op", {p: r for p, r in others.items() if p[0] == topics.op}, traces.op)
         self._read("doubt", {p: r for p, r in others.items() if p[0] == topics.doubt}, traces.doubt)
         self._read_real(*real_ranges, traces)
@@ -124,7 +132,15 @@ class WindowReader:
             starts=traces.half_starts,
             ends={p: offset for (_, p), offset in ends.items()},
             cut_ms=cut_ms, grace_ms=asked.grace_ms, overdue_ms=asked.overdue_ms,
-            unread_topics=frozenset((traces.named_topics - set(wanted)) | missing),
+            clock_error_ms=asked.clock_error_ms,
+            unread_topics=frozenset((traces.named_topics - set(wanted)) | missing | compacted),
+            op_from_ms={
+                p: from_ms
+                for (topic, p), from_ms in _shortened(others, firsts, asked.since_ms, traces.op_firsts).items()
+                if topic == topics.op
+            },
+            real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
+            partition_counts=Counter(topic for topic, _ in reals),
         )  # fmt: skip
         return Reading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
 
@@ -207,6 +223,13 @@ class WindowReader:
         starts |= admin.offsets_at(ops, at_ms=max(since_ms - MARGIN_MS, 0))
         return {p: (starts[p], max(end, starts[p])) for p, end in ends.items()}
 
+    def _is_compacted(self, admin: Administration, topic: str) -> bool:
+        try:
+            state = admin.describe_topics([topic]).get(topic)
+        except NotAuthorisedError:
+            return False  # then what compaction took is `lost`: docs/howto/verify.md says which right is needed
+        return state is not None and "compact" in state.settings.get("cleanup.policy", "")
+
     def _ends(
         self, admin: Administration, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
@@ -274,6 +297,22 @@ class WindowReader:
                     whole, "uncommitted", _slice(uncommitted, behind, size), traces.uncommitted
                 )
                 behind += size
+
+
+def _shortened(
+    ranges: Ranges,
+    firsts: Mapping[TopicPartition, int],
+    since_ms: int,
+    first_ms: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """{partition: what came up to this time may be gone, or was not read}, without those that are there from offset 0."""
+    found = {}
+    for partition, (start, _) in ranges.items():
+        if start > firsts.get(partition, start):
+            found[partition] = since_ms - MARGIN_MS
+        elif start > 0:
+            found[partition] = first_ms.get(partition, FOREVER)
+    return found
 
 
 def _slice(ranges: Ranges, behind: int, size: int) -> Ranges:

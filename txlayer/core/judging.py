@@ -1,7 +1,9 @@
 """What the topics say about one transaction id → a verdict per attempt. Pure: a fold of its own, not the ledger's.
 
 Which op line decides is the ledger's rule (docs/decisions/002): the first commit or rollback that names one of the
-attempt's half records. Never here: the order of an ordering key, which needs more than one id (`core/judging_order.py`).
+attempt's half records. Of some lines the records cannot say whether they counted; then both readings are tried, and an
+attempt is blamed only when it is wrong in both. Never here: the order of an ordering key, which needs more than one id
+(`core/judging_order.py`). The tests hold this against an independent model of the protocol (tests/reference).
 """
 
 from __future__ import annotations
@@ -19,6 +21,12 @@ COMMIT, ROLLBACK, ABANDON = "C", "R", "A"
 
 _PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 _WAITS = frozenset({TxnState.HELD.value, TxnState.WAITING.value})
+_UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
+
+UNBOUND = -1
+"""Stands where a half record asks for no partition, time or hash."""
+FOREVER = 1 << 62
+"""Later than every time, and behind every offset."""
 
 
 class HalfTrace(NamedTuple):
@@ -35,6 +43,11 @@ class HalfTrace(NamedTuple):
     key_hash: str  # of the ordering key; "" without one
     is_prepare: bool  # order="prepare"
     immunity_ms: int
+    group: str = ""  # the producer group
+    born_ms: int = 0
+    wanted_ms: int = UNBOUND  # timestamp of the forwarded record
+    wanted_partition: int = UNBOUND  # of the real topic
+    murmur: int = UNBOUND  # of what decides on the partition
 
 
 class OpTrace(NamedTuple):
@@ -47,6 +60,7 @@ class OpTrace(NamedTuple):
     at_ms: int
     said: str  # COMMIT, ROLLBACK or ABANDON
     last_offset: int
+    group: str = ""
 
 
 class DoubtTrace(NamedTuple):
@@ -58,6 +72,11 @@ class DoubtTrace(NamedTuple):
     at_ms: int
     state: str  # "": it ended
     first_offset: int  # of half; -1 where it ended
+    last_offset: int = -1
+    copies: str = ""  # offsets of second copies, comma between
+    seen: int = 0  # half records there were
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, as below
+    appended_ms: int = FOREVER  # of the first half record
 
 
 CUT = -1
@@ -73,17 +92,31 @@ class ContentTrace(NamedTuple):
     content: int | None  # None: it ended; CUT: doubt did not take it whole, and half has it
 
 
+class AsideTrace(NamedTuple):
+    """A half record, or a line of op, that a coordinator kept aside: it is no part of the transaction that it names."""
+
+    partition: int
+    offset: int
+    line: int  # -1: a half record
+
+
 class ForwardTrace(NamedTuple):
     """A record of a real topic with our headers."""
 
     topic: str
     partition: int
     offset: int
-    half_partition: int
+    half_partition: int  # -1: its headers are broken
     half_offset: int
     count: int  # type: ignore[assignment]  # hides tuple.count, as above
     content: int
     is_committed: bool  # False: of a Kafka transaction that is open or was aborted
+    is_hidden: bool = False  # behind an open Kafka transaction: nobody sees yet what becomes of it
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, as above
+    born_ms: int = 0
+    at_ms: int = 0
+    is_append_time: bool = False  # False: `at_ms` is what the writer said
+    key: int | None = None  # stands for its key; None: it has none
 
     @property
     def place(self) -> Origin:
@@ -101,6 +134,7 @@ class Traces:
     doubts: list[DoubtTrace] = field(default_factory=list)
     contents: list[ContentTrace] = field(default_factory=list)
     forwards: list[ForwardTrace] = field(default_factory=list)
+    asides: list[AsideTrace] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,17 +152,32 @@ class Window:
     """What is younger than this before the cut may still be on its way."""
     overdue_ms: int = 900_000
     """An age, after the immunity, at which an undecided or held transaction is worth a look."""
+    clock_error_ms: int = 0
+    """By how much the clocks of two brokers may differ."""
     unread_topics: frozenset[str] = frozenset()
-    """Real topics of the transactions that nobody read."""
+    """Real topics of the transactions that nobody read, or that compaction may have shortened."""
+    op_from_ms: Mapping[int, int] = field(default_factory=dict)
+    """{op partition: lines up to this time may be gone}; absent: op was read from its beginning."""
+    real_from_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """{partition of a real topic: what came up to this time may be gone}; absent: it was read from its beginning."""
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    """{real topic: its partitions now}; it may have had fewer."""
+
+
+VISIBLE, HELD_BACK, UNDECIDED, UNKNOWN, MISSING = range(5)
+"""What an order mark tells of; all but the first two stand before those of their key."""
 
 
 class OrderMark(NamedTuple):
-    """One visible message of a transaction with an ordering key, for `core/judging_order.py`."""
+    """One visible message of a transaction with an ordering key, for `core/judging_order.py`, or what goes before it."""
 
     key_hash: str
     place: Origin
-    decided_at: tuple[int, int] | None  # None: order="prepare"
+    decided_at: tuple[int, int] | None  # None: decisions do not order it
     half_offset: int  # of the transaction's first half record
+    is_prepare: bool = False
+    is_in_half_order: bool = True  # False: it may have given up its place, or nobody knows it
+    role: int = VISIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,45 +195,96 @@ class Judged:
     is_on_its_way: bool = False
     """Too young to say whether it is lost or torn."""
     order_marks: tuple[OrderMark, ...] = ()
+    may_wait: bool = False
+    """Whether it is lost, or waits for others of its key, is for `core/judging_order.py` to say."""
+
+
+_Fault = tuple[Verdict, Origin | None, str]
+_PRECEDENCE = (
+    Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verdict.OUT_OF_ORDER, Verdict.LOST,
+    Verdict.OUT_OF_WINDOW,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Attempt:
     nonce: str
     halves: dict[int, HalfTrace] = field(default_factory=dict)  # index → first record with it
-    offsets: dict[tuple[int, int], int] = field(default_factory=dict)  # (partition, offset) → index
-    visible: list[tuple[int, ForwardTrace]] = field(default_factory=list)
-    visible_indices: set[int] = field(default_factory=set)
-    unseen: list[ForwardTrace] = field(default_factory=list)
-    state: str = ""
-    was_parked: bool = False
+    offsets: dict[tuple[int, int], HalfTrace] = field(default_factory=dict)  # by place, copies too
+    shown: list[tuple[int, ForwardTrace]] = field(default_factory=list)
+    gone: set[tuple[int, str]] = field(default_factory=set)  # visible once, its half record is gone
+    summaries: list[DoubtTrace] = field(default_factory=list)
+    doubt: DoubtTrace | None = None  # what is there now
+    was_on_doubt: bool = False
     contents: dict[int, int] = field(default_factory=dict)
     seen_ms: int = 0
-    decision: str = ""
-    decided_at: tuple[int, int] = (-1, -1)
-    commit_count: int = 0
-    is_abandoned: bool = False
-    is_contradicted: bool = False
+    lines: list[tuple[OpTrace, bool]] = field(default_factory=list)  # with: is it certain to count?
 
     @property
     def first(self) -> HalfTrace:
         return next(iter(self.halves.values()))  # they are taken in the order of the log
 
     @property
-    def is_stored_whole(self) -> bool:
-        return len(self.halves) == self.first.count
+    def state(self) -> str:
+        """On doubt; "" where it is not there."""
+        return self.doubt.state if self.doubt else ""
 
     @property
-    def is_whole(self) -> bool:
-        return len(self.visible_indices) == self.first.count
+    def visible(self) -> list[tuple[int, ForwardTrace]]:
+        return [(index, forward) for index, forward in self.shown if forward.is_committed]
+
+    @property
+    def known_offsets(self) -> set[int]:
+        """What a line may name once it is on doubt: the first, the last, second copies."""
+        firsts = [half.offset for half in self.halves.values()]
+        known = {*firsts[:1], *firsts[-1:]} | ({o for _, o in self.offsets} - set(firsts))
+        for summary in self.summaries:
+            if summary.last_offset > 0 or not firsts:  # 0: the coordinator did not know it
+                known |= {summary.first_offset, summary.last_offset}
+                known |= {int(copy) for copy in summary.copies.split(",") if copy}
+        return known
+
+    @property
+    def is_first_known(self) -> bool:
+        """False where half may have been shortened behind its first record."""
+        is_there = bool(self.summaries) or 0 in self.halves
+        return is_there and all(is_certain for _, is_certain in self.lines)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What half and op say, under one reading of the lines that cannot be placed for certain."""
+
+    decision: OpTrace | None = None
+    released: OpTrace | None = (
+        None  # the first commit that is complete: from here it may be visible
+    )
+    is_abandoned: bool = False
+    is_contradicted: bool = False
+    is_repeated: bool = False
+    faults: list[_Fault] = field(default_factory=list)
+    missing: list[_Fault] = field(default_factory=list)  # unless it waits for others of its key
+    verdict: Verdict = Verdict.OUT_OF_WINDOW  # without its faults
+    is_on_its_way: bool = False
+
+    @property
+    def is_commit(self) -> bool:
+        return self.decision is not None and self.decision.said == COMMIT
+
+    @property
+    def is_broken(self) -> bool:
+        return _is_broken(self.faults) or _is_broken(self.missing)
+
+    def find(self, verdict: Verdict, place: Origin | None, detail: str) -> None:
+        self.faults.append((verdict, place, detail))
 
 
 def judge(traces: Traces, window: Window) -> list[Judged]:
     """One verdict per attempt that is a transaction of the window, and one for what is visible and belongs to none."""
-    attempts = _attempts(traces)
-    strangers = _give_out(traces.forwards, attempts)
+    attempts = _attempts(traces, window)
+    strangers = _give_out(traces.forwards, attempts, window)
     stored = [attempt for attempt in attempts.values() if attempt.halves]
-    is_several = sum(1 for attempt in stored if attempt.visible) > 1
+    is_several = sum(1 for a in stored if a.visible and 0 in a.halves) > 1
     found = [
         _judged(traces.txn_id, attempt, window, is_several=is_several)
         for attempt in stored
@@ -193,7 +293,10 @@ def judge(traces: Traces, window: Window) -> list[Judged]:
     return [*found, *_strangers(traces.txn_id, strangers, window)]
 
 
-def _attempts(traces: Traces) -> dict[str, _Attempt]:
+# --- what belongs to an attempt ---------------------------------------------------------------------------------------
+
+
+def _attempts(traces: Traces, window: Window) -> dict[str, _Attempt]:
     attempts: dict[str, _Attempt] = {}
 
     def of(nonce: str) -> _Attempt:
@@ -202,43 +305,73 @@ def _attempts(traces: Traces) -> dict[str, _Attempt]:
             found = attempts[nonce] = _Attempt(nonce)
         return found
 
-    for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
-        attempt = of(half.nonce)
-        # The broker may keep a record twice (librdkafka #4953): the first one of an index counts.
-        attempt.halves.setdefault(half.index, half)
-        attempt.offsets[half.partition, half.offset] = half.index
-        attempt.seen_ms = max(attempt.seen_ms, half.at_ms)
-    for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
-        _apply(of(op.nonce), op)
     for doubt in sorted(traces.doubts, key=lambda d: d.offset):
         attempt = of(doubt.nonce)
-        attempt.state = doubt.state
-        attempt.was_parked = attempt.was_parked or doubt.state in _PARKED
+        attempt.was_on_doubt = True
+        attempt.doubt = doubt if doubt.state else None
         attempt.seen_ms = max(attempt.seen_ms, doubt.at_ms)
+        if doubt.state:
+            attempt.summaries.append(doubt)
     for content in sorted(traces.contents, key=lambda c: c.offset):
+        of(content.nonce).was_on_doubt = True
         if content.content is None:
             of(content.nonce).contents.pop(content.index, None)
         else:
             of(content.nonce).contents[content.index] = content.content
+    asides = {(aside.partition, aside.offset, aside.line) for aside in traces.asides}
+    for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
+        if (half.partition, half.offset, -1) not in asides:
+            _store(of(half.nonce), half, window)
+    for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
+        if (op.partition, op.offset, op.line) not in asides:
+            _place(of(op.nonce), op, window)
     return attempts
 
 
-def _apply(attempt: _Attempt, op: OpTrace) -> None:
-    if (op.partition, op.last_offset) not in attempt.offsets:
+def _store(attempt: _Attempt, half: HalfTrace, window: Window) -> None:
+    """Take a half record whose index is due and whose count is that of the first; any other is no part of it."""
+    if attempt.halves:
+        is_due = half.index in attempt.halves or half.index == max(attempt.halves) + 1
+        is_count_right = half.count == attempt.first.count
+    else:
+        is_due = half.index == 0 or window.starts.get(half.partition, 0) > 0
+        # Where half was shortened, doubt may know what the first half record said.
+        promised = attempt.summaries[-1].count if attempt.summaries else 0
+        is_count_right = half.count == (promised or half.count)
+    if not is_due or not is_count_right:
+        return
+    # The broker may keep a record twice (librdkafka #4953): the first one of an index counts.
+    attempt.halves.setdefault(half.index, half)
+    attempt.offsets[half.partition, half.offset] = half
+    attempt.seen_ms = max(attempt.seen_ms, half.at_ms)
+
+
+def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
+    """Keep a line that counts, or may have counted."""
+    if not attempt.halves or op.group != attempt.first.group:
+        return
+    half = attempt.offsets.get((op.partition, op.last_offset))
+    if half is not None and half.at_ms > op.at_ms + window.clock_error_ms:
+        is_certain = False  # the line was there first: it waited for its half record
+    elif half is not None:
+        is_certain = not attempt.was_on_doubt or op.last_offset in attempt.known_offsets
+    elif op.partition != attempt.first.partition:
+        return
+    elif op.last_offset in attempt.known_offsets:
+        is_certain = True
+    elif op.last_offset < window.starts.get(op.partition, 0):
+        known = attempt.known_offsets
+        if attempt.summaries and not min(known) < op.last_offset < max(known):
+            return
+        is_certain = False
+    else:
         return
     attempt.seen_ms = max(attempt.seen_ms, op.at_ms)
-    attempt.commit_count += op.said == COMMIT
-    said = COMMIT if op.said == COMMIT else ROLLBACK
-    if not attempt.decision:
-        attempt.decision, attempt.decided_at = said, (op.offset, op.line)
-    elif attempt.decision == COMMIT and op.said == ABANDON:
-        attempt.is_abandoned = True
-    elif attempt.decision != said:
-        attempt.is_contradicted = True
+    attempt.lines.append((op, is_certain))
 
 
 def _give_out(
-    forwards: Iterable[ForwardTrace], attempts: Mapping[str, _Attempt]
+    forwards: Iterable[ForwardTrace], attempts: Mapping[str, _Attempt], window: Window
 ) -> list[ForwardTrace]:
     """Each forwarded record to the attempt whose half record it names; those that name none are given back."""
     owners = {place: attempt for attempt in attempts.values() for place in attempt.offsets}
@@ -246,141 +379,360 @@ def _give_out(
     for forward in sorted(forwards, key=lambda f: f.place):
         place = (forward.half_partition, forward.half_offset)
         attempt = owners.get(place)
+        if attempt is None or not _is_claimed(attempt.offsets[place], forward):
+            attempt = _owner_on_doubt(forward, attempts, window)
         if attempt is None:
             strangers.append(forward)
-        elif forward.is_committed:
-            index = attempt.offsets[place]
-            attempt.visible.append((index, forward))
-            attempt.visible_indices.add(index)
         else:
-            attempt.unseen.append(forward)
+            attempt.shown.append((forward.index, forward))
     return strangers
+
+
+def _owner_on_doubt(
+    forward: ForwardTrace, attempts: Mapping[str, _Attempt], window: Window
+) -> _Attempt | None:
+    """On doubt the half offsets between the first and the last one are forgotten."""
+    for attempt in attempts.values():
+        half = attempt.halves.get(forward.index)
+        if (
+            half is None
+            or half.partition != forward.half_partition
+            or not _is_claimed(half, forward)
+        ):
+            continue
+        known = attempt.known_offsets
+        if attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known):
+            return attempt
+        if forward.half_offset < window.starts.get(half.partition, 0):
+            attempt.gone.add((forward.index, forward.topic))
+    return None
+
+
+def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
+    return (half.index, half.count, half.born_ms) == (forward.index, forward.count, forward.born_ms)
 
 
 # --- one attempt ------------------------------------------------------------------------------------------------------
 
 
 def _judged(txn_id: str, attempt: _Attempt, window: Window, *, is_several: bool) -> Judged:
-    first = attempt.first
-    is_committed = attempt.decision == COMMIT
-    is_young = attempt.seen_ms >= window.cut_ms - window.grace_ms
-    is_owed = is_committed and not attempt.is_abandoned and attempt.state not in _WAITS | _PARKED
-    verdict, place, detail = _verdict(
-        attempt, window, is_several=is_several, is_owed=is_owed, is_young=is_young
-    )
+    reading = _read(attempt, window, is_counting_all=True)
+    if reading.is_broken and any(not is_certain for _, is_certain in attempt.lines):
+        other = _read(attempt, window, is_counting_all=False)
+        if not other.is_broken and _is_broken(reading.faults):
+            reading = other
+        elif not other.is_broken:  # unless it waits for others of its key
+            reading.missing = other.faults[:1] or [(other.verdict, None, "")]
+    first, visible, faults = attempt.first, attempt.visible, reading.faults
+    if visible and is_several:
+        detail = "another attempt of the id is visible"
+        faults.append((Verdict.DUPLICATE, visible[0][1].place, detail))
+    is_incomplete = reading.released is not None and len(attempt.halves) < first.count
+    if 0 not in attempt.halves or is_incomplete:
+        # Half messages are written in their order: without the first one, that was before the window.
+        detail = "half messages of it are older than the window"
+        faults = [(Verdict.OUT_OF_WINDOW, None, detail)]
+    may_wait = bool(reading.missing) and not faults
+    found = sorted(faults, key=lambda fault: _PRECEDENCE.index(fault[0]))
+    verdict, place, detail = next(iter(found or reading.missing), (reading.verdict, None, ""))
     return Judged(
         txn_id=txn_id,
         nonce=attempt.nonce,
         verdict=verdict,
         place=place or Origin(window.half_topic, first.partition, first.offset),
         detail=detail,
-        is_committed=is_committed,
-        is_rolled_back=attempt.decision == ROLLBACK,
-        visible_count=len(attempt.visible_indices),
-        is_on_its_way=is_owed and is_young and not attempt.is_whole,
-        order_marks=_order_marks(attempt),
+        is_committed=reading.is_commit,
+        is_rolled_back=reading.decision is not None and not reading.is_commit,
+        visible_count=len({index for index, _ in visible}),
+        is_on_its_way=reading.is_on_its_way,
+        order_marks=_order_marks(attempt, reading, window, faults, may_wait=may_wait),
+        may_wait=may_wait,
     )
 
 
-def _verdict(  # the verdicts in their order of precedence, one after the other
-    attempt: _Attempt, window: Window, *, is_several: bool, is_owed: bool, is_young: bool
-) -> tuple[Verdict, Origin | None, str]:
-    visible, is_committed = attempt.visible, attempt.decision == COMMIT
-    missing = is_owed and not is_young and not attempt.is_whole
-    is_unread = bool(window.unread_topics & {h.topic for h in attempt.halves.values()})
-    if _is_cut_off(attempt):
-        return Verdict.OUT_OF_WINDOW, None, "its first half message is older than the window"
-    if missing and is_unread:
-        return Verdict.OUT_OF_WINDOW, None, "a topic of it was not read"
-    if visible and not is_committed:
-        return Verdict.LEAKED, visible[0][1].place, _undecided(attempt)
-    if attempt.unseen and not is_committed:
-        detail = f"{_undecided(attempt)}; hidden from read_committed readers alone"
-        return Verdict.LEAKED, attempt.unseen[0].place, detail
-    if len(visible) > len(attempt.visible_indices) or (visible and is_several):
-        return _duplicate(attempt)
-    if visible and missing:
-        gone = sorted(set(range(attempt.first.count)) - attempt.visible_indices)
-        return Verdict.TORN, visible[0][1].place, f"messages {_few(gone)} are not visible"
-    for index, forward in visible:
-        if forward.content != attempt.halves[index].content:
-            half = attempt.halves[index]
-            detail = f"differs from half message {half.partition}:{half.offset}"
-            return Verdict.CORRUPT, forward.place, detail
-    if not visible and attempt.state and not is_young and not _is_kept_whole(attempt):
-        there = _few(sorted(attempt.contents))
-        return Verdict.LOST, None, f"{attempt.state} on doubt, of its content messages {there}"
-    if not visible and attempt.state in _PARKED:
-        return Verdict.PARKED, None, ""
-    if not visible and missing:
-        offset, line = attempt.decided_at
-        return (
-            Verdict.LOST,
-            None,
-            f"committed at op {attempt.first.partition}:{offset}, line {line}",
-        )
-    return _settled_or_not(attempt, window), None, ""
+def _is_broken(faults: Iterable[_Fault]) -> bool:
+    return any(verdict is not Verdict.OUT_OF_WINDOW for verdict, _, _ in faults)
 
 
-def _settled_or_not(attempt: _Attempt, window: Window) -> Verdict:
-    is_committed, is_rolled_back = attempt.decision == COMMIT, attempt.decision == ROLLBACK
-    is_whole = bool(attempt.visible) and attempt.is_whole
-    if attempt.is_contradicted and (is_rolled_back or is_whole):
-        return Verdict.CONFLICTING
-    if not attempt.visible and (is_rolled_back or attempt.is_abandoned):
-        return Verdict.ROLLED_BACK
-    if is_committed and is_whole:
-        return Verdict.OK
-    age_ms = window.cut_ms - attempt.first.at_ms - attempt.first.immunity_ms
-    waits = attempt.state in _WAITS
-    if (not attempt.decision or waits) and age_ms > window.overdue_ms:
-        return Verdict.OVERDUE
-    return Verdict.OPEN
+def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Reading:
+    """Fold the lines in the order of op, and find what is wrong then."""
+    reading = _Reading()
+    for op, is_certain in attempt.lines:
+        if is_certain or is_counting_all:
+            _apply(attempt, reading, op, window)
+    _compare_visible(attempt, reading, window)
+    if _may_lack_lines(attempt, window):
+        reading.find(Verdict.OUT_OF_WINDOW, None, "op lines of it may be older than the window")
+        is_final = False
+    else:
+        _judge_visibility(attempt, reading, window)
+        is_final = _judge_fate(attempt, reading, window)
+    if attempt.doubt is not None and not is_final:
+        _judge_whole(attempt, attempt.doubt, reading)
+    return reading
 
 
-def _is_cut_off(attempt: _Attempt) -> bool:
-    # Half messages are written in their order: without the first one, that was before the window.
-    return not attempt.is_stored_whole and 0 not in attempt.halves
+def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) -> None:
+    is_repeat = False
+    if reading.decision is None:
+        reading.decision = op
+    elif not reading.is_commit or reading.is_abandoned:
+        reading.is_contradicted |= op.said == COMMIT
+        return
+    elif op.said == ABANDON:
+        reading.is_abandoned = True
+    elif op.said == ROLLBACK:
+        reading.is_contradicted = True
+    else:
+        is_repeat = True
+    if op.said == COMMIT:
+        if reading.released is None and _is_complete(attempt, op.last_offset, window):
+            reading.released = op
+        else:
+            reading.is_repeated |= is_repeat
 
 
-def _is_kept_whole(attempt: _Attempt) -> bool:
-    return attempt.halves.keys() == attempt.contents.keys() and all(
-        attempt.contents[index] in (half.content, CUT) for index, half in attempt.halves.items()
-    )
+def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
+    """Whether all half records are at or before an offset; what retention took is believed."""
+    if offset < window.starts.get(attempt.first.partition, 0):
+        return True
+    here = {index for index, half in attempt.halves.items() if half.offset <= offset}
+    return len(here) == attempt.first.count - min(attempt.halves)
 
 
-def _duplicate(attempt: _Attempt) -> tuple[Verdict, Origin, str]:
+def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
+    """Whether op may have been shortened behind the first half record."""
+    stored_ms = min(half.at_ms for half in attempt.halves.values())
+    stored_ms = min([stored_ms, *(summary.appended_ms for summary in attempt.summaries)])
+    from_ms = window.op_from_ms.get(attempt.first.partition)
+    return from_ms is not None and stored_ms <= from_ms + window.clock_error_ms
+
+
+def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> None:
+    """Find doubles, reversals and what differs from the half messages, whatever was decided."""
     seen: dict[int, ForwardTrace] = {}
-    for index, forward in attempt.visible:
+    highest: dict[tuple[str, int, int | None], int] = {}
+    is_ordered = bool(attempt.first.key_hash)
+    for index, forward in attempt.visible:  # in the order of topic, partition, offset
+        half = attempt.halves[index]
         if index in seen:
             other = seen[index].place
             detail = f"message {index} stands at {other.topic}-{other.partition}@{other.offset} too"
-            return Verdict.DUPLICATE, forward.place, detail
-        seen[index] = forward
-    return Verdict.DUPLICATE, attempt.visible[0][1].place, "another attempt of the id is visible"
+            reading.find(Verdict.DUPLICATE, forward.place, detail)
+        difference = _difference(half, forward, window)
+        if difference:
+            detail = f"{difference} half message {half.partition}:{half.offset}"
+            reading.find(Verdict.CORRUPT, forward.place, detail)
+        if is_ordered or forward.key is not None:
+            lane = (forward.topic, forward.partition, None if is_ordered else forward.key)
+            if index not in seen and index < highest.get(lane, -1):
+                detail = f"message {index} behind message {highest[lane]} of its transaction"
+                reading.find(Verdict.OUT_OF_ORDER, forward.place, detail)
+            highest[lane] = max(highest.get(lane, -1), index)
+        seen.setdefault(index, forward)
 
 
-def _undecided(attempt: _Attempt) -> str:
-    offset, line = attempt.decided_at
-    return f"rolled back at op {offset}, line {line}" if attempt.decision else "not decided"
+def _difference(half: HalfTrace, forward: ForwardTrace, window: Window) -> str:
+    if forward.content != half.content:
+        return "differs from"
+    is_timed = half.wanted_ms != UNBOUND and not forward.is_append_time
+    if is_timed and forward.at_ms != half.wanted_ms:
+        return "has another time than"
+    wanted = _partitions(half, window)
+    if wanted is not None and forward.partition not in wanted:
+        return "is not in the partition of"
+    return ""
 
 
-def _order_marks(attempt: _Attempt) -> tuple[OrderMark, ...]:
-    """Nothing where its place is another one: released by a second commit, or parked, so that nobody waited for it."""
-    first = attempt.first
-    is_simple = attempt.decision == COMMIT and attempt.commit_count == 1
-    if not first.key_hash or not is_simple or attempt.was_parked or attempt.is_abandoned:
-        return ()
-    decided_at = None if first.is_prepare else attempt.decided_at
-    return tuple(
-        OrderMark(first.key_hash, forward.place, decided_at, first.offset)
-        for _, forward in attempt.visible
+def _partitions(half: HalfTrace, window: Window) -> set[int] | None:
+    """Where a message may be on its real topic, which may have had fewer partitions; None: anywhere."""
+    if half.wanted_partition != UNBOUND:
+        return {half.wanted_partition}
+    count = window.partition_counts.get(half.topic, 0)
+    if half.murmur == UNBOUND or not count:
+        return None
+    return {half.murmur % c for c in range(1, count + 1)}
+
+
+def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> None:
+    """Find what was in the log and never may have been, or before it might, aborted or not."""
+    released, decision = reading.released, reading.decision
+    for _, forward in attempt.shown:
+        hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
+        if released is None:
+            why = (
+                "not decided"
+                if decision is None
+                else "rolled back"
+                if not reading.is_commit
+                else "incomplete"
+            )
+            where = f" at op {decision.offset}, line {decision.line}" if decision else ""
+            reading.find(Verdict.LEAKED, forward.place, f"{why}{where}{hidden}")
+        elif forward.is_append_time and forward.at_ms < released.at_ms - window.clock_error_ms:
+            detail = f"before its commit at op {released.offset}, line {released.line}{hidden}"
+            reading.find(Verdict.LEAKED, forward.place, detail)
+
+
+def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
+    """Say where an attempt is, and find what contradicts; True when it is settled."""
+    reading.verdict = Verdict.OPEN
+    state, decision = attempt.state, reading.decision
+    if decision is None:
+        if state not in _UNDECIDED:
+            reading.find(Verdict.LOST, None, f"{state} on doubt, and nobody decided it")
+        elif attempt.was_on_doubt and not state:
+            reading.find(Verdict.LOST, None, "ended on doubt, and nobody decided it")
+        reading.verdict = Verdict.PARKED if state in _PARKED else _by_age(attempt, window)
+        return False
+    if not reading.is_commit:
+        reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.ROLLED_BACK
+        return True
+    seen = {
+        index
+        for index, forward in attempt.shown
+        if forward.topic == attempt.halves[index].topic
+        and (forward.is_committed or forward.is_hidden)
+    }
+    missing = sorted(set(range(attempt.first.count)) - seen)
+    may_be_kept = _WAITS | _PARKED - {TxnState.PARKED.value}
+    kept = may_be_kept if reading.released else may_be_kept - _WAITS
+    is_young = attempt.seen_ms >= window.cut_ms - window.grace_ms
+    if reading.is_abandoned and (not seen or reading.released is None):
+        reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.ROLLED_BACK
+        return True
+    if reading.released and not missing:
+        visible = {index for index, _ in attempt.visible}
+        if seen <= visible:
+            reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
+            return True
+    elif state in kept and not seen:
+        is_parked = state in _PARKED
+        reading.verdict = Verdict.PARKED if is_parked else _by_age(attempt, window)
+    elif is_young:
+        reading.is_on_its_way = True
+    else:
+        _judge_missing(attempt, reading, window, missing)
+    return False
+
+
+def _by_age(attempt: _Attempt, window: Window) -> Verdict:
+    age_ms = window.cut_ms - attempt.first.at_ms - attempt.first.immunity_ms
+    return Verdict.OVERDUE if age_ms > window.overdue_ms else Verdict.OPEN
+
+
+def _judge_missing(
+    attempt: _Attempt, reading: _Reading, window: Window, missing: Sequence[int]
+) -> None:
+    """Find what is lost, unless retention or compaction may have taken it, or it waits for others of its key."""
+    line = reading.released or reading.decision
+    assert line is not None  # it is committed
+    lost, found = [], list[_Fault]()
+    for index in missing:
+        if index not in attempt.halves:
+            continue  # it was never stored
+        if reading.released and _may_be_gone(attempt, index, line, window):
+            found.append((Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic"))
+        else:
+            lost.append(index)
+    if lost and len(missing) < attempt.first.count:
+        place = next((forward.place for _, forward in attempt.shown), None)
+        found.append((Verdict.TORN, place, f"messages {_few(lost)} are not visible"))
+    elif lost:
+        where = f"op {line.partition}:{line.offset}, line {line.line}"
+        found.append((Verdict.LOST, None, f"committed at {where}"))
+    is_prepare = attempt.first.is_prepare and bool(attempt.first.key_hash)
+    if is_prepare and len(missing) == attempt.first.count:
+        reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
+    else:
+        reading.faults += found
+
+
+def _may_be_gone(attempt: _Attempt, index: int, released: OpTrace, window: Window) -> bool:
+    half = attempt.halves[index]
+    if half.topic in window.unread_topics or (index, half.topic) in attempt.gone:
+        return True
+    partitions = _partitions(half, window)
+    if partitions is None:
+        partitions = set(range(window.partition_counts.get(half.topic, 0)))
+    decided_ms = released.at_ms - window.clock_error_ms
+    floors = (window.real_from_ms.get((half.topic, p)) for p in partitions)
+    return any(floor is not None and decided_ms <= floor for floor in floors)
+
+
+def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> None:
+    """What is on doubt is there with every message, as it was stored."""
+    stored = {
+        half.index: half for half in attempt.offsets.values()
+        if doubt.last_offset == -1 or half.offset <= doubt.last_offset
+    }  # fmt: skip
+    is_wrong = any(
+        attempt.contents.get(index) not in (half.content, CUT) for index, half in stored.items()
     )
+    is_wrong |= any(c == CUT and index not in stored for index, c in attempt.contents.items())
+    if is_wrong or len(attempt.contents) < doubt.seen:
+        there = _few(sorted(attempt.contents))
+        detail = f"{doubt.state} on doubt, of its content messages {there}"
+        reading.find(Verdict.LOST, None, detail)
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def _order_marks(
+    attempt: _Attempt,
+    reading: _Reading,
+    window: Window,
+    faults: Sequence[_Fault],
+    *,
+    may_wait: bool,
+) -> tuple[OrderMark, ...]:
+    """What P6 is judged by; nothing without an ordering key, or where op says too little."""
+    first = attempt.first
+    if not first.key_hash:
+        return ()
+    known = attempt.known_offsets
+    before = Origin("", first.partition, min(known))
+    if _may_lack_lines(attempt, window):
+        return (OrderMark(first.key_hash, before, None, min(known), role=UNKNOWN),)
+    # Parked it gives up its place, and of what was on doubt compaction may have taken the word that it was.
+    is_in_half_order = attempt.is_first_known and not attempt.was_on_doubt
+    released = reading.released
+    is_again = released is not reading.decision or (attempt.was_on_doubt and reading.is_repeated)
+    is_decision_order = released is not None and not first.is_prepare and not is_again
+    decided_at = (released.offset, released.line) if released and is_decision_order else None
+    kinds = {verdict for verdict, _, _ in faults}
+    places: dict[int, tuple[Origin, int]] = {}
+    for index, forward in attempt.visible:
+        places.setdefault(index, (forward.place, VISIBLE))
+    marked = list(places.values())
+    if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
+        # It will come behind everything that is there.
+        for half in attempt.halves.values():
+            partitions = _partitions(half, window)
+            if partitions is None:
+                partitions = set(range(window.partition_counts.get(half.topic, 0)))
+            marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in partitions]
+    if reading.decision is None and is_in_half_order:
+        marked.append((before, UNDECIDED))
+    elif may_wait:
+        marked.append((before, MISSING))
+    elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
+        marked.append((before, UNKNOWN))
+    return tuple(
+        OrderMark(
+            first.key_hash, place, decided_at, min(known), first.is_prepare, is_in_half_order, role
+        )
+        for place, role in marked
+    )
+
+
+# --- records of nobody ------------------------------------------------------------------------------------------------
 
 
 def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) -> Iterable[Judged]:
     for forward in forwards:
-        is_older = forward.half_offset < window.starts.get(forward.half_partition, 0)
+        is_older = 0 <= forward.half_offset < window.starts.get(forward.half_partition, 0)
         if is_older:
             if forward.is_committed:
                 detail = "its half message is older than the window"
@@ -388,6 +740,8 @@ def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) ->
             continue
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         where = f"no half message of it at {forward.half_partition}:{forward.half_offset}{hidden}"
+        if forward.half_partition < 0:
+            where = f"its headers are broken{hidden}"
         yield Judged(txn_id, "", Verdict.ORPHAN, forward.place, where)
 
 

@@ -13,6 +13,9 @@ from txlayer.core.judging import Judged
 from txlayer.core.messages import Origin
 from txlayer.core.verdicts import Promise, Severity, Verdict, broken_promises, severity
 
+_WORSE = (Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verdict.OUT_OF_ORDER)
+"""Verdicts that stay when the order of a key turns out to be wrong, too."""
+
 
 class Finding(NamedTuple):
     """One transaction whose verdict is a fault or worth a look."""
@@ -80,7 +83,7 @@ class Proof:
         """An attempt that was judged `before`, and whose order is wrong: the worse of the two verdicts counts."""
         self._refuted[Promise.P6] += 1
         self._proved[Promise.P6] -= 1
-        if before in (Verdict.OK, Verdict.CONFLICTING):
+        if before not in _WORSE:
             self.verdicts[before] -= 1
             self.verdicts[Verdict.OUT_OF_ORDER] += 1
         self._append(finding)

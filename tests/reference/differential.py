@@ -1,0 +1,70 @@
+"""The judges held against each other on random histories. A disagreement is a fault, whoever of them is wrong.
+
+    make differential HISTORIES=10000 SEED=1
+
+judges as many fresh ones, prints each disagreement with the seed that shows it again, and ends with 1 when there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+
+from tests.reference.histories import Made, make
+from tests.reference.model import Kind, Report, judge, verdict
+from tests.reference.verified import verified
+
+#: Later than everything in a history: all of it is old enough to be judged.
+NOW_MS = 1_800_000_000_000
+
+
+def disagreements(made: Made) -> list[str]:
+    """What `txlayer verify` says otherwise than the model."""
+    report = judge(made.history)
+    told = verified(made.history, now_ms=NOW_MS)
+    words = {txn.key: verdict(txn) for txn in report.transactions.values()}
+    # Without a half record there is no verdict of verify's.
+    found = [
+        f"{key}: the model says {words.get(key)}, verify {told.words.get(key)}"
+        for key in sorted({*words, *told.words})
+        if words.get(key) != told.words.get(key, "out_of_window")
+    ]
+    orphans = orphan_places(report)
+    return found + [
+        f"{place}: {'only the model' if place in orphans else 'only verify'} says that it belongs to nobody"
+        for place in sorted(orphans ^ told.orphans)
+    ]
+
+
+def orphan_places(report: Report) -> frozenset[str]:
+    """Records on real topics that no half record of a transaction stands behind."""
+    of_transactions = [f for txn in report.transactions.values() for f in txn.findings]
+    return frozenset(
+        finding.places[0]
+        for finding in report.findings
+        if finding.kind is Kind.PHANTOM
+        or (finding.kind is Kind.LEAKED and finding not in of_transactions)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Hold the judges against each other.")
+    parser.add_argument("--histories", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
+    asked = parser.parse_args()
+    count = 0
+    for number in range(asked.histories):
+        found = disagreements(make(asked.seed + number))
+        count += bool(found)
+        for line in found:
+            sys.stdout.write(f"SEED={asked.seed + number}: {line}\n")
+        if number % 500 == 499:
+            sys.stderr.write(f"{number + 1} of {asked.histories}, {count} with disagreements\n")
+    told = f"{asked.histories} histories from SEED={asked.seed}, {count} with disagreements\n"
+    sys.stdout.write(told)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,194 @@
+"""What `txlayer verify` says of a history: its own readers and judge, over an administrator and readers of records in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from tests.reference.wire import Bounds, History, Record
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.ports import LogReader
+from txlayer.adapters.trace_shelf import TraceShelf
+from txlayer.adapters.verification import Late, judgements
+from txlayer.adapters.window import Asked, WindowReader
+from txlayer.config import ClientConfig
+from txlayer.core.topicspec import TopicState
+from txlayer.core.verdicts import Verdict
+
+Place = tuple[str, int]
+
+APPEND_TIME, WRITERS_TIME = 2, 1
+#: What stays the verdict when the order of its key turns out to be wrong, too.
+WORSE = {Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Verdicts by id/nonce, and the places of records on real topics that belong to nobody."""
+
+    words: Mapping[str, str]
+    orphans: frozenset[str]
+
+
+def verified(history: History, *, now_ms: int) -> Told:
+    """Read and judge everything, as `txlayer verify --since 0` does."""
+    cluster = Cluster(history)
+    reader = WindowReader(
+        ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
+        make_admin=lambda: cast("Administration", Admin(cluster)),
+        make_reader=lambda isolation: cast(
+            "LogReader", Reader(cluster, is_committed=isolation == "read_committed")
+        ),
+        wall_clock=lambda: now_ms / 1000,
+    )
+    topics = tuple(
+        cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")}
+    )
+    asked = Asked(
+        since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms
+    )  # fmt: skip
+    with TraceShelf() as shelf:
+        window = reader.read(asked, shelf).window
+        words: dict[str, Verdict] = {}
+        orphans = set()
+        for found in judgements(shelf, window):
+            if isinstance(found, Late):
+                key = f"{found.finding.txn_id}/{found.finding.nonce}"
+                words[key] = found.before if found.before in WORSE else Verdict.OUT_OF_ORDER
+            elif found.verdict is Verdict.ORPHAN:
+                orphans.add("{}-{}@{}".format(*found.place))
+            elif found.nonce:
+                words[f"{found.txn_id}/{found.nonce}"] = found.verdict
+    return Told({key: verdict.value for key, verdict in words.items()}, frozenset(orphans))
+
+
+class Cluster:
+    """A history, by partition."""
+
+    def __init__(self, history: History) -> None:
+        self.bounds: Mapping[Place, Bounds] = history.bounds
+        self.compacted = history.settings.compacted_topics
+        self.topics = {topic for topic, _ in history.bounds}
+        self.records: dict[Place, list[Record]] = {place: [] for place in history.bounds}
+        for record in sorted(history.records, key=lambda r: r.log_order):
+            self.records[record.topic, record.partition].append(record)
+
+
+class Admin:
+    """What a cluster tells an administrator; the rest of the protocol is not asked."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def partition_count(self, topic: str) -> int | None:
+        return len([t for t, _ in self._cluster.bounds if t == topic]) or None
+
+    def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        policies = {n: "compact" if n in self._cluster.compacted else "delete" for n in names}
+        return {
+            name: TopicState(self.partition_count(name) or 0, 1, {"cleanup.policy": policy})
+            for name, policy in policies.items()
+        }
+
+    def start_offsets(self, places: Collection[Place]) -> dict[Place, int]:
+        return {place: self._cluster.bounds[place].start for place in places}
+
+    def end_offsets(
+        self, places: Collection[Place], *, is_committed: bool = True
+    ) -> dict[Place, int]:
+        bounds = {place: self._cluster.bounds[place] for place in places}
+        return {p: b.readable_end if is_committed else b.end for p, b in bounds.items()}
+
+    def offsets_at(self, places: Collection[Place], *, at_ms: int) -> dict[Place, int]:
+        assert at_ms == 0, "everything is read"
+        return self.start_offsets(places)
+
+    def close(self) -> None:
+        pass
+
+
+class Read(NamedTuple):
+    """A record as a client shows it."""
+
+    record: Record
+
+    def topic(self) -> str:
+        return self.record.topic
+
+    def partition(self) -> int:
+        return self.record.partition
+
+    def offset(self) -> int:
+        return self.record.offset
+
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return list(self.record.headers)
+
+    def timestamp(self) -> tuple[int, int]:
+        kind = APPEND_TIME if self.record.is_append_time else WRITERS_TIME
+        return kind, self.record.timestamp_ms
+
+    def error(self) -> None:
+        return None
+
+
+class EndError(NamedTuple):
+    def name(self) -> str:
+        return "_PARTITION_EOF"
+
+
+class End(NamedTuple):
+    """The end of a partition, as a client shows it."""
+
+    place: Place
+    end: int
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
+
+    def offset(self) -> int:
+        return self.end
+
+    def error(self) -> EndError:
+        return EndError()
+
+
+@dataclass
+class Reader:
+    """Gives everything of its partitions at the next read, each with its end."""
+
+    cluster: Cluster
+    is_committed: bool
+    positions: dict[Place, int] = field(default_factory=dict)
+
+    def assign(self, positions: Mapping[Place, int]) -> None:
+        self.positions = dict(positions)
+
+    def read(self, **_limits: float) -> Sequence[Any]:
+        found: list[Any] = []
+        for place, start in self.positions.items():
+            bounds = self.cluster.bounds[place]
+            end = bounds.readable_end if self.is_committed else bounds.end
+            for record in self.cluster.records[place]:
+                is_seen = record.kafka == "committed" or not self.is_committed
+                if start <= record.offset < end and is_seen:
+                    found.append(Read(record))
+            found.append(End(place, end))
+        self.positions = {}
+        return found
+
+    def pause(self, partition: Place) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
