@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
+from tests.support.broker import unique_name
 from tests.support.fake_records import half_header, op_line, txn_key
 from tests.support.lab import FaultyLab, Lab
+from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.messages import Message
@@ -97,6 +101,54 @@ def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None
     assert [txn_key("first"), txn_key("second")] == sorted(
         (value or b"").decode() for _, value in shop.visible()
     )
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab) -> None:
+    shop = Shop(lab, partition_count=1)
+    connections = lab.coordinator(shop.topics.namespace)
+    stranger = connections.make_writer(unique_name("stranger"), batch_bytes_max=10_000)
+    stranger.initialise(timeout_s=20)
+    stranger.begin()
+    stranger.produce(shop.topics.half, b"a stranger's", None, 0)
+    assert 0 == stranger.flush(timeout_s=20)
+    second = timedelta(seconds=1)
+
+    running = shop.coordinator(misplaced_after=second)
+    with shop.producer() as producer:
+        producer.publish(Message(shop.orders, None, b"hidden"))
+        wait_until(
+            lambda: _waits(running), within=30, what="the line of a half record that nobody can read yet",
+        )  # fmt: skip
+        patience_ends = time.monotonic() + 4
+        wait_until(lambda: time.monotonic() > patience_ends, within=10, what="patience")
+        assert _waits(running)
+        with producer.transaction("open-1") as tx:
+            tx.send(shop.orders, value=b"open")
+            tx.prepare()
+            stranger.commit(timeout_s=20)
+            shop.wait_for(1)
+            running.stop()
+
+            # Half ends with the stranger's marker now, and a successor must see that it has read all.
+            running = shop.coordinator(doubt_after=second)
+            wait_until(
+                lambda: any(t.is_in_doubt for x in running.ledgers for t in x.everybody()),
+                within=30, what="the open one on doubt",
+            )  # fmt: skip
+        shop.wait_for(2)
+    running.stop()
+    connections.close()
+    assert [b"hidden", b"open"] == [value for _, value in sorted(shop.visible(), key=_value)]
+
+
+def _waits(running: Running) -> bool:
+    return any(ledger.waits_for_half is not None for ledger in running.ledgers)
+
+
+def _value(visible: tuple[bytes | None, bytes | None]) -> bytes:
+    return visible[1] or b""
 
 
 def test_two_coordinators_share_the_work_and_double_nothing(shop: Shop) -> None:

@@ -22,6 +22,7 @@ from tests.simulation.plan import Plan, make_plan
 from tests.simulation.play import Played, play
 from tests.simulation.shrink import shrink
 from tests.simulation.trace import play_for_people
+from tests.simulation.unkind import make_unkind_plan
 
 WORLDS_AT_ONCE = 50
 """One task of a process."""
@@ -53,6 +54,11 @@ def play_coordinators(seed: int) -> Played[Plan]:
     return play(make_plan(seed))
 
 
+def play_unkind(seed: int) -> Played[Plan]:
+    """The same in an unkind cluster."""
+    return play(make_unkind_plan(seed))
+
+
 def play_consumer_world(seed: int) -> Played[ConsumerPlan]:
     """A world of consumers."""
     return play_consumers(make_consumer_plan(seed))
@@ -60,6 +66,7 @@ def play_consumer_world(seed: int) -> Played[ConsumerPlan]:
 
 WORLDS: dict[str, Callable[[int], Played[Any]]] = {
     "coordinators": play_coordinators,
+    "unkind": play_unkind,
     "consumers": play_consumer_world,
 }
 
@@ -129,7 +136,7 @@ def _as_table(
             return consumed, table, None
         fewer = shrink_consumers(consumer_plan)
         return consumed, play_consumers_for_people(fewer)[1], fewer
-    plan = make_plan(seed)
+    plan = make_unkind_plan(seed) if world == "unkind" else make_plan(seed)
     played, table = play_for_people(plan)
     if not (played.findings and is_shrunk):
         return played, table, None

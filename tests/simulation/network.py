@@ -55,6 +55,9 @@ class Network:
         self._late: dict[str, list[tuple[int, Call]]] = {}
         """By slot: what arrives after so many more of its requests."""
         self._twins: set[str] = set()
+        self._copies: dict[tuple[str, int], float] = {}
+        """By slot and number of its batch: how much later the broker keeps it once more."""
+        self._produced: Counter[str] = Counter()
         self._faults: dict[tuple[str, str], dict[int, Fault]] = {}
         for fault in faults:
             self._faults.setdefault((fault.slot, fault.request), {})[fault.number] = fault
@@ -70,6 +73,10 @@ class Network:
     def keep_twice(self, slot: str) -> None:
         """The slot's next batch of several records is kept twice."""
         self._twins.add(slot)
+
+    def keep_late(self, slot: str, number: int, *, after_s: float) -> None:
+        """The n-th batch of the slot is kept once more, so much later."""
+        self._copies[slot, number] = after_s
 
     def heal(self) -> None:
         """No more faults."""
@@ -152,6 +159,11 @@ class Network:
 
     def _act(self, call: Call) -> Any:
         slot = call.actor.process.slot
+        if self._copies and call.request == "Produce":
+            self._produced[slot] += 1
+            after_s = self._copies.pop((slot, self._produced[slot]), None)
+            if after_s is not None:
+                return self._world.produce_late(call.act, after_s=after_s)
         if call.fault is not None and call.fault.harm is Harm.TWIN:
             return self._world.produce_twice(call.act)[0]
         if slot not in self._twins or call.request != "Produce":

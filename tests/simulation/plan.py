@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from txlayer.core.messages import Resolution
+
+if TYPE_CHECKING:
+    from tests.simulation.unkind import Unkind
 
 NAMESPACE = "sim"
 TARGETS = ("orders", "stock")
@@ -213,6 +217,7 @@ class Plan:
     until_s: float
     notes: tuple[str, ...] = field(default=())
     check_back: CheckBack | None = None  # nobody answers, nobody is asked
+    unkind: Unkind | None = None  # beside faults, the cluster does nothing that it need not
 
 
 def make_plan(seed: int) -> Plan:

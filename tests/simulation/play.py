@@ -14,10 +14,13 @@ from typing import Generic, TypeVar
 from tests.simulation.people import seen, settle_the_rest, unanswered
 from tests.simulation.plan import LATE_TARGET, SMALL_TARGET, TARGETS, Plan
 from tests.simulation.society import REAL, REAL_TOPICS, TOPICS, Society, Variant
+from tests.simulation.unkind import judged
 from tests.simulation.world import EndlessError, SimulatedWorld
 from tests.support.checker import Finding, Kind
 from tests.support.history import History, Logs, Sample
 from tests.support.run_checker import judge_history
+from txlayer.adapters.error_codes import Code
+from txlayer.adapters.memory.log import Partition
 
 REST_WITHIN_S = 90.0
 """Of the world's time, after it was healed."""
@@ -30,6 +33,7 @@ FENCES = frozenset(
     {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "INVALID_PRODUCER_EPOCH", "UNSTABLE_OFFSET_COMMIT"}
 )
 """Answers that show that a fence was needed, or waited at."""
+TOO_LARGE = Code.MSG_SIZE_TOO_LARGE.kafka_name
 QUIET = logging.CRITICAL + 1
 
 
@@ -89,8 +93,9 @@ def play(
         played.happened["ledgers rebuilt"] += coordinator.measures.rebuild_count
         played.happened["producers replaced"] += coordinator.measures.publishing.replaced_count
     for *_, detail in world.trace:
-        if detail in FENCES:
+        if detail in FENCES or detail == TOO_LARGE:
             played.happened[detail] += 1
+    played.findings = judged(played.findings, plan.unkind)
     played.findings += [Finding(Kind.BROKEN, "", failure) for failure in world.failures]
     played.step_count = world.step_count
     return played
@@ -127,16 +132,19 @@ def unrest(society: Society) -> list[str]:
     for partition in range(society.plan.settings.partition_count):
         op = kafka._cluster.partitions[TOPICS.op, partition]
         at = stored[TOPICS.op, partition]
-        # What coordinators write there ends with a marker, which nobody reads, nor what was aborted.
-        places = (record.place + 1 for record in op._records if not record.is_aborted)
-        op_next = max(places, default=0)
+        op_next = _last_readable(op)
         if at.offset < op_next:
             found.append(f"op-{partition}: {at.offset} of {op_next}")
         half = kafka._cluster.partitions[TOPICS.half, partition]
         half_next = int(at.metadata.split("|")[2]) if at.metadata else 0
-        if half_next < half.next_offset:
+        if half_next < _last_readable(half):
             found.append(f"half-{partition}: {half_next} of {half.next_offset}")
     return found
+
+
+def _last_readable(log: Partition) -> int:
+    """The offset behind the last record that somebody reads: not the markers behind it, nor what was aborted."""
+    return max((record.place + 1 for record in log._records if not record.is_aborted), default=0)
 
 
 def history_of(society: Society) -> History:

@@ -160,8 +160,11 @@ class Society(Stage):
         from tests.simulation.actors import ProducerProcess
         from tests.simulation.people import Onlooker, act, write_garbage
         from tests.simulation.responders import ResponderProcess
+        from tests.simulation.unkind import begin_unkindness
 
         world, plan = self.world, self.plan
+        if plan.unkind is not None:
+            begin_unkindness(self, plan.unkind)
         for number, at_s in enumerate(plan.coordinators):
             self.start_coordinator(number, after_s=at_s)
         for number, transactions in enumerate(plan.producers):

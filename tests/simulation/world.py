@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -19,6 +20,7 @@ from tests.simulation.network import Call, Network, Raised
 from tests.simulation.plan import Fault
 from tests.simulation.processes import Actor, Process
 from txlayer.adapters.memory import ClientCrashedError, MemoryKafka
+from txlayer.adapters.memory.log import MemoryRecord, Partition
 
 T = TypeVar("T")
 
@@ -186,6 +188,27 @@ class SimulatedWorld:
                 batch = partition._records[-count:]
                 return partition.append(batch, now_ms=self.now_ms()), count
         return base, 0
+
+    def produce_late(self, produce: Callable[[], int], *, after_s: float) -> int:
+        """The broker keeps a batch, and once more `after_s` later, behind whatever came meanwhile; the first offset."""
+        assert self._kafka is not None
+        partitions = self._kafka._cluster.partitions.values()
+        before = {id(p): p.next_offset for p in partitions}
+        base = produce()
+        for partition in partitions:
+            count = partition.next_offset - before[id(partition)]
+            if count:
+                batch = partition._records[-count:]
+                self.after(after_s, partial(self._keep_again, partition, batch))
+        return base
+
+    def _keep_again(self, partition: Partition, batch: list[MemoryRecord]) -> None:
+        offset = partition.append(batch, now_ms=self.now_ms())
+        self.happened["second copy, late"] += 1
+        self.note(
+            f"{partition.topic}-{partition.number}", "keeps again", f"{len(batch)} at {offset}"
+        )
+        self.acted("Produce")
 
     def acted(self, request: str) -> None:
         """The cluster may have changed."""

@@ -180,6 +180,11 @@ class FakeMember:
             raise BrokerUnavailableError("as planned", waited_ms=1)
         return 0, self.ends.get(partition[1], 0)
 
+    def read_to(self, partition: TopicPartition) -> int:
+        """Nobody tells it an end."""
+        del partition
+        return -1
+
     def known_end(self, partition: TopicPartition) -> int | None:
         """As told; None else."""
         return self.ends.get(partition[1])

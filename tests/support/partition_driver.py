@@ -197,6 +197,8 @@ class PartitionDriver:
 
     def set_target(self, topic: str, target: Target, *, is_told: bool = True) -> None:
         """A topic is mended or broken; `is_told`: the ledger hears at once that it accepts again."""
+        if target.is_for_good and not self.ledger.batch.is_empty:
+            self.publish()  # what is forbidden is a setting: it never changes in the middle of a batch
         self.truth[topic] = target
         if topic in self.book:
             self.book[topic] = target

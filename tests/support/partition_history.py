@@ -75,12 +75,16 @@ class Prepared:
 
 
 class History:
-    """Plays steps; `finish` mends everything, so that what is committed must be visible."""
+    """Plays steps; `finish` mends everything, so that what is committed must be visible.
 
-    def __init__(self, *, is_restart_tried: bool = True) -> None:
+    With `restart_at` a new process goes on behind the n-th append: whatever it does not find in the logs it never knew.
+    """
+
+    def __init__(self, *, is_restart_tried: bool = True, restart_at: int = -1) -> None:
         self.driver = PartitionDriver(targets=dict.fromkeys(TOPICS, ACCEPTS), on_append=self._judge)
         self.naive = NaivePartition(self.driver.log)
         self._is_restart_tried = is_restart_tried
+        self._restart_at = restart_at
         self._prepared: list[Prepared] = []
         self._lines: list[str] = []
 
@@ -308,6 +312,8 @@ class History:
         if self._is_restart_tried:
             again = log.rebuild(targets=self.driver.book, refusals=self.driver.refusals)
             assert _snapshot(ledger) == _snapshot(again)
+        if len(log.appended) == self._restart_at + 1:
+            self.driver.crash(is_new_process=True)
 
     def _judge_forwarded(self, appended: Appended, expected: list[str]) -> None:
         halves = self.naive.halves()

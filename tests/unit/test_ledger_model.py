@@ -66,6 +66,23 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
     History().play(steps)
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("seed", range(12))
+def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(seed: int) -> None:
+    steps = made_up_steps(2_000 + seed, count=150)
+    whole = History(is_restart_tried=False)
+    whole.play(steps)
+    append_count = len(whole.driver.log.appended)
+
+    for position in range(append_count):
+        restarted = History(is_restart_tried=False, restart_at=position)
+        restarted.play(steps)
+        assert restarted.driver.crash_count > 0
+
+    assert append_count > 5
+
+
 # --- the judge judges -------------------------------------------------------------------------------------------------
 
 SEEDS = range(60)

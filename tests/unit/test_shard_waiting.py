@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.support.fake_records import FAR_AWAY, op_line, txn_key
@@ -19,9 +20,15 @@ class Half:
     def __init__(self, end: int) -> None:
         self.end = end
 
-    def watermarks(self, _place: tuple[str, int], *, timeout_s: float) -> tuple[int, int]:
-        del timeout_s
-        return 0, self.end
+    def read_to(self, _place: tuple[str, int]) -> int:
+        """No marker stands at the end."""
+        return -1
+
+    def end_offsets(
+        self, places: Sequence[tuple[str, int]], *, is_committed: bool
+    ) -> dict[tuple[str, int], int]:
+        assert not is_committed
+        return dict.fromkeys(places, self.end)
 
 
 class Waiting:
@@ -38,7 +45,11 @@ class Waiting:
         """Time passes, and the loop turns."""
         self.now += after_s
         self.shard.look_for_misplaced(
-            self.half, SystemTopics("txlayer"), now=self.now, patience_s=PATIENCE_S
+            self.half,
+            SystemTopics("txlayer"),
+            connections=self.half,
+            now=self.now,
+            patience_s=PATIENCE_S,
         )
         self.driver.turn()
 

@@ -308,6 +308,13 @@ class GroupReader(Protocol):
         """(first offset, last stable offset)."""
         ...
 
+    def read_to(self, partition: TopicPartition) -> int:
+        """Where reading stood when it last came to the end of an assigned partition; -1: it has not, since `resume_at`.
+
+        Markers and what was aborted at the end count as read: no record tells of them.
+        """
+        ...
+
     def known_end(self, partition: TopicPartition) -> int | None:
         """The end of an assigned partition as the last fetch told it; nobody is asked, nothing waits. None: not known."""
         ...

@@ -351,8 +351,14 @@ class Coordinator:
             if mended:
                 ledger.mended(mended)
             now = self._clock()
-            shard.look_for_misplaced(self._group, self._topics, now=now, patience_s=patience_s)
-            if shard.is_read_to_the_ends(is_idle=is_idle):
+            shard.look_for_misplaced(
+                self._group,
+                self._topics,
+                connections=self._connections,
+                now=now,
+                patience_s=patience_s,
+            )
+            if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up = True
                 now_ms = shard.time.now_ms()
                 ledger.due(now_ms=now_ms, move_count_max=moves_max, present=present)

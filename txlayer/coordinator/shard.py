@@ -26,8 +26,6 @@ from txlayer.core.target import Target
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
-_ANSWER_S = 10.0
-
 
 @dataclass(slots=True)
 class Shard:
@@ -58,11 +56,18 @@ class Shard:
         """True when something is left to apply or to append."""
         return self.ledger.has_more or not self.ledger.batch.is_empty
 
-    def is_read_to_the_ends(self, *, is_idle: bool) -> bool:
-        """True when everything that was there at the assignment was folded (markers at op's end are never read)."""
+    def half_read_to(self, group: GroupReader, topics: SystemTopics) -> int:
+        """Where reading of half stands: what the ledger folded, and the markers behind it, which nobody reads."""
+        return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
+
+    def is_read_to_the_ends(
+        self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
+    ) -> bool:
+        """True when everything that was there at the assignment was folded (markers at the ends are never read)."""
         ledger = self.ledger
-        is_read = ledger.half_next >= self.half_end and (
-            ledger.op_next[0] >= self.op_end or is_idle
+        is_read = self.half_read_to(group, topics) >= self.half_end and (
+            ledger.op_next[0] >= self.op_end
+            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
         return is_read and not ledger.has_more and ledger.waits_for_half is None
 
@@ -82,10 +87,17 @@ class Shard:
             self.is_op_paused = False
 
     def look_for_misplaced(
-        self, group: GroupReader, topics: SystemTopics, *, now: float, patience_s: float
+        self,
+        group: GroupReader,
+        topics: SystemTopics,
+        *,
+        connections: CoordinatorConnections,
+        now: float,
+        patience_s: float,
     ) -> None:
-        """Give up op lines that have named places beyond half's end for `patience_s`, by the broker's own word.
+        """Give up op lines that have named places without a record for `patience_s`, by the broker's own word.
 
+        The end is the high watermark: what stands behind somebody's open Kafka transaction is there, and not read yet.
         All that were at hand when the wait began waited alike: it is for their position in op, once.
         """
         ledger = self.ledger
@@ -98,8 +110,10 @@ class Shard:
             return
         if now - waiting[1] < patience_s:
             return
-        half_end = group.watermarks((topics.half, ledger.partition), timeout_s=_ANSWER_S)[1]
-        if waits_for >= half_end and ledger.half_next >= half_end:
+        half = (topics.half, ledger.partition)
+        half_end = connections.end_offsets([half], is_committed=False)[half]
+        # A place before the end is read as well: a marker stands there, or what was given up.
+        if self.half_read_to(group, topics) >= half_end:
             ledger.give_up_waiting_for_half(before=waiting[0])
         self.waiting_since = None
 

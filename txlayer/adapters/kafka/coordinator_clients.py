@@ -98,6 +98,7 @@ class KafkaCoordinatorConnections:
             self._config,
             group=self._config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
+            tells_end=True,
         )
 
     def stored_offsets(

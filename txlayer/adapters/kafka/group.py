@@ -147,6 +147,10 @@ class KafkaGroupReader:
         """(first offset, last stable offset); errors as `watermarks` has them."""
         return watermarks(self._consumer, partition, config=self._config, timeout_s=timeout_s)
 
+    def read_to(self, partition: TopicPartition) -> int:
+        """Where reading stood when it last came to the end; -1: it has not. Only a reader that `tells_end` knows it."""
+        return self._reached.get(partition, -1)
+
     def known_end(self, partition: TopicPartition) -> int | None:
         """The end of an assigned partition as the last fetch told it; None: none has."""
         try:

@@ -160,7 +160,8 @@ class Partition:
     """The log of one partition, on its leader; what is appended is replicated at once."""
 
     __slots__ = (
-        "_open", "_producers", "_records", "first_offset", "is_led", "next_offset", "number", "settings", "topic",
+        "_open", "_producers", "_records", "clock_ahead_ms", "first_offset", "growth", "is_led", "next_offset", "number",
+        "settings", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, number: int, settings: TopicSettings) -> None:
@@ -170,6 +171,10 @@ class Partition:
         self.first_offset = 0
         self.next_offset = 0
         self.is_led = True
+        self.clock_ahead_ms = 0
+        """By how much its leader's clock is ahead: each broker has one of its own."""
+        self.growth = 1.0
+        """How much larger a batch is stored than it was sent: a topic that compresses in its own way may find less to save."""
         self._records: list[MemoryRecord] = []
         # In the order of their first offsets, so that the oldest is the first.
         self._open: dict[int, _OpenWrites] = {}
@@ -206,6 +211,7 @@ class Partition:
             repeated = self._check_producer(mark)
             if repeated is not None:
                 return repeated
+        now_ms += self.clock_ahead_ms
         self._check_batch(records, now_ms)
         base = offset = self.next_offset
         stored = []
@@ -271,7 +277,7 @@ class Partition:
                 raise RefusedError(Code.INVALID_RECORD)
             if record.timestamp()[1] > latest_ms and not settings.is_append_time:
                 raise RefusedError(Code.INVALID_TIMESTAMP)
-        if size > settings.message_bytes_max:
+        if size * self.growth > settings.message_bytes_max:
             raise RefusedError(Code.MSG_SIZE_TOO_LARGE)
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -322,6 +328,7 @@ class Partition:
 
         Kafka does both by whole segments and so later; nobody may rely on that.
         """
+        now_ms += self.clock_ahead_ms
         settings = self.settings
         if settings.is_deleted and settings.retention_ms >= 0:
             self._expire(now_ms - settings.retention_ms)

@@ -174,6 +174,10 @@ class MemoryGroupReader:
         """
         return MemoryAdmin(self._link, timeout_s=timeout_s).watermarks(partition, is_committed=True)
 
+    def read_to(self, partition: TopicPartition) -> int:
+        """Where reading stands, at the end of a partition; -1: it is not there."""
+        return self._reading.read_to(partition)
+
     def known_end(self, partition: TopicPartition) -> int | None:
         """None: nothing is fetched ahead of `read`."""
         del partition

@@ -52,6 +52,16 @@ class Reading:
         """Read these again."""
         self._paused.difference_update(places)
 
+    def read_to(self, place: TopicPartition) -> int:
+        """The position in a partition of which nothing is left to read; -1: something is."""
+        position, partition = (
+            self._positions.get(place, -1),
+            self._link.cluster.partitions.get(place),
+        )
+        if place in self._paused or partition is None:
+            return -1
+        return position if partition.end(is_committed=self._is_committed) == position else -1
+
     def is_ready(self) -> bool:
         """True when a fetch would bring something."""
         cluster = self._link.cluster

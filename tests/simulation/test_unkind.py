@@ -1,0 +1,62 @@
+"""Worlds whose cluster does all that Kafka may do: strangers' Kafka transactions, late second copies, clocks that differ."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from tests.simulation.play import TOO_LARGE, play
+from tests.simulation.unkind import make_unkind_plan
+from tests.support.seed import SEED, say
+
+FOUND = {
+    2: "half ended with a stranger's marker, and for the coordinator there was always something left to read",
+    57: "while a stranger's Kafka transaction hid half records, the line that commits them was given up as misplaced",
+    73: "a line that names the place of a marker was waited for without end",
+}
+"""Seeds of worlds that showed a fault, and which one."""
+
+FIXED_COUNT = 120
+FRESH_S = 8.0
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_fault_that_an_unkind_cluster_showed_does_not_come_back(seed: int) -> None:
+    assert [] == play(make_unkind_plan(seed)).findings
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P5")
+@pytest.mark.promise("P6")
+@pytest.mark.promise("P11")
+def test_promises_hold_in_an_unkind_cluster() -> None:
+    happened: Counter[str] = Counter()
+    red: dict[int, list[str]] = {}
+
+    for seed in range(FIXED_COUNT):
+        played = play(make_unkind_plan(seed))
+        happened += played.happened
+        if played.findings:
+            red[seed] = [str(finding) for finding in played.findings[:3]]
+
+    assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
+    kinds, ends = ("garbage", "half", "op"), ("ends", "is left open")
+    wanted = {f"{kind} in a Kafka transaction that {end}" for kind in kinds for end in ends}
+    assert {*wanted, "second copy, late", TOO_LARGE} <= happened.keys()
+
+
+def test_promises_hold_in_unkind_clusters_that_nobody_has_seen() -> None:
+    seed = first = random.Random(SEED + 1).randrange(1 << 40)
+    ends_at = time.monotonic() + FRESH_S
+
+    while time.monotonic() < ends_at:
+        played = play(make_unkind_plan(seed))
+        assert [] == played.findings, f"make simulate WORLD=unkind SEED={seed}"
+        seed += 1
+
+    say(f"{seed - first} worlds from seed {first}")

@@ -1,0 +1,96 @@
+"""Somebody else's Kafka transaction on half: open, it hides what stands behind it; ended, no record tells of its marker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.support.fake_records import FAR_AWAY, op_line
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.core import codec
+from txlayer.core.ids import NONCE_LENGTH
+
+KEY = f"a-0/{'a' * NONCE_LENGTH}"
+PARTITION = 0
+
+
+def stage_with_a_strangers_marker() -> StillCoordinator:
+    """An open transaction, and behind it in half what a stranger wrote, held open for a while and gave up."""
+    stage = StillCoordinator()
+    stage.half(KEY, partition=PARTITION)
+    stranger = stage.kafka.connect_coordinator(stage.config, client="stranger")
+    writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
+    writer.initialise(timeout_s=1)
+    writer.begin()
+    writer.produce(stage.topics.half, b"never committed", None, PARTITION)
+    assert 0 == writer.flush(timeout_s=1)
+    # Whoever holds the name next ends it: an abort, and its marker.
+    stranger.make_writer("stranger", batch_bytes_max=10_000).initialise(timeout_s=5)
+    return stage
+
+
+@pytest.mark.promise("P7")
+def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt() -> None:
+    stage = stage_with_a_strangers_marker()
+
+    stage.work(seconds=600)
+
+    assert [KEY] == list(stage.on_doubt())
+
+
+@pytest.mark.promise("P11")
+def test_a_line_that_names_nothing_is_given_up_before_a_strangers_marker() -> None:
+    stage = stage_with_a_strangers_marker()
+    stage.op(op_line("C", KEY, FAR_AWAY), partition=PARTITION)
+    stage.commit(KEY, 0, partition=PARTITION)
+
+    stage.work(seconds=600)
+
+    assert ["a-0"] == stage.visible()
+
+
+def test_records_behind_the_marker_are_read_before_anything_is_given_up() -> None:
+    stage = stage_with_a_strangers_marker()
+    late = f"b-4/{'b' * NONCE_LENGTH}"
+    offset = len(stage.kafka.records(stage.topics.half, isolation="read_uncommitted")) + 1
+    stage.op(op_line("C", late, offset), partition=PARTITION)
+    assert offset == stage.half(late, partition=PARTITION)
+
+    stage.work(seconds=600)
+
+    assert ["b-4"] == stage.visible()
+    kept = (codec.parse_kept_aside_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
+    assert [] == list(filter(None, kept))
+
+
+@pytest.mark.promise("P11")
+def test_a_line_that_names_a_strangers_marker_is_given_up() -> None:
+    stage = stage_with_a_strangers_marker()
+    stage.op(op_line("C", KEY, 2), partition=PARTITION)
+    stage.commit(KEY, 0, partition=PARTITION)
+
+    stage.work(seconds=1_200)
+
+    assert ["a-0"] == stage.visible()
+
+
+@pytest.mark.promise("P1")
+def test_a_commit_is_not_given_up_while_a_stranger_hides_its_half_records() -> None:
+    stage = StillCoordinator(misplaced_after=timedelta(seconds=1))
+    stranger = stage.kafka.connect_coordinator(
+        replace(stage.config, kafka_transaction_timeout=timedelta(seconds=60)), client="stranger"
+    )
+    writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
+    writer.initialise(timeout_s=1)
+    writer.begin()
+    writer.produce(stage.topics.half, b"never committed", None, PARTITION)
+    assert 0 == writer.flush(timeout_s=1)
+    stage.commit(KEY, stage.half(KEY, partition=PARTITION), partition=PARTITION)
+
+    stage.work(seconds=30)
+    assert ([], {}) == (stage.visible(), stage.on_doubt()), "nobody can read its half record yet"
+    stage.work(seconds=60)
+
+    assert (["a-0"], {}) == (stage.visible(), stage.on_doubt())
