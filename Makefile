@@ -3,7 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$name; break; fi; done)
 CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
-SUBJECTS := throughput latency recovery failover barrier checkback consumers metrics tracing idle verify spark
+SUBJECTS := throughput order latency recovery failover barrier checkback consumers metrics tracing idle verify spark
 STAMP := .venv/.set-up
 TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)

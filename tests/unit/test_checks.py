@@ -184,6 +184,6 @@ def test_a_pause_is_never_longer_than_the_longest(number: int) -> None:
 @pytest.mark.parametrize("asked_for_ms", [milliseconds(IMMUNITY_MAX) + 1, 1 << 62])
 def test_no_half_record_is_immune_for_longer_than_a_producer_may_ask_for(asked_for_ms: int) -> None:
     txn = Transaction("a/0000000a", "shop", "orders", 0, 0, "0", (0, 0), None)
-    txn.extra().options = HalfOptions(immunity_ms=asked_for_ms)
+    txn.options = HalfOptions(immunity_ms=asked_for_ms)
 
     assert milliseconds(IMMUNITY_MAX) == immunity_of(txn, CheckPolicy())

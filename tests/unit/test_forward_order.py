@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.fake_records import GROUP, FakeRecord, options, txn_key
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import OrderMode
-from txlayer.core.transaction import More, Transaction
+from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
 OPEN, WAITING, HELD = TxnState.OPEN, TxnState.WAITING, TxnState.HELD
@@ -29,9 +29,9 @@ def transaction(
     name = txn_key(f"t{offset}")
     txn = Transaction(name, GROUP, "orders", offset, 0, "0", (0, 0), FakeRecord())
     txn.state = state
-    txn.more = More(options(key, order=order))
-    txn.more.decided_at = None if decided is None else (decided, 0)
-    txn.more.doubt_offset = doubt_offset
+    txn.options, more = options(key, order=order), txn.extra()
+    more.decided_at = None if decided is None else (decided, 0)
+    more.doubt_offset = doubt_offset
     return txn
 
 
@@ -254,6 +254,47 @@ def test_who_may_go_is_what_the_rule_says(
     if txns:
         first = min(free, key=lambda t: t.extra().decided_at or (0, 0), default=None)
         assert first is order.next_free(txns[0].key_hash or "")
+
+
+@pytest.mark.promise("P6")
+@given(MEMBERS)
+def test_who_passes_may_go_and_lets_nobody_go(
+    members: list[tuple[TxnState, OrderMode, int]],
+) -> None:
+    txns = [
+        transaction(n, state=state, order=mode, decided=None if state is OPEN else decided)
+        for n, (state, mode, decided) in enumerate(members)
+    ]
+    last = transaction(len(txns), decided=100)
+    order = ForwardOrder([*txns, last])
+    able = {t.key for t in txns if t.state is WAITING and order.is_free(t)}
+    last.state = WAITING
+
+    passes = order.passes(last)
+
+    assert passes is (not able and may_go(last, txns) and PREPARE not in [m[1] for m in members])
+    if passes:
+        assert not [t for t in txns if t.state is WAITING and order.is_free(t)]
+
+
+@pytest.mark.promise("P6")
+@given(MEMBERS)
+def test_who_is_looked_for_late_is_who_was_told_of_early(
+    members: list[tuple[TxnState, OrderMode, int]],
+) -> None:
+    known: list[Transaction] = []
+    told, looking = ForwardOrder(), ForwardOrder(known)
+    for n, (_, mode, _decided) in enumerate(members):
+        txn = transaction(n, order=mode)
+        known.append(txn)
+        told.add(txn)
+        looking.add(txn)
+    last = transaction(len(known), order=PREPARE)
+    known.append(last)
+    told.add(last)
+    looking.add(last)
+
+    assert told.__dict__ | {"_transactions": known} == looking.__dict__
 
 
 @pytest.mark.promise("P6")

@@ -107,6 +107,7 @@ def append_without_ends(
 
 WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "the order of a key": (ForwardOrder, "is_free", lambda *_: True),
+    "the order of a key, on the quick way": (ForwardOrder, "passes", lambda *_: True),
     "the check of a line's offset": (Transaction, "has_half_at", lambda *_: True),
     "the check that all half records are there": (Transaction, "is_complete_at", lambda *_: True),
     "a place on doubt": (Settling, "_keep", lambda *_: None),

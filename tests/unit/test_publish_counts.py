@@ -12,7 +12,7 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core.batch import Batch
 from txlayer.core.messages import NO_OPTIONS
-from txlayer.core.transaction import Content, More, Transaction
+from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError
 
 
@@ -82,7 +82,7 @@ def batch() -> Batch:
     record = FakeRecord(key=b"k", value=b"v", headers=[("txl", b"")])
     plain = Transaction("a/0000000a", "g", "orders", 0, 0, "0", (0, 0), record)
     several = Transaction("b/0000000a", "g", "orders", 1, 0, "0", (0, 0), None)
-    several.more, several.count = More(NO_OPTIONS), 3
+    several.count = 3
     several.content = [Content(i, "orders", 1 + i, NO_OPTIONS, "0", record) for i in range(3)]
     return Batch(forwards=[plain, several])
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import BORN_MS, FAR_AWAY, half_header, op_line, txn_key
+from tests.support.fake_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from txlayer.core.half_fold import PLAIN_TAILS_MAX
-from txlayer.core.messages import ParkReason, Source
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
 from txlayer.core.target import accepting_target
 from txlayer.core.transitions import TRANSITIONS, Effect, Kind, TxnState
 
@@ -55,12 +55,13 @@ def outcome(
     target: Any = ACCEPTS,
     refused: tuple[str, ...] = (),
     byte_count: int = 1 << 40,
+    asked_for: tuple[HalfOptions, HalfOptions] = (NO_OPTIONS, NO_OPTIONS),
 ) -> Any:
     """All that is left behind by these lines about A and B."""
     driver = PartitionDriver(targets={"orders": target})
     driver.refusals.update(dict.fromkeys(refused, ParkReason.REFUSED))
-    driver.half(A, value=b"x" * 40)
-    driver.half(B, value=None)
+    driver.half(A, value=b"x" * 40, options=asked_for[0])
+    driver.half(B, value=None, options=asked_for[1])
     driver.read()
     if is_slow:
         for txn in driver.ledger.transactions.values():
@@ -82,10 +83,24 @@ def outcome(
     return seen, waits, states, driver.reports, driver.log.appended, driver.log.kept_aside
 
 
-@given(st.lists(st.one_of(LINES, TAMPERED), min_size=1, max_size=6), st.booleans())
-def test_the_quick_way_does_what_the_slow_one_does(lines: list[str], is_dropped: bool) -> None:
-    assert outcome(lines, is_slow=True, is_dropped=is_dropped) == outcome(
-        lines, is_slow=False, is_dropped=is_dropped
+RED, BLUE, RED_AS_PREPARED = (
+    options("red"),
+    options("blue"),
+    options("red", order=OrderMode.PREPARE),
+)
+OPTIONS = st.sampled_from([NO_OPTIONS, RED, BLUE, RED_AS_PREPARED, options(immunity_ms=5)])
+
+
+@given(
+    st.lists(st.one_of(LINES, TAMPERED), min_size=1, max_size=6),
+    st.booleans(),
+    st.tuples(OPTIONS, OPTIONS),
+)
+def test_the_quick_way_does_what_the_slow_one_does(
+    lines: list[str], is_dropped: bool, asked_for: tuple[HalfOptions, HalfOptions]
+) -> None:
+    assert outcome(lines, is_slow=True, is_dropped=is_dropped, asked_for=asked_for) == outcome(
+        lines, is_slow=False, is_dropped=is_dropped, asked_for=asked_for
     )
 
 
@@ -93,12 +108,19 @@ def test_the_quick_way_does_what_the_slow_one_does(lines: list[str], is_dropped:
     "target", [MISSING, FORBIDDEN, accepting_target(500), accepting_target(1_200)]
 )
 @pytest.mark.parametrize("refused", [(), (A,)])
-def test_what_may_not_go_quickly_goes_slowly(target: Any, refused: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "asked_for", [(NO_OPTIONS, NO_OPTIONS), (RED, RED), (RED, RED_AS_PREPARED)]
+)
+def test_what_may_not_go_quickly_goes_slowly(
+    target: Any, refused: tuple[str, ...], asked_for: tuple[HalfOptions, HalfOptions]
+) -> None:
     lines = [op_line("C", A, 0), op_line("C", B, 1)]
 
-    slow = outcome(lines, is_slow=True, target=target, refused=refused)
+    slow = outcome(lines, is_slow=True, target=target, refused=refused, asked_for=asked_for)
 
-    assert slow == outcome(lines, is_slow=False, target=target, refused=refused)
+    assert slow == outcome(
+        lines, is_slow=False, target=target, refused=refused, asked_for=asked_for
+    )
 
 
 @pytest.mark.promise("P11")
@@ -111,9 +133,10 @@ def test_both_ways_end_a_batch_at_the_same_line(byte_count: int) -> None:
     assert slow == outcome(lines, is_slow=False, byte_count=byte_count)
 
 
-def test_the_quick_way_is_taken() -> None:
+@pytest.mark.parametrize("asked_for", [NO_OPTIONS, RED], ids=["no order", "an ordering key"])
+def test_the_quick_way_is_taken(asked_for: HalfOptions) -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
+    driver.op("C", A, driver.half(A, options=asked_for))
     driver.read()
     txn = driver.ledger.transactions[A]
 
@@ -138,6 +161,52 @@ def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> 
     assert 1 == len(topics), "the topic is looked up once for all of them"
     assert later == [txn.key for txn in batch.forwards]
     assert {} == driver.ledger.transactions
+
+
+@pytest.mark.promise("P6")
+def test_one_that_goes_quickly_lets_the_one_go_that_waited_for_it() -> None:
+    driver = PartitionDriver()
+    first = driver.half(A, options=RED)
+    driver.op("C", B, driver.half(B, options=RED_AS_PREPARED))
+    driver.turn()
+    assert [] == driver.log.forwarded, "it was prepared behind the other"
+    driver.op("C", A, first)
+
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P6")
+def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not() -> None:
+    driver = PartitionDriver()
+    gone, open_one = driver.half(A, options=RED), txn_key("c")
+    left = driver.half(open_one, options=RED)
+    driver.op("C", A, gone)
+    driver.turn()
+    driver.op("C", B, driver.half(B, options=RED_AS_PREPARED))
+    driver.turn()
+    assert [A] == driver.log.forwarded
+    driver.op("R", open_one, left)
+
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P11")
+def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.half_fold.PLAIN_OPTIONS_MAX", 3)
+    driver = PartitionDriver(targets={"orders": ACCEPTS})
+    keys = [txn_key(f"txn-{number}") for number in range(5)]
+    for number, key in enumerate(keys):
+        driver.half(key, options=options(f"key-{number}"))
+    driver.read()
+
+    assert 2 == len(driver.ledger.plain_options)
+    assert set(keys) == set(driver.ledger.transactions)
 
 
 @pytest.mark.promise("P11")

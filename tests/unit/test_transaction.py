@@ -10,7 +10,6 @@ from txlayer.core.codec import decode_summary, encode_summary
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
 from txlayer.core.transaction import (
     Content,
-    More,
     Transaction,
     from_summary,
     held_bytes,
@@ -31,8 +30,8 @@ def of_three(*offsets: int) -> Transaction:
     """Three messages, of which those at `offsets` were read."""
     txn = plain(offset=offsets[0])
     txn.count, txn.seen, txn.last_offset = 3, len(offsets), offsets[-1]
-    txn.more = More(options("red", order=OrderMode.PREPARE))
-    txn.more.offsets = list(offsets)
+    txn.options = options("red", order=OrderMode.PREPARE)
+    txn.extra().offsets = list(offsets)
     txn.content = [
         Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), FakeRecord(value=b"x" * n))
         for n, o in enumerate(offsets)

@@ -8,8 +8,8 @@ import pytest
 
 from txlayer.cli.tx_filters import PARKED, Filter, ListedState, make_filter
 from txlayer.coordinator.overview import Standing
-from txlayer.core.messages import NO_OPTIONS, ParkReason
-from txlayer.core.transaction import More, Transaction
+from txlayer.core.messages import ParkReason
+from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
 NOW_MS = 10_000_000
@@ -21,9 +21,9 @@ def standing(
 ) -> Standing:
     """One transaction of the group orders, for the topics shop and loyalty."""
     txn = Transaction("order-1/00000001", "orders", "shop", 7, NOW_MS - age_ms, "900", (0, 0), None)
-    txn.more = More(NO_OPTIONS)
-    txn.more.topics = ("shop", "loyalty")
-    txn.more.reason = reason
+    more = txn.extra()
+    more.topics = ("shop", "loyalty")
+    more.reason = reason
     return Standing(3, state, txn)
 
 

@@ -21,7 +21,7 @@ from txlayer.coordinator.ranges import fetch_contents
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import ParkReason
-from txlayer.core.settling import LedgerSettings, PlainTail
+from txlayer.core.settling import LedgerSettings, PlainOptions, PlainTail
 from txlayer.core.target import Target
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
@@ -218,10 +218,14 @@ def empty_ledgers(
 ) -> dict[int, Ledger]:
     """A ledger per partition, for a recovery to fill."""
     plain_tails: dict[str, PlainTail] = {}
+    plain_options: dict[str, PlainOptions] = {}
     return {
-        p: make(p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails)
+        p: make(
+            p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails,
+            plain_options=plain_options,
+        )
         for p in partitions
-    }
+    }  # fmt: skip
 
 
 def fill_contents(

@@ -207,7 +207,7 @@ class CheckSchedule:
     def _is_ordinary(self, txn: Transaction) -> bool:
         """True when it waits for its first question, and so long as most do."""
         more = txn.more
-        if more is not None and (more.checked_count or more.options.immunity_ms is not None):
+        if txn.options.immunity_ms is not None or (more is not None and more.checked_count):
             return False
         return not self.policies.groups or txn.group not in self.policies.groups
 
@@ -265,7 +265,7 @@ class CheckSchedule:
 
 def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:
     """Milliseconds after its append in which nobody is asked: its own, else its group's."""
-    own = None if txn.more is None else txn.more.options.immunity_ms
+    own = txn.options.immunity_ms
     return policy.immunity_ms if own is None else min(own, IMMUNITY_MS_MAX)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from itertools import chain
 from sys import intern
@@ -9,15 +10,14 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Keep, ReportKind
-from txlayer.core.fields import VERSION, is_key
+from txlayer.core.fields import KEY_HASH, VERSION, is_key
 from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, ParkReason, Undecodable
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
-from txlayer.core.settling import PlainTail, Settling
+from txlayer.core.settling import PlainOptions, PlainTail, Settling
 from txlayer.core.transaction import (
     RECORD_BYTES,
     Content,
-    More,
     Place,
     Transaction,
     held_bytes,
@@ -30,7 +30,11 @@ BORN_DIGITS_MAX = 19
 PLAIN_TAILS_MAX = 1_000
 """Tails that are remembered: under load many transactions are born in one millisecond."""
 
+PLAIN_OPTIONS_MAX = 10_000
+"""Ordering keys whose options are remembered."""
+
 _START = f"{VERSION}|"
+_PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 
 TOPICS_BYTES_MAX = 256 * 1024
@@ -54,15 +58,19 @@ class HalfFold(Settling):
         self.half_bytes += size
         if appended_ms > self.newest_ms:
             self._saw(appended_ms)
-        # The common case in as few steps as Python allows: a single message without options. What is let through here
-        # must be well formed: a test holds it to the codec.
+        # The common cases in few steps: a single message without options, or with an ordering key alone. What is let
+        # through here must be well formed: a test holds it to the codec.
         try:
             text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
             end = text.find("|", 2)
-            tail = text[end:]
-            plain = self.plain_tails.get(tail) or self._plain_tail(tail)
             key = text[2:end]
             txn_id, nonce = key.split("/")
+            if text[-1] == "|":
+                tail, options, home = text[end:], NO_OPTIONS, zlib.crc32(txn_id.encode())
+            else:
+                tail, asked = text[end:-_PLAIN_LENGTH], text[-_PLAIN_LENGTH:]
+                options, home = self.plain_options.get(asked) or self._plain_options(asked)
+            plain = self.plain_tails.get(tail) or self._plain_tail(tail)
             transactions = self.transactions
         except (AttributeError, ValueError):
             self._fold_half_with_care(offset, appended_ms, header, record, size)
@@ -75,7 +83,7 @@ class HalfFold(Settling):
             and key not in self.asleep.sleepers
             and key not in self._recent
             and key not in self._recent_before
-            and zlib.crc32(txn_id.encode()) % self.settings.partition_count == self.partition
+            and home % self.settings.partition_count == self.partition
             and len(nonce) == NONCE_LENGTH
             and 0 < len(txn_id) <= TXN_ID_LENGTH_MAX
             and "\n" not in key
@@ -83,10 +91,12 @@ class HalfFold(Settling):
             self.content_bytes += size
             group, topic, born = plain
             txn = Transaction(
-                key, group, topic, offset, appended_ms, born, self.op_next, record, size
+                key, group, topic, offset, appended_ms, born, self.op_next, record, size, options
             )
             transactions.fresh[key] = txn
             self._young.append(txn)
+            if options is not NO_OPTIONS and self.order.wants_all:
+                self.order.add(txn)
         else:
             self._fold_half_with_care(offset, appended_ms, header, record, size)
 
@@ -171,6 +181,21 @@ class HalfFold(Settling):
         self.plain_tails[tail] = plain = (intern(group), intern(topic), born)
         return plain
 
+    def _plain_options(self, asked: str) -> PlainOptions:
+        """Options that name an ordering key and nothing else, and the key's place among the partitions.
+
+        Raises:
+            ValueError: they are others.
+        """
+        if _PLAIN_OPTIONS.fullmatch(asked) is None:
+            raise ValueError("options that are not plain")
+        if len(self.plain_options) >= PLAIN_OPTIONS_MAX:
+            self.plain_options.clear()
+        key_hash = asked[1:]
+        plain = HalfOptions(key_hash), int(key_hash[:8], 16)
+        self.plain_options[asked] = plain
+        return plain
+
     def _home_of(self, header: HalfHeader) -> int:
         return self._home(header.key, header.options.key_hash)
 
@@ -200,11 +225,12 @@ class HalfFold(Settling):
             self.op_next,
             record,
             size,
+            header.options,
         )
         txn.count = header.count
-        if header.count > 1 or header.options != NO_OPTIONS:
-            txn.more = More(header.options)
-            txn.more.offsets = [offset] if header.count > 1 else None
+        if header.count > 1:
+            txn.extra().offsets = [offset]
+        if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
             txn.content = [
                 Content(0, header.topic, offset, header.options, str(header.born_ms), record)
             ]
@@ -237,7 +263,7 @@ class HalfFold(Settling):
         if (
             txn.count == 0 and header.index == 0
         ):  # kept on an op line's word alone: now its half record comes
-            txn.count, txn.group, txn.topic, more.options = (
+            txn.count, txn.group, txn.topic, txn.options = (
                 header.count, header.producer_group, header.topic, header.options,
             )  # fmt: skip
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)

@@ -22,7 +22,7 @@ from txlayer.core.batch import Batch, Keep, Positions, ReportKind
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.fields import VERSION
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source, Undecodable
+from txlayer.core.messages import NO_OPTIONS, OpMessage, ParkReason, Resolution, Source, Undecodable
 from txlayer.core.target import UNKNOWN_TARGET
 from txlayer.core.transaction import Content, OpPosition, Transaction, held_bytes
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
@@ -83,6 +83,7 @@ class Ledger(Asking):
             batch.marks.clear()
         self._go_on()
         forwards, recent, ops = batch.forwards, self._recent, self._ops
+        passes = self.order.passes
         half_next = NEVER if self.is_replaying else self.half_next
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
@@ -117,7 +118,7 @@ class Ledger(Asking):
                         topic = txn.topic
                         topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
                     size = txn.size
-                    if size <= topic_bytes_max:
+                    if size <= topic_bytes_max and (txn.options is NO_OPTIONS or passes(txn)):
                         # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
                         del table[key]
                         txn.state = _COMMITTED

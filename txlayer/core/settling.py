@@ -16,7 +16,7 @@ from txlayer.core.batch import Batch, Keep, KeptAside, Report, ReportKind
 from txlayer.core.checks import CheckPolicies, CheckSchedule
 from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.messages import Origin, ParkReason, Undecodable
+from txlayer.core.messages import HalfOptions, Origin, ParkReason, Undecodable
 from txlayer.core.second_copies import DISTANCE_MAX, HalfMarks
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
 from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of
@@ -37,7 +37,10 @@ KEY_IN_HALF_BYTES_MAX = 16 * 1024 * 1024
 """The same when so many of this size would be more: what waits in half goes at once when it may, however much it is."""
 
 PlainTail = tuple[str, str, str]
-"""(producer group, real topic, born) of a half header that asks for nothing else; interned where they repeat."""
+"""(producer group, real topic, born) of a half header of a single message; interned where they repeat."""
+
+PlainOptions = tuple[HalfOptions, int]
+"""Options that name an ordering key alone, and the key's checksum, which tells the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +70,16 @@ class Settling:
         targets: Mapping[str, Target],
         refusals: Mapping[str, ParkReason] | None = None,
         plain_tails: dict[str, PlainTail] | None = None,
+        plain_options: dict[str, PlainOptions] | None = None,
     ) -> None:
         self.partition = partition
         self.settings = settings
         self.targets = targets
         self.unknown_topics: set[str] = set()
-        # key → reason, by bisection; outlives a rebuild
-        self.refusals = {} if refusals is None else refusals
-        # What was found of headers' tails; the ledgers of a process may share it: it depends on nothing else.
+        self.refusals = {} if refusals is None else refusals  # by key; they outlive a rebuild
+        # What was found of headers' ends; the ledgers of a process may share it: it depends on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
+        self.plain_options = {} if plain_options is None else plain_options
         self.transactions = UnsettledTransactions()
         self.asleep = Asleep()  # the rest of them, of whom nobody needs an object yet
         self.order = ForwardOrder()

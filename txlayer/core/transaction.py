@@ -47,15 +47,14 @@ class Content(NamedTuple):
 
 
 class More:
-    """What only some transactions have: several messages, an ordering key, options, a place on the doubt topic."""
+    """What only some transactions have: several messages, a place on the doubt topic, questions, a decision that waits."""
 
     __slots__ = (
-        "answered_count", "answered_number", "asked_ms", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets", "options",
+        "answered_count", "answered_number", "asked_ms", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets",
         "reason", "topics", "twins",
     )  # fmt: skip
 
-    def __init__(self, options: HalfOptions) -> None:
-        self.options = options
+    def __init__(self) -> None:
         self.offsets: list[int] | None = (
             None  # of the half records 0, 1, …; None: only `first_offset`
         )
@@ -80,16 +79,19 @@ class More:
 
 
 class Transaction:
-    """A transaction that is not settled, or was just now. `more` is None for a plain single message in half."""
+    """A transaction that is not settled, or was just now. `more` is None for a single message in half.
+
+    The content of a single message whose options name at most an ordering key is its record alone; else it is a list.
+    """
 
     __slots__ = (
-        "appended_ms", "born", "content", "count", "first_offset", "group", "key", "last_offset", "more",
+        "appended_ms", "born", "content", "count", "first_offset", "group", "key", "last_offset", "more", "options",
         "replay_from", "seen", "size", "state", "topic",
     )  # fmt: skip
 
     def __init__(
         self, key: str, group: str, topic: str, offset: int, appended_ms: int, born: str, replay_from: OpPosition,
-        content: Any, size: int = 0,
+        content: Any, size: int = 0, options: HalfOptions = NO_OPTIONS,
     ) -> None:  # fmt: skip
         self.key = key
         self.state = TxnState.OPEN
@@ -104,22 +106,18 @@ class Transaction:
         self.replay_from = replay_from
         self.content = content
         self.size = size  # bytes of its records, whether or not they are in memory
+        self.options = options  # what its producer asked for; one object where many ask alike
         self.more: More | None = None
-
-    @property
-    def options(self) -> HalfOptions:
-        """What its producer asked for."""
-        return NO_OPTIONS if self.more is None else self.more.options
 
     @property
     def key_hash(self) -> str | None:
         """The ordering key's hash, None without ordering key."""
-        return None if self.more is None else self.more.options.key_hash
+        return self.options.key_hash
 
     @property
     def waits_for_undecided(self) -> bool:
         """True with `order="prepare"`."""
-        return self.more is not None and self.more.options.order is OrderMode.PREPARE
+        return self.options.order is OrderMode.PREPARE
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -143,7 +141,7 @@ class Transaction:
     def extra(self) -> More:
         """`more`, made when it is not there."""
         if self.more is None:
-            self.more = More(NO_OPTIONS)
+            self.more = More()
         return self.more
 
     def place_of(self, header: HalfHeader, offset: int) -> Place:
@@ -204,9 +202,9 @@ class Transaction:
             count=self.count,
             appended_ms=self.appended_ms,
             born_ms=self.born_ms,
-            key_hash=more.options.key_hash,
-            order=more.options.order,
-            immunity_ms=more.options.immunity_ms,
+            key_hash=self.options.key_hash,
+            order=self.options.order,
+            immunity_ms=self.options.immunity_ms,
             decided_at=more.decided_at,
             moved_ms=more.moved_ms,
             topics=tuple(t for t in self.topics if t),
@@ -231,7 +229,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     more = txn.extra()
     options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
     if options != NO_OPTIONS:  # else the one that all share: there may be a million of them
-        more.options = options
+        txn.options = options
     if summary.last_offset != summary.first_offset:
         txn.last_offset = summary.last_offset
     if summary.count != 1:
