@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.naive_leases import Entry, newest
 from txlayer.core.handling import LockKind, LockRecord
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
+from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, token_above
 
 EXPIRY_MS = 60_000
 QUEUE = "loyalty/orders/3"
@@ -308,3 +308,14 @@ def test_another_holder_always_has_another_token(log: list[Entry]) -> None:
         lease = table.lease(record.queue)
         if lease is not None:
             assert lease.holder == owners.setdefault((lease.queue, lease.token), lease.holder)
+
+
+@pytest.mark.promise("P10")
+@pytest.mark.parametrize(
+    ("claim_offset", "last", "token"),
+    [(7, None, 7), (7, 6, 7), (0, None, 0), (0, 0, 1), (7, 7, 8), (0, 4711, 4712)],
+)
+def test_a_token_is_above_every_one_before_also_in_a_new_log(
+    claim_offset: int, last: int | None, token: int
+) -> None:
+    assert token == token_above(claim_offset, last=last)

@@ -40,6 +40,7 @@ def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) ->
         attempts=progress.attempts,
         parked=progress.parked,
         stuck=progress.stuck,
+        token=progress.token,
     )
     return encode(offset, progress.finished, fixed, bytes_max=bytes_max)
 
@@ -74,8 +75,9 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     keys = draw(st.sets(st.sampled_from(sorted(parked)))) if parked else set()
     stuck = {key_hash: draw(st.integers(0, 2**40)) for key_hash in keys}
     writer = draw(st.text("abc.-_09", max_size=20))
+    token = draw(st.none() | st.integers(0, WHOLE_MAX))
     return offset, StoredProgress(
-        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck
+        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck, token
     )
 
 
@@ -91,6 +93,7 @@ def progress_of(vector: dict[str, Any]) -> StoredProgress:
         {int(at): Attempts(*told) for at, told in vector["attempts"].items()},
         {bytes.fromhex(key_hash): at for key_hash, at in vector["parked"].items()},
         {bytes.fromhex(key_hash): at for key_hash, at in vector.get("stuck", {}).items()},
+        vector.get("token"),
     )
 
 
@@ -109,6 +112,11 @@ def test_the_page_has_a_vector_of_each_form() -> None:
     assert any("~" in text for text in texts)
     assert any("|p|" in text for text in texts)
     assert any(text.split("|")[5] for text in texts)
+
+
+@pytest.mark.parametrize("text", ["2||||||x", "2||||||-1", "2||||||", f"2||||||{WHOLE_MAX + 1}"])
+def test_a_token_that_cannot_be_read_is_not_known_and_the_rest_counts(text: str) -> None:
+    assert NOTHING == decode(7, text)
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

@@ -51,7 +51,10 @@ from txlayer.consumer.figures import ObservedConsumer
 from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.service import ConsumerService
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
+from txlayer.core.fields import WHOLE_MAX
 from txlayer.core.ids import check_group
+from txlayer.core.progress import Progress
+from txlayer.core.progress_codec import StoredProgress, decode
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError
 
 LOOK_S = 0.5
@@ -86,6 +89,13 @@ Group = Annotated[str, typer.Option("--group", "-g", help="The consumer group.")
 Topic = Annotated[
     list[str], typer.Option("--topic", "-t", help="A topic that it consumes; may be repeated.")
 ]
+TokenAbove = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=WHOLE_MAX // 2,
+        help="Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
+    ),
+]  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:
@@ -238,13 +248,15 @@ def reset(
     bootstrap_servers: BootstrapServers = None,
     client_setting: ClientSetting = None,
     insecure: Insecure = False,
+    token_above: TokenAbove = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Say where a group goes on with its topics; refused while one of its consumers runs.
 
-    What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten.
+    What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten. Fencing tokens go on growing;
+    where the group's progress is lost, `--token-above` says the highest one that your tables hold.
     """
     config = client_config(
         ClientConfig, bootstrap_servers=bootstrap_servers, client_setting=client_setting, insecure=insecure
@@ -265,7 +277,19 @@ def reset(
             return
         if not yes and not as_json:
             typer.confirm("Store these offsets?", abort=True)
-        admin.store_offsets(group, {place: StoredOffset(o, "") for place, o in after.items()})
+        stored = {
+            place: StoredOffset(offset, _metadata(offset, before[place], token_above))
+            for place, offset in after.items()
+        }
+        admin.store_offsets(group, stored)
+
+
+def _metadata(offset: int, before: StoredOffset | None, token_above: int | None) -> str:
+    """What is stored with a new offset: the highest token so far, or that one, and nothing else."""
+    found = None if before is None else decode(before.offset, before.metadata)
+    known = found.token if isinstance(found, StoredProgress) else None
+    tokens = [token for token in (known, token_above) if token is not None]
+    return Progress(offset).snapshot(token=max(tokens)).metadata if tokens else ""
 
 
 def _positions(

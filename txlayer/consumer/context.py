@@ -75,7 +75,7 @@ class Context:
 
     @property
     def token(self) -> int | None:
-        """The fencing token of the queue's lease: larger than that of every holder before. None without order."""
+        """The fencing token of the queue's lease: larger than that of every holder before, also in a lock log before. None without order."""
         return self._lease.token
 
     @property

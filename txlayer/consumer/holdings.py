@@ -27,6 +27,7 @@ from txlayer.consumer.taking_over import stable_offsets
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.items import Start
 from txlayer.core.key_queues import KeyQueues
+from txlayer.core.leases import token_above
 from txlayer.errors import MemberFencedError, TopicMismatchError, TxLayerError
 
 logger = logging.getLogger("txlayer.consumer")
@@ -68,6 +69,9 @@ class Holdings:
         self._clock = surroundings.clock
         self._now_ms = now_ms
         self._tokens: dict[TopicPartition, int] = {}
+        self._given: dict[
+            TopicPartition, tuple[int, int]
+        ] = {}  # {queue: (its lease's token, what handlers got)}
         self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
         self._former_writers: set[str] = set()
         self.assignment: Assignment | None = None
@@ -200,7 +204,8 @@ class Holdings:
         self._tokens.update(changes.gained)
         for queue, token in changes.gained.items():
             if queue in self.owned:
-                self.owned[queue].renew(token)
+                owned = self.owned[queue]
+                owned.renew(self._token_for(queue, token, last=owned.queues.token))
         for queue, owned in self.owned.items():
             owned.lease.valid_until = self._leases.valid_until(queue) or 0.0
         if len(self.owned) < len(self._tokens):
@@ -217,6 +222,7 @@ class Holdings:
             TxLayerError: the lock log cannot be read; nothing is held, and the next look tries again.
         """
         self._tokens.clear()
+        self._given.clear()  # the log may be another one, whose offsets begin anew
         self._leases.close()
         self._leases = self._make_leases()
         self._leases.start()
@@ -276,8 +282,8 @@ class Holdings:
         )  # fmt: skip
 
     def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> Owned:
-        token = self._tokens[queue]
-        lease = Lease(self._plan.group, *queue, token=None if token == NO_TOKEN else token)
+        token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
+        lease = Lease(self._plan.group, *queue, token=token)
         lease.valid_until = self._leases.valid_until(queue) or 0.0
         queues: KeyQueues[Any] = KeyQueues(
             topic=topic,
@@ -287,6 +293,8 @@ class Holdings:
         )
         assert self.writer is not None
         queues.writer = self.writer.name
+        if token is not None:
+            queues.token = token
         replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
         return Owned(
             lease,
@@ -296,6 +304,27 @@ class Holdings:
             chunk_s=self._chunk_s,
             next_offsets={queue: topic.offset, replay_place: replays.offset},
         )
+
+    def _token_for(
+        self, queue: TopicPartition, lease_token: int, *, last: int | None
+    ) -> int | None:
+        """What handlers get under this lease; above every token of the queue before, which stands with the progress.
+
+        It is stored before the first handler begins. One that a lease written again brings is stored with the next progress: the
+        lock log keeps it until then.
+        """
+        if lease_token == NO_TOKEN:
+            return None
+        if last is not None and self._given.get(queue) == (lease_token, last):
+            return last  # the same lease, whose queue is taken over again after an error
+        token = token_above(lease_token, last=last)
+        if token != lease_token:
+            logger.info(
+                "token.raised",
+                extra={"topic": queue[0], "partition": queue[1], "lease_token": lease_token, "token": token},
+            )  # fmt: skip
+        self._given[queue] = lease_token, token
+        return token
 
     # --- giving up ----------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Owned:
         old = self.lease
         self.lease = Lease(old.group, old.topic, old.partition, token=token)
         self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
+        if token is not None:
+            self.queues.token = token
 
     def end(self) -> None:
         """It is somebody else's, or is taken over anew: nothing of it starts, and running handlers are told."""

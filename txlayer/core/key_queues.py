@@ -346,6 +346,16 @@ class KeyQueues(Generic[R]):
     def writer(self, name: str) -> None:
         self._sources.writer = name
 
+    @property
+    def token(self) -> int | None:
+        """The highest fencing token of this queue that is known; to be set before its lease gives out another, and stored."""
+        return self._sources.token
+
+    @token.setter
+    def token(self, token: int) -> None:
+        self._sources.token = token
+        self._topic.is_changed = True
+
     # --- figures ------------------------------------------------------------------------------------------------------
 
     @property

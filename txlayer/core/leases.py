@@ -5,7 +5,7 @@ Every reader folds the same records in the same order, so all agree. The rules, 
 * A **claim** wins where nobody holds the queue: no lease, a released one, or one whose last record was appended an
   expiry ago. Against a live lease the higher generation of the consumer group wins; within one generation the first
   claim, but of one static member (the processes of one instance id) the last. A claim that does not win is *void*.
-* The **fencing token** is the offset of the winning claim. A holder may write its lease again by a claim that names its
+* The lease's **token** is the offset of the winning claim; handlers get it, or a higher one in a new log (`token_above`). A holder may write its lease again by a claim that names its
   token: it counts as a renewal does, and the lease has a new token.
 * A **renewal** counts for the lease whose token it names, also when nobody renewed it in time, as long as no other claim
   has won. It names everything about the lease: whoever begins to read in the middle of the log learns it from there.
@@ -32,6 +32,15 @@ HISTORY_EXPIRY_COUNT = 10
 """A reader begins so many expiries before the newest record: after that it agrees with one that read everything."""
 
 
+def token_above(claim_offset: int, *, last: int | None) -> int:
+    """The token that handlers get under a lease: its claim's offset, or one more than the last token of the queue.
+
+    Offsets grow within one lock log; a new one, in another namespace or after a disaster, begins at 0 again. `last` stands with the group's
+    progress, which outlives the log; None: no handler of the queue ever had a token.
+    """
+    return claim_offset if last is None or claim_offset > last else last + 1
+
+
 class LeaseEffect(Enum):
     """What a record of the lock log changed."""
 
@@ -51,7 +60,7 @@ class Lease(NamedTuple):
     instance_id: str
     generation: int
     token: int
-    """Offset of the claim that won; grows with every lease of the queue."""
+    """Offset of the claim that won; grows with every lease of the queue in this log."""
     renewed_ms: int
     """Append time of the last record that counted for it."""
     renewed_offset: int

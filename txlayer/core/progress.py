@@ -188,6 +188,7 @@ class Progress:
         stuck: Mapping[bytes, int] = NO_KEYS,
         writer: str = "",
         is_paused: bool = False,
+        token: int | None = None,
     ) -> Snapshot:
         """What is to be stored now, as if the records at the offsets `ended` had ended, too.
 
@@ -208,6 +209,7 @@ class Progress:
             attempts=attempts,
             parked=parked,
             stuck=stuck,
+            token=token,
         )
         bytes_max = self._metadata_bytes_max
         if sum(map(len, fixed)) > bytes_max:

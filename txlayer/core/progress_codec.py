@@ -1,7 +1,7 @@
 """A consumer's progress in a partition ↔ the metadata of its stored offset. Never which offset is finished (progress.py).
 
 The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with a
-seventh field for failed replays `2|…|parked|stuck`, with test vectors in
+seventh and an eighth field for failed replays and the last fencing token `2|…|parked|stuck|token`, with test vectors in
 docs/explanation/protocol.md. Others may store offsets of the same group, so a text that is not ours is the
 value `Foreign` and never an exception, and nothing that it says can keep a consumer busy for long.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields
+from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields, whole
 
 KEY_HASH_BYTES = 8
 """Of a parked key: BLAKE2b of that digest size. Two of a million keys meet once in thirty million years of parking."""
@@ -61,6 +61,8 @@ class StoredProgress:
     """By hash of the key: offset of the key's last dead letter."""
     stuck: Mapping[bytes, int] = field(default_factory=dict)
     """By hash of a parked key: offset of the dead letter whose replay failed; later ones of the key wait for it."""
+    token: int | None = None
+    """The highest fencing token that handlers of this queue were given; None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +91,18 @@ def fixed_part(
     attempts: Mapping[int, Attempts],
     parked: Mapping[bytes, int],
     stuck: Mapping[bytes, int] = NO_KEYS,
+    token: int | None = None,
 ) -> tuple[str, str]:
     """What stands before and behind the runs; `attempts` of offsets from `offset` on, `stuck` of keys in `parked`."""
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""
     behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
-    if not stuck:
+    if not stuck and token is None:
         return f"{VERSION}|{writer}|{flags}|", behind
-    # A release that knows no stuck keys reads this version, and passes over its further field.
-    return f"{NEXT_VERSION}|{writer}|{flags}|", f"{behind}|{_text(_stuck_bytes(parked, stuck))}"
+    # A release that knows neither reads this version, and passes over its further fields.
+    behind += f"|{_text(_stuck_bytes(parked, stuck))}"
+    return f"{NEXT_VERSION}|{writer}|{flags}|", behind if token is None else f"{behind}|{token}"
 
 
 def encode(
@@ -134,7 +138,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
             return Foreign("attempts of a finished record")
         found = _decode_parked(parked)
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
-        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck)
+        token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
+        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token)
     except ValueError as exc:  # binascii.Error is one; zlib's is made one
         return Foreign(str(exc))
 
@@ -313,6 +318,13 @@ def _decode_stuck(text: str, parked: Mapping[bytes, int]) -> dict[bytes, int]:
         return {hashes[at]: n for at, n in zip(numbers[::2], numbers[1::2], strict=True)}
     except (ValueError, IndexError):
         return {}  # a later release's: what else the metadata say is worth more than this
+
+
+def _decode_token(text: str) -> int | None:
+    try:
+        return whole(text)
+    except ValueError:
+        return None  # likewise
 
 
 def _is_in(offset: int, runs: Sequence[Run]) -> bool:

@@ -24,6 +24,7 @@ class QueueSources:
         self.replays = Progress(*replays, metadata_bytes_max=limit)
         self.is_paused = topic.stored.is_paused
         self.writer = ""
+        self.token = topic.stored.token
         self._is_full = dict.fromkeys(ItemSource, False)
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, when) of what was added
 
@@ -66,8 +67,9 @@ class QueueSources:
         """What is to be stored of `source`, as if the items at the offsets `ended` had ended."""
         if source is ItemSource.TOPIC:
             taken = self.topic.snapshot(
-                ended=ended, parked=parked, stuck=stuck, writer=self.writer, is_paused=is_paused
-            )
+                ended=ended, parked=parked, stuck=stuck, writer=self.writer, is_paused=is_paused,
+                token=self.token,
+            )  # fmt: skip
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
                 self._arrivals.popleft()
         else:
