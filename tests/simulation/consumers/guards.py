@@ -78,7 +78,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "a dead-letter writer's name is stored before it writes", "P11", "consumer/holdings.py",
-        ConsumerVariant(engine=un.NamelessEngine), 299, _STUCK, _SLOW_KAFKA,
+        ConsumerVariant(engine=un.NamelessEngine), 111, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "messages of one key go one after the other", "P9", "core/key_queues.py",
