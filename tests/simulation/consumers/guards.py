@@ -109,6 +109,10 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(hung=un.EndlessPatience), 7, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
+        "what a handler says after it was given up counts for nothing", "P9", "consumer/calls.py",
+        ConsumerVariant(hung=un.CredulousHung), 4, frozenset({_K.LOST, _K.OUT_OF_ORDER}),
+    ),
+    ConsumerGuard(
         "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
         ConsumerVariant(registry=un.EverlastingRegistry), 91, _LEASE,
     ),

@@ -12,7 +12,7 @@ from tests.simulation.unguarded import Through
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.calls import Caller, Chunk, Outcome
+from txlayer.consumer.calls import Caller, Chunk, Outcome, items_of
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lock_registry import LockRegistry
@@ -260,6 +260,19 @@ class EndlessPatience(Hung):
     @property
     def has_room(self) -> bool:
         return False
+
+
+class CredulousHung(Hung):
+    """Takes the word of a handler that was given up, as if it had come back in time."""
+
+    def came_back(self, late: Outcome, now: float) -> None:
+        chunk, owned = late.chunk, late.chunk.owner
+        jobs = [job for job in late.done if (id(chunk), id(job)) in self._given_up]
+        super().came_back(late, now)
+        for job in jobs:
+            if not owned.is_over:
+                owned.queues.in_flight_count += len(items_of(job))
+                owned.queues.handled(items_of(job))
 
 
 # --- second lines -----------------------------------------------------------------------------------------------------
