@@ -224,3 +224,26 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
     assert [b"hang", b"hang", b"behind"] == seen
+
+
+def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) -> None:
+    stage.write(b"slow")
+    attempts: list[int] = []
+
+    async def run() -> None:
+        consumer: AsyncOrderedConsumer = plain(
+            stage, AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1),
+            lease_expiry=timedelta(seconds=3),
+        )  # fmt: skip
+
+        @consumer.handler
+        async def handle(_message: ReceivedMessage, context: Context) -> None:
+            attempts.append(context.attempt)
+            await asyncio.sleep(5.0)
+            consumer.stop()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert [1] == attempts

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, timed_out
-from txlayer.consumer.context import context_of
+from txlayer.consumer.context import Lease, context_of
 from txlayer.consumer.pools import Hung, Outcomes
 from txlayer.core.handling import Ack
 
@@ -42,7 +42,9 @@ class AsyncPool:
         self._outcomes = Outcomes()
         self._begun_count = 0
         self._inbox: deque[Chunk] = deque()
-        self._tasks: dict[int, tuple[asyncio.Task[None], float]] = {}  # by the identity of the job
+        self._tasks: dict[
+            int, tuple[asyncio.Task[None], float, Lease]
+        ] = {}  # by the identity of the job
         self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
         self._hung = Hung(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
@@ -123,11 +125,11 @@ class AsyncPool:
                 self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
             else:
                 chunk.begun_at = now
-                deadline = min(now + self._attempt_timeout_s, lease.valid_until)
+                deadline = now + self._attempt_timeout_s
                 function, left = self._caller.bare_function(lease.topic), self._open[chunk]
                 for job in chunk.jobs:
                     task = create_task(self._run(chunk, job, deadline, function, left))
-                    tasks[id(job)] = task, deadline
+                    tasks[id(job)] = task, deadline, lease
         if tasks and not self._is_watching:
             self._is_watching = True
             self._loop.call_later(LOOK_S, self._watch)
@@ -179,15 +181,15 @@ class AsyncPool:
 
     def _watch(self) -> None:
         now = time.monotonic()
-        for task, deadline in list(self._tasks.values()):
-            if deadline <= now:
+        for task, deadline, lease in list(self._tasks.values()):
+            if now >= deadline or now >= lease.valid_until:
                 task.cancel("the attempt's deadline is over")
         self._is_watching = bool(self._tasks)
         if self._is_watching:
             self._loop.call_later(LOOK_S, self._watch)
 
     def _cancel_all(self) -> None:
-        tasks = [task for task, _ in self._tasks.values()]
+        tasks = [task for task, *_ in self._tasks.values()]
         if not tasks:
             self._ended.set()
             return

@@ -132,8 +132,6 @@ class Caller:
                 not_run.append(job)
                 continue
             deadline = now + timeout_s
-            if deadline > valid_until:
-                deadline = valid_until
             try:
                 if function is not None:
                     more = job.more  # type: ignore[union-attr]  # no batches here

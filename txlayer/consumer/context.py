@@ -36,7 +36,7 @@ class Lease:
 class Context:
     """One attempt at a message. Valid while the handler runs."""
 
-    __slots__ = ("_lease", "attempt", "deadline", "message")
+    __slots__ = ("_deadline", "_lease", "attempt", "message")
 
     def __init__(
         self, message: ReceivedMessage, attempt: int, deadline: float, lease: Lease
@@ -44,9 +44,16 @@ class Context:
         self.message = message
         self.attempt = attempt
         """1 for the first attempt; attempts before a restart count."""
-        self.deadline = deadline
-        """Of `time.monotonic()`: when it should have ended. An attempt that takes longer than `attempt_timeout` has failed."""
+        self._deadline = deadline
         self._lease = lease
+
+    @property
+    def deadline(self) -> float:
+        """Of `time.monotonic()`: when it should have ended; later when the lease was renewed meanwhile, but for a process.
+
+        It is the end of `attempt_timeout`, after which the attempt has failed, or of the lease, where that is sooner.
+        """
+        return min(self._deadline, self._lease.valid_until)
 
     @property
     def group(self) -> str:
@@ -123,6 +130,6 @@ def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Cont
     message._record = record  # noqa: SLF001 - as its own constructor does
     context.message = message
     context.attempt = attempt
-    context.deadline = deadline
+    context._deadline = deadline  # noqa: SLF001 - likewise
     context._lease = lease  # noqa: SLF001 - likewise
     return context

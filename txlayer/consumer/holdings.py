@@ -207,7 +207,7 @@ class Holdings:
                 owned = self.owned[queue]
                 owned.renew(self._token_for(queue, token, last=owned.queues.token))
         for queue, owned in self.owned.items():
-            owned.lease.valid_until = self._leases.valid_until(queue) or 0.0
+            owned.extend(self._leases.valid_until(queue) or 0.0)
         if len(self.owned) < len(self._tokens):
             due = [
                 queue for queue in self._tokens if queue not in self.owned and self._may_take(queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
@@ -13,6 +14,8 @@ from txlayer.core.key_queues import KeyQueues
 
 CHUNK_COUNT_MAX = 1_000
 """Jobs of one chunk: what a crash of a process repeats, and what waits behind one slow job."""
+FORMER_COUNT_MAX = 10
+"""Leases written again that running handlers may have begun under; those of older ones end with theirs."""
 _SLOW_FACTOR = 4
 """A chunk that took so many times what it should have held others up: the next ones begin small again."""
 
@@ -41,7 +44,7 @@ class Owned:
     """One queue from taking it over until it goes. Used by the engine's thread alone, but for the lease."""
 
     __slots__ = (
-        "chunk_size", "is_over", "is_reading_paused", "lease", "next_offsets", "partition", "place", "queues",
+        "_former", "chunk_size", "is_over", "is_reading_paused", "lease", "next_offsets", "partition", "place", "queues",
         "replay_place", "route", "tally", "topic",
     )  # fmt: skip
 
@@ -67,16 +70,24 @@ class Owned:
         self.next_offsets = next_offsets
         """Of both sources: where reading goes on."""
         self.is_reading_paused = False
+        self._former: deque[Lease] = deque(maxlen=FORMER_COUNT_MAX)
         self.is_over = False
         """True: what its handlers still say counts for nothing."""
 
     def renew(self, token: int | None) -> None:
         """What starts from now on has this token."""
         old = self.lease
+        self._former.append(old)
         self.lease = Lease(old.group, old.topic, old.partition, token=token)
         self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
         if token is not None:
             self.queues.token = token
+
+    def extend(self, valid_until: float) -> None:
+        """The lease was renewed, or not: also for handlers that began before it was written again."""
+        self.lease.valid_until = valid_until
+        for lease in self._former:
+            lease.valid_until = valid_until
 
     def end(self) -> None:
         """It is somebody else's, or is taken over anew: nothing of it starts, and running handlers are told."""
