@@ -7,7 +7,7 @@ append is in the log: whoever judges the ledger sees the history that counts, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tests.support.fake_records import (
     GROUP,
@@ -18,13 +18,16 @@ from tests.support.fake_records import (
 )
 from tests.support.partition_log import (
     SETTINGS,
+    TOPICS,
     Appended,
     Entry,
     PartitionLog,
     fold_half,
 )
-from txlayer.coordinator.log_time import latest_ms
+from txlayer.adapters.ports import GroupReader, TopicPartition
+from txlayer.coordinator.log_time import LogTime, latest_ms
 from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.shard import Shard
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
@@ -38,6 +41,17 @@ ACCEPTS = accepting_target(10_000)
 MISSING = Target(0, refusal=ParkReason.TOPIC_MISSING)
 FORBIDDEN = Target(0, refusal=ParkReason.FORBIDDEN_TOPIC, is_for_good=True)
 MANY = 1 << 40
+
+
+class _NoMarkers:
+    """As much of a `GroupReader` as tells where reading stands: no marker is at an end."""
+
+    def read_to(self, partition: TopicPartition) -> int:
+        del partition
+        return -1
+
+
+_NO_MARKERS = cast("GroupReader", _NoMarkers())
 
 
 class Applied(NamedTuple):
@@ -182,7 +196,7 @@ class PartitionDriver:
     def tick(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
         """Time passes; what is due follows, when the loop would ask for it. `is_present`: somebody answers."""
         self.now_ms += after_ms
-        if self.ledger.has_more or self.ledger.waits_for_half is not None:
+        if not self._shard().is_read_to_the_ends(_NO_MARKERS, TOPICS, is_idle=True):
             return
         before = len(self.ledger.batch.reports)
         present = {GROUP} if is_present else frozenset[str]()
@@ -208,10 +222,17 @@ class PartitionDriver:
 
     def give_up(self) -> None:
         """The op lines at hand that name places beyond half's end have waited long enough."""
-        waits_for, half_end = self.ledger.waits_for_half, len(self.log.half)
-        if waits_for is not None and waits_for >= half_end == self._half_read:
-            self.ledger.give_up_waiting_for_half(before=self.ledger.ops_read_to)
+        shard = self._shard()
+        shard.waiting_since = (self.ledger.ops_read_to, 0.0)
+        is_waiting = self.ledger.waits_for_half is not None
+        shard.look_for_misplaced(
+            _NO_MARKERS, TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0
+        )
+        if is_waiting and self._half_read == len(self.log.half):
             self.advance()
+
+    def _shard(self) -> Shard:
+        return Shard(self.ledger, self.log.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
 
     def publish(self, *, is_answered: bool = True) -> None:
         """Append what follows, with the positions; without an answer the coordinator rebuilds from what is stored."""

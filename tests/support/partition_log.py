@@ -96,9 +96,9 @@ class PartitionLog:
         self._op_end = 0
         self._doubt_end = 0
         self._limit_of = limit_of
-        self._connections = cast("CoordinatorConnections", _Connections(self))
+        self.connections = cast("CoordinatorConnections", _Connections(self))
         self._surroundings = Surroundings(clock=lambda: 0.0, wall_clock=lambda: self.now_ms / 1000)
-        self.book = TargetBook(CONFIG, self._connections, clock=lambda: 0.0)
+        self.book = TargetBook(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
         self._publisher = self._new_publisher()
@@ -138,7 +138,7 @@ class PartitionLog:
 
     def _new_publisher(self) -> Publisher:
         publisher = Publisher(
-            CONFIG, name="writer", make_writer=self._connections.make_writer, book=self.book,
+            CONFIG, name="writer", make_writer=self.connections.make_writer, book=self.book,
             surroundings=self._surroundings,
         )  # fmt: skip
         publisher.start()
@@ -233,7 +233,7 @@ class PartitionLog:
         """Fetch the content that the batch needs and that is not in memory."""
         shard = Shard(ledger, self.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
         fill_contents(
-            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self._connections
+            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self.connections
         )  # fmt: skip
 
     # --- restart ------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class PartitionLog:
         """A ledger at the stored positions, as recovery builds it."""
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
         recovery = Recovery(
-            CONFIG, self._connections, is_still_ours=lambda: None, surroundings=self._surroundings
+            CONFIG, self.connections, is_still_ours=lambda: None, surroundings=self._surroundings
         )
         recovery.replay({PARTITION: ledger}, {PARTITION: StoredPositions(self.stored, "writer")})
         ledger.end_replay(self.stored)
