@@ -45,8 +45,9 @@ def say_line(
     is_abandon: bool = False,
 ) -> None:
     """Somebody writes an op line with a plain producer."""
+    group = society.groups.get(key)
     op = OpMessage(
-        line.resolution, key, GROUP, last_offset + line.wrong_offset, START_MS, Source.OPERATOR,
+        line.resolution, key, GROUP if group is None else group.name, last_offset + line.wrong_offset, START_MS, Source.OPERATOR,
         is_abandon=is_abandon,
     )  # fmt: skip
     _write(society, society.config.topics.op, codec.encode_ops([codec.encode_op(op)]), partition)

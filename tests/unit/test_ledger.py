@@ -181,6 +181,25 @@ def test_a_line_that_names_no_half_record_of_its_transaction_decides_nothing() -
     assert [A] == driver.reported(ReportKind.WRONG_OFFSET)
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("resolution", ["C", "R", "U", "A"])
+@pytest.mark.parametrize("is_on_doubt", [False, True])
+def test_a_line_of_another_producer_group_decides_nothing(
+    resolution: str, *, is_on_doubt: bool
+) -> None:
+    driver = PartitionDriver()
+    if is_on_doubt:
+        driver.move_to_doubt(A)
+    else:
+        driver.half(A)
+    driver.op_lines(op_line(resolution, A, 0, group="strangers"))
+
+    driver.turn()
+
+    assert ([], TxnState.OPEN) == (driver.log.visible, driver.state(A))
+    assert [A] == driver.reported(ReportKind.WRONG_GROUP)
+
+
 def test_an_abandon_ends_what_was_committed_and_cannot_go() -> None:
     driver = PartitionDriver()
     offset = driver.half(A, index=0, count=2)

@@ -50,7 +50,7 @@ LATE_HALF = counter(
 LINES_WITHOUT_EFFECT = counter(
     "txlayer_op_lines_without_effect_total",
     "Resolutions that changed nothing, by why: said before (repeat), contrary to the decision (conflict), about nothing that "
-    "stands open (unmatched), or about no half record of theirs (wrong-offset).",
+    "stands open (unmatched), about no half record of theirs (wrong-offset), or of another producer group (wrong-group).",
     "reason",
 )
 LIMITED = counter(
@@ -141,6 +141,7 @@ WITHOUT_EFFECT = (
     ReportKind.CONFLICT,
     ReportKind.UNMATCHED,
     ReportKind.WRONG_OFFSET,
+    ReportKind.WRONG_GROUP,
 )
 
 FAMILIES = (

@@ -20,6 +20,7 @@ LEVELS = {
     ReportKind.LIMITED: logging.WARNING,
     ReportKind.UNMATCHED: logging.INFO,
     ReportKind.WRONG_OFFSET: logging.WARNING,
+    ReportKind.WRONG_GROUP: logging.WARNING,
     ReportKind.CONFLICT: logging.WARNING,
     ReportKind.KEPT_ASIDE: logging.ERROR,
     ReportKind.HELD: logging.ERROR,

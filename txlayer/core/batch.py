@@ -19,6 +19,9 @@ class ReportKind(Enum):
         "unmatched"  #: an op line for a transaction that is settled long since, or never was
     )
     WRONG_OFFSET = "wrong-offset"  #: an op line that names no half record of its transaction
+    WRONG_GROUP = (
+        "wrong-group"  #: an op line that names another producer group than its transaction's
+    )
     LATE_HALF = "late-half"  #: a half record of a transaction that is settled
     KEPT_ASIDE = (
         "kept-aside"  #: a record or line that is none of ours, or stands in the wrong place

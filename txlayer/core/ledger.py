@@ -193,6 +193,9 @@ class Ledger(Asking):
             self._report(
                 ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}"
             )
+        elif op.producer_group != txn.group and txn.seen:  # without a half record nobody knows
+            detail = f"{kind.value} names producer group {op.producer_group}"
+            self._report(ReportKind.WRONG_GROUP, op.key, detail)
         else:
             before = txn.state
             txn.state, effect = transition(before, kind, txn_id=txn.key)
