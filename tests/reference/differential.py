@@ -13,6 +13,7 @@ import sys
 
 from tests.reference.histories import Made, make
 from tests.reference.model import Kind, Report, judge, verdict
+from tests.reference.simulated import as_it_reads, broken_keys
 from tests.reference.verified import verified
 
 #: Later than everything in a history: all of it is old enough to be judged.
@@ -20,7 +21,23 @@ NOW_MS = 1_800_000_000_000
 
 
 def disagreements(made: Made) -> list[str]:
-    """What `txlayer verify` says otherwise than the model."""
+    """What `txlayer verify`, or the judge of simulation and chaos, says otherwise than the model."""
+    return [*with_verify(made), *with_simulation(made)]
+
+
+def with_simulation(made: Made) -> list[str]:
+    """That judge is told of no retention, of no Kafka transaction and of no kind of timestamps."""
+    if not (made.is_whole and all(record.is_append_time for record in made.history.records)):
+        return []
+    history = as_it_reads(made.history)
+    wanted = {finding.txn_key or "" for finding in judge(history).broken}
+    return [
+        f"{key or 'a record of nobody'}: the model and the simulation's judge differ"
+        for key in sorted(wanted ^ broken_keys(history))
+    ]
+
+
+def with_verify(made: Made) -> list[str]:
     report = judge(made.history)
     told = verified(made.history, now_ms=NOW_MS)
     words = {txn.key: verdict(txn) for txn in report.transactions.values()}

@@ -130,6 +130,10 @@ class Txn:
         return f"{self.id}/{self.nonce}"
 
     @property
+    def born_ms(self) -> int:
+        return BORN + int(self.nonce)
+
+    @property
     def is_stored(self) -> bool:
         return len(self.halves) == len(self.messages)
 
@@ -144,14 +148,14 @@ class Txn:
         options += [message.options] if message.options else []
         total = len(self.messages) if count is None else count
         return (
-            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{BORN}"
+            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{self.born_ms}"
             f"|{','.join(options)}"
         ).encode()
 
     def line(
         self, resolution: str, offset: int, *, source: str = "producer", number: str = ""
     ) -> bytes:
-        return f"1|{resolution}|{self.key}|{self.group}|{offset}|{BORN}|{source}|{number}|".encode()
+        return f"1|{resolution}|{self.key}|{self.group}|{offset}|{self.born_ms}|{source}|{number}|".encode()
 
     def may_name(self, offset: int) -> bool:
         """Whether the coordinator finds a half record of it there; doubt forgets those between the ends."""
@@ -308,7 +312,7 @@ class Coordinator:
         shown_state = "held" if txn.misdeed == "held undecided" and not txn.decided_at else state
         value = (
             f"1|{shown_state}|{reason}|{txn.group}|{halves[0].offset}|{last}|{len(halves)}|{len(txn.messages)}"
-            f"|{halves[0].timestamp_ms}|{BORN}|{txn.key_hash}|{'prepare' if txn.is_prepare else 'commit'}||{decided}"
+            f"|{halves[0].timestamp_ms}|{txn.born_ms}|{txn.key_hash}|{'prepare' if txn.is_prepare else 'commit'}||{decided}"
             f"|{self.cluster.now_ms}|{topics}|0/0/0/0"
         )
         written = [self.put(txn, txn.key, value.encode())]
@@ -640,7 +644,7 @@ class Play:
             topic = self.draw.choice(self.reals)
             headers = [("trace", b"t")]
             if place == "replay":
-                origin = f"{last.partition}:{last.offset}|0/1|{BORN}".encode()
+                origin = f"{last.partition}:{last.offset}|0/1|{txn.born_ms}".encode()
                 headers += [
                     ("txl-id", txn.id.encode()),
                     ("txl-origin", origin),

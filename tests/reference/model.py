@@ -17,7 +17,7 @@ What the model decides where the page is silent:
 * What was forwarded from doubt may name every half offset from its first to its last one.
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
 * Two attempts of one id that are both visible are told, and break nothing. A certain fault goes before what is out of the window.
-* A commit that is repeated after it was parked gives a transaction a new place in its order, which is not judged.
+* What was parked, or was incomplete, gave up its place in the order of its key, and is not held to any.
 * One in the order of decisions and one in the order of half have no order by their decisions: only half's is kept.
 """
 
@@ -310,7 +310,8 @@ class World:
         return sorted(partition for name, partition in self.bounds if name == topic)
 
     def transaction(self, partition: int, txn_key: str) -> Transaction:
-        return self.transactions.setdefault((partition, txn_key), Transaction(partition, txn_key))
+        new = Transaction(partition, txn_key, may_have_been_parked=txn_key in self.settings.parked)
+        return self.transactions.setdefault((partition, txn_key), new)
 
     def find(self, kind: Kind, txn_key: str | None, *places: str, detail: str = "") -> None:
         self.findings.append(Finding(kind, txn_key, places, detail))
@@ -847,13 +848,10 @@ def take_place(txn: Transaction, queue: KeyQueue) -> None:
         for record, index in txn.committed_shown if reading.released else []:
             detail = f"{queue.undecided[0].key} goes first and is undecided"
             reading.find(Kind.OUT_OF_ORDER, record.place, detail=detail, index=index)
-    elif reading.released is not None and not txn.is_prepare_order:
-        is_repeated = any(effect == "repeats" for _, effect in reading.effects)
-        is_again = reading.released is not reading.decision or (
-            txn.may_have_been_parked and is_repeated
-        )
-        if not is_again:
-            queue.goes_at[txn.key] = reading.released.position
+    is_at_once = reading.released is not None and reading.released is reading.decision
+    if is_at_once and not txn.is_prepare_order and not txn.may_have_been_parked:
+        assert reading.released is not None
+        queue.goes_at[txn.key] = reading.released.position
     if not is_in_place:
         return
     if left is None:

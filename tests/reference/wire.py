@@ -58,6 +58,8 @@ class Settings:
     compacted_topics: frozenset[str] = frozenset()
     #: The partition counts that a topic had before it grew.
     former_partition_counts: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    #: Transactions of which is known from elsewhere that they were parked; doubt need not have shown it.
+    parked: frozenset[str] = frozenset()
     #: When the records were read. None: everything is old enough to be judged.
     now_ms: int | None = None
     #: What is younger than this may still be on its way.

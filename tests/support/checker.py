@@ -1,30 +1,31 @@
-"""The judge of P1-P6: a fold of its own over half, op, doubt and the real topics. Never a broker, never the ledger.
+"""The judge of P1-P6 for runs, simulated or real: the reference model's findings on what was read. Never a broker, never the ledger.
 
-What must be visible follows from the half and op logs alone; what is visible and what stands on doubt is held against it.
+What each transaction is, and what is wrong with it, says `tests/reference/model.py`, which shares nothing with the product.
+The fold here counts, and keeps what judges of other things need to know of each transaction.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tests.reference import model, wire
 from tests.support.history import Logs
-from tests.support.logs import Headers, Seen, header
+from tests.support.logs import Seen, header
 from txlayer.core import codec
 from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
     OpMessage,
-    OrderMode,
     Resolution,
     Source,
     Undecodable,
     txn_id_of,
 )
-from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
+from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.core.transitions import TxnState
 
 
@@ -149,8 +150,8 @@ class Judge:
         self._fold_op()
         self._fold_doubt()
         self._look_at_real()
-        self._look_at_transactions()
-        self._look_at_order()
+        self._count()
+        self._verdict.findings += self._findings_of_the_model()
         return self._verdict
 
     # --- what must be -------------------------------------------------------------------------------------------------
@@ -161,6 +162,8 @@ class Judge:
             if isinstance(head, Undecodable) or not self._is_at_home(head, record):
                 continue
             txn = self.expected.get(head.key)
+            if not _is_part(head, txn):
+                continue  # it is kept aside
             if txn is None:
                 txn = self.expected[head.key] = Expected(head.key, record.partition, head)
             txn.offsets.append(record.offset)
@@ -188,6 +191,7 @@ class Judge:
             txn is not None
             and txn.partition == record.partition
             and op.last_offset in txn.offsets
+            and op.producer_group == txn.head.producer_group
             and op.resolution is not Resolution.UNKNOWN
         )
         if txn is None or not is_about_it:
@@ -237,142 +241,92 @@ class Judge:
         for record in self._logs.real:
             origin = codec.decode_origin(header(record.headers, codec.ORIGIN_HEADER) or b"")
             place = (-1, -1) if isinstance(origin, Undecodable) else (origin[0], origin[1])
-            found = self._by_half.get(place)
-            where = f"{record.topic}-{record.partition}@{record.offset}"
-            if found is None:
-                self._add(Kind.PHANTOM, "", f"{where} has no half record")
-                continue
-            txn, index = found
-            visible = self.visible.setdefault(txn.key, {})
-            if index in visible:
-                self._add(Kind.DUPLICATE, txn.key, f"message {index} at {where} again")
-                continue
-            visible[index] = record
-            self._verdict.counts["visible"] += 1
-            self._compare(txn, index, record, where)
+            if place in self._by_half:
+                txn, index = self._by_half[place]
+                self.visible.setdefault(txn.key, {}).setdefault(index, record)
+                self._verdict.counts["visible"] += 1
+                self._verdict.counts["ordered"] += txn.head.options.key_hash is not None
 
-    def _compare(self, txn: Expected, index: int, record: Seen, where: str) -> None:
-        half, head = txn.records[index], txn.heads[index]
-        wanted_headers = _user_headers(half.headers)
-        if (half.key, half.value, wanted_headers) != (
-            record.key,
-            record.value,
-            _user_headers(record.headers),
-        ):
-            self._add(Kind.ALTERED, txn.key, f"{where}: other bytes than half {half.offset}")
-        if header(record.headers, codec.ID_HEADER) != txn.key.partition("/")[0].encode():
-            self._add(Kind.ALTERED, txn.key, f"{where}: another {codec.ID_HEADER}")
-        if head.topic != record.topic or not self._is_in_place(head, record):
-            self._add(Kind.ALTERED, txn.key, f"{where}: not its topic or partition")
-        if txn.decision is None:
-            self._add(Kind.PHANTOM, txn.key, f"{where} is not decided")
-        elif txn.decision is Resolution.ROLLBACK and not txn.may_be_gone:
-            self._add(Kind.CONTRARY, txn.key, f"{where} was rolled back at op {txn.decided_at}")
-        elif head.options.timestamp_ms is None and record.timestamp_ms < txn.decided_ms:
-            self._add(Kind.EARLY, txn.key, f"{where} at {record.timestamp_ms}, {txn.decided_ms}")
-
-    def _is_in_place(self, head: HalfHeader, record: Seen) -> bool:
-        options = head.options
-        count = self._logs.real_partition_counts[record.topic]
-        if options.partition is not None:
-            return record.partition == options.partition
-        if options.key_murmur is not None:
-            return record.partition == options.key_murmur % count
-        return record.key is None or record.partition == murmur2(record.key) % count
-
-    def _look_at_transactions(self) -> None:
-        counts = self._verdict.counts
+    def _count(self) -> None:
         for txn in self.expected.values():
-            visible = self.visible.get(txn.key, {})
-            summary = self.summaries.get(txn.key)
             name = "undecided" if txn.decision is None else txn.decision.name.lower()
-            counts[name] += 1
-            if visible and len(visible) < txn.head.count:
-                missing = sorted(set(range(txn.head.count)) - set(visible))
-                self._add(Kind.TORN, txn.key, f"{sorted(visible)} visible, {missing} not")
-            is_owed = txn.decision is Resolution.COMMIT and not visible and not txn.may_be_gone
-            if summary is not None and summary.seen:
-                self._look_at_doubt(txn, summary, is_visible=bool(visible))
-            elif is_owed and not self._waits(txn):
-                self._add(Kind.LOST, txn.key, f"committed at op {txn.decided_at}")
+            self._verdict.counts[name] += 1
+            self._verdict.counts["on doubt"] += txn.key in self.summaries
 
-    def _waits(self, txn: Expected) -> bool:
-        """P6: a prepare-ordered one waits for every earlier one of its key, also in half."""
-        options = txn.head.options
-        return options.order is OrderMode.PREPARE and any(
-            other.head.options.key_hash == options.key_hash
-            and other.first_offset < txn.first_offset
-            and (other.decision is None or self._is_unsettled(other.key) or self._waits(other))
-            for other in self.expected.values()
-        )
+    # --- what is wrong ------------------------------------------------------------------------------------------------
 
-    def _is_unsettled(self, key: str) -> bool:
-        summary = self.summaries.get(key)
-        return summary is not None and summary.state in _GOES_FIRST
+    def _findings_of_the_model(self) -> Iterable[Finding]:
+        history = self._history()
+        report = model.judge(history)
+        for found in report.findings:
+            kind = _KINDS.get(found.kind)
+            if kind is None:
+                continue  # it breaks no promise
+            if found.kind is model.Kind.LEAKED and found.txn_key in self.expected:
+                is_rolled_back = self.expected[found.txn_key].decision is Resolution.ROLLBACK
+                kind = Kind.CONTRARY if is_rolled_back else Kind.PHANTOM
+            where = ", ".join(found.places)
+            yield Finding(
+                kind, found.txn_key or "", f"{found.kind}: {where} {found.detail}".strip()
+            )
 
-    def _look_at_doubt(self, txn: Expected, summary: DoubtSummary, *, is_visible: bool) -> None:
-        if is_visible or txn.decision is Resolution.ROLLBACK:
-            self._add(Kind.LEFT_ON_DOUBT, txn.key, f"{summary.state} {summary.reason}")
-            return
-        self._verdict.counts["on doubt"] += 1
-        contents = self._doubt_contents.get(txn.key, {})
-        if sorted(contents) != sorted(txn.records):
-            detail = f"{sorted(contents)} of {sorted(txn.records)} on doubt"
-            self._add(Kind.TORN, txn.key, detail)
-            return
-        for index, content in contents.items():
-            half = txn.records[index]
-            key, value, _ = codec.decode_content(value=content.value, headers=content.headers)
-            if (half.key, half.value) != (key, value):
-                self._add(Kind.ALTERED, txn.key, f"content {index} on doubt has other bytes")
+    def _history(self) -> wire.History:
+        """What was read, for the model: everything that ever was, and none of it young."""
+        logs, namespace = self._logs, "txlayer"
+        system = [*logs.half, *logs.op, *logs.doubt]
+        if system:
+            namespace = system[0].topic.rpartition(".")[0]
+        count = self._partition_count or max((r.partition + 1 for r in system), default=1)
+        counts = {f"{namespace}.{name}": count for name in ("half", "op", "doubt")}
+        counts |= logs.real_partition_counts
+        bounds = {
+            (t, p): wire.Bounds(0, wire.NUMBER_MAX) for t, n in counts.items() for p in range(n)
+        }
+        timed = {
+            (place, txn.heads[index].options.timestamp_ms)
+            for place, (txn, index) in self._by_half.items()
+        }
+        records = [self._record(seen, timed) for seen in (*system, *logs.real)]
+        parked = frozenset(
+            key for key, position in self._parked_at.items()
+            if key not in self.expected or self.expected[key].decision is None
+            or position < self.expected[key].decided_at
+        )  # fmt: skip
+        settings = wire.Settings(namespace=namespace, parked=parked)
+        return wire.History(records, bounds, settings)
 
-    # --- order --------------------------------------------------------------------------------------------------------
-
-    def _look_at_order(self) -> None:
-        queues: dict[tuple[str, str, int], list[tuple[Seen, int, Expected]]] = {}
-        for key, messages in self.visible.items():
-            txn = self.expected[key]
-            # Parked before it was decided, it gave up its place; released by a second commit, its place is another one.
-            is_parked = key in self.were_parked or self._parked_at.get(key, _NEVER) < txn.decided_at
-            is_first = txn.decision is Resolution.COMMIT and not is_parked
-            if txn.head.options.key_hash is None or not is_first or txn.may_be_gone:
-                continue
-            for index, record in messages.items():
-                queue = (txn.head.options.key_hash, record.topic, record.partition)
-                queues.setdefault(queue, []).append((record, index, txn))
-        for queue, entries in queues.items():
-            entries.sort(key=lambda entry: entry[0].offset)
-            self._verdict.counts["ordered"] += len(entries)
-            self._look_at_queue(queue, entries)
-
-    def _look_at_queue(
-        self, queue: tuple[str, str, int], entries: Sequence[tuple[Seen, int, Expected]]
-    ) -> None:
-        # From the end: whatever comes later in the log must not have belonged before this one.
-        first_half, first_decision, index_behind = _LATE, _NEVER, dict[str, int]()
-        for record, index, txn in reversed(entries):
-            where = f"{queue[1]}-{queue[2]}@{record.offset}"
-            if index_behind.get(txn.key, _LATE) < index:
-                self._add(Kind.OUT_OF_ORDER, txn.key, f"{where}: message {index} too early")
-            index_behind[txn.key] = index
-            if txn.head.options.order is OrderMode.PREPARE:
-                if first_half < txn.first_offset:
-                    detail = f"{where}: before half {first_half} of its key"
-                    self._add(Kind.OUT_OF_ORDER, txn.key, detail)
-            else:
-                if first_decision < txn.decided_at:
-                    detail = f"{where}: before the one decided at {first_decision}"
-                    self._add(Kind.OUT_OF_ORDER, txn.key, detail)
-                first_decision = min(first_decision, txn.decided_at)
-            first_half = min(first_half, txn.first_offset)
-
-    def _add(self, kind: Kind, txn_key: str, detail: str) -> None:
-        self._verdict.findings.append(Finding(kind, txn_key, detail))
+    def _record(self, seen: Seen, timed: set[tuple[tuple[int, int], int | None]]) -> wire.Record:
+        """A reader is not told whose time it is: one that the user asked for is the writer's."""
+        origin = wire.parse_origin(header(seen.headers, codec.ORIGIN_HEADER))
+        asked = origin and ((origin.partition, origin.offset), seen.timestamp_ms)
+        return wire.Record(
+            seen.topic, seen.partition, seen.offset, seen.timestamp_ms, seen.key, seen.value, seen.headers,
+            is_append_time=asked not in timed,
+        )  # fmt: skip
 
 
-_LATE = 1 << 62
-_NEVER = (_LATE, 0)
-_GOES_FIRST = frozenset(s.value for s in (TxnState.OPEN, TxnState.WAITING, TxnState.HELD))
+_KINDS = {
+    model.Kind.LOST: Kind.LOST,
+    model.Kind.TORN: Kind.TORN,
+    model.Kind.NOT_WHOLE: Kind.TORN,
+    model.Kind.FORGOTTEN: Kind.FORGOTTEN,
+    model.Kind.CONTRADICTED: Kind.LOST,
+    model.Kind.DOUBLED: Kind.DUPLICATE,
+    model.Kind.LEAKED: Kind.PHANTOM,
+    model.Kind.EARLY: Kind.EARLY,
+    model.Kind.CORRUPT: Kind.ALTERED,
+    model.Kind.WRONG_PARTITION: Kind.ALTERED,
+    model.Kind.OUT_OF_ORDER: Kind.OUT_OF_ORDER,
+    model.Kind.PHANTOM: Kind.PHANTOM,
+    model.Kind.NOT_ENDED: Kind.LEFT_ON_DOUBT,
+}
+
+
+def _is_part(head: HalfHeader, txn: Expected | None) -> bool:
+    """Whether a half record's index is due or there already, and its count that of the first."""
+    if txn is None:
+        return head.index == 0
+    return head.count == txn.head.count and head.index <= len(txn.records)
 
 
 def home_of(head: HalfHeader, *, partition_count: int) -> int:
@@ -387,7 +341,3 @@ def home_of(head: HalfHeader, *, partition_count: int) -> int:
 def judge(logs: Logs) -> Verdict:
     """Everything that is wrong in what was read."""
     return Judge(logs).verdict()
-
-
-def _user_headers(headers: Headers) -> Headers:
-    return [(name, value) for name, value in headers if not name.startswith("txl")]

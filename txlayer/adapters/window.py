@@ -25,6 +25,8 @@ from txlayer.errors import NotAuthorisedError, TopicMismatchError
 
 MARGIN_MS = 10 * 60 * 1000
 """Clocks of brokers and coordinators may differ by this, and a producer may take so long to prepare."""
+COMPACTION_LAG = "min.compaction.lag.ms"
+"""For so long compaction leaves what doubt said."""
 PATIENCE_S = 30.0
 """No record and no end of a partition for so long: the broker does not answer any more."""
 SLICE_COUNT = 200_000
@@ -117,6 +119,7 @@ class WindowReader:
                 [*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)]
             )
             compacted = {topic for topic in wanted if self._is_compacted(admin, topic)}
+            doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
             tails = self._tails(admin, halves, ends, asked)
         self._read("half", tails, traces.half)
         topics = self._config.topics
@@ -133,6 +136,7 @@ class WindowReader:
             ends={p: offset for (_, p), offset in ends.items()},
             cut_ms=cut_ms, grace_ms=asked.grace_ms, overdue_ms=asked.overdue_ms,
             clock_error_ms=asked.clock_error_ms,
+            doubt_from_ms=cut_ms - doubt_lag_ms,
             unread_topics=frozenset((traces.named_topics - set(wanted)) | missing | compacted),
             op_from_ms={
                 p: from_ms
@@ -224,11 +228,15 @@ class WindowReader:
         return {p: (starts[p], max(end, starts[p])) for p, end in ends.items()}
 
     def _is_compacted(self, admin: Administration, topic: str) -> bool:
+        return "compact" in self._setting(admin, topic, "cleanup.policy")
+
+    def _setting(self, admin: Administration, topic: str, name: str) -> str:
+        """Empty where it may not be read: docs/howto/verify.md says what follows from that."""
         try:
             state = admin.describe_topics([topic]).get(topic)
         except NotAuthorisedError:
-            return False  # then what compaction took is `lost`: docs/howto/verify.md says which right is needed
-        return state is not None and "compact" in state.settings.get("cleanup.policy", "")
+            return ""
+        return "" if state is None else state.settings.get(name, "")
 
     def _ends(
         self, admin: Administration, partitions: Collection[TopicPartition]

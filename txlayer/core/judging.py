@@ -158,6 +158,8 @@ class Window:
     """Real topics of the transactions that nobody read, or that compaction may have shortened."""
     op_from_ms: Mapping[int, int] = field(default_factory=dict)
     """{op partition: lines up to this time may be gone}; absent: op was read from its beginning."""
+    doubt_from_ms: int = 0
+    """Of transactions that were stored before, compaction may have taken a part of what doubt said."""
     real_from_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """{partition of a real topic: what came up to this time may be gone}; absent: it was read from its beginning."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
@@ -230,6 +232,11 @@ class _Attempt:
         return self.doubt.state if self.doubt else ""
 
     @property
+    def was_parked(self) -> bool:
+        """As far as doubt still shows it."""
+        return any(summary.state in _PARKED for summary in self.summaries)
+
+    @property
     def visible(self) -> list[tuple[int, ForwardTrace]]:
         return [(index, forward) for index, forward in self.shown if forward.is_committed]
 
@@ -261,7 +268,6 @@ class _Reading:
     )
     is_abandoned: bool = False
     is_contradicted: bool = False
-    is_repeated: bool = False
     faults: list[_Fault] = field(default_factory=list)
     missing: list[_Fault] = field(default_factory=list)  # unless it waits for others of its key
     verdict: Verdict = Verdict.OUT_OF_WINDOW  # without its faults
@@ -473,7 +479,6 @@ def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Readi
 
 
 def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) -> None:
-    is_repeat = False
     if reading.decision is None:
         reading.decision = op
     elif not reading.is_commit or reading.is_abandoned:
@@ -483,13 +488,9 @@ def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) ->
         reading.is_abandoned = True
     elif op.said == ROLLBACK:
         reading.is_contradicted = True
-    else:
-        is_repeat = True
-    if op.said == COMMIT:
-        if reading.released is None and _is_complete(attempt, op.last_offset, window):
-            reading.released = op
-        else:
-            reading.is_repeated |= is_repeat
+    is_first = reading.released is None and op.said == COMMIT
+    if is_first and _is_complete(attempt, op.last_offset, window):
+        reading.released = op
 
 
 def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
@@ -502,10 +503,12 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
     """Whether op may have been shortened behind the first half record."""
+    from_ms = window.op_from_ms.get(attempt.first.partition)
+    if from_ms is None:
+        return False
     stored_ms = min(half.at_ms for half in attempt.halves.values())
     stored_ms = min([stored_ms, *(summary.appended_ms for summary in attempt.summaries)])
-    from_ms = window.op_from_ms.get(attempt.first.partition)
-    return from_ms is not None and stored_ms <= from_ms + window.clock_error_ms
+    return stored_ms <= from_ms + window.clock_error_ms
 
 
 def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> None:
@@ -691,16 +694,19 @@ def _order_marks(
     first = attempt.first
     if not first.key_hash:
         return ()
-    known = attempt.known_offsets
-    before = Origin("", first.partition, min(known))
+    # Without a summary on doubt the first one that was read is the first of all.
+    begin = min(attempt.known_offsets) if attempt.summaries else first.offset
+    before = Origin("", first.partition, begin)
     if _may_lack_lines(attempt, window):
-        return (OrderMark(first.key_hash, before, None, min(known), role=UNKNOWN),)
+        return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
     # Parked it gives up its place, and of what was on doubt compaction may have taken the word that it was.
-    is_in_half_order = attempt.is_first_known and not attempt.was_on_doubt
+    may_have_been_parked = attempt.was_parked or (
+        attempt.was_on_doubt and first.at_ms < window.doubt_from_ms
+    )
+    is_in_half_order = attempt.is_first_known and not may_have_been_parked
     released = reading.released
-    is_again = released is not reading.decision or (attempt.was_on_doubt and reading.is_repeated)
-    is_decision_order = released is not None and not first.is_prepare and not is_again
-    decided_at = (released.offset, released.line) if released and is_decision_order else None
+    is_in_turn = released is reading.decision and not first.is_prepare and not may_have_been_parked
+    decided_at = (released.offset, released.line) if released and is_in_turn else None
     kinds = {verdict for verdict, _, _ in faults}
     places: dict[int, tuple[Origin, int]] = {}
     for index, forward in attempt.visible:
@@ -721,7 +727,7 @@ def _order_marks(
         marked.append((before, UNKNOWN))
     return tuple(
         OrderMark(
-            first.key_hash, place, decided_at, min(known), first.is_prepare, is_in_half_order, role
+            first.key_hash, place, decided_at, begin, first.is_prepare, is_in_half_order, role
         )
         for place, role in marked
     )
