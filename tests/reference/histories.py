@@ -319,7 +319,9 @@ class Coordinator:
         left_out = self.draw.randrange(len(halves)) if txn.misdeed == "contents missing" else -1
         for index, half in enumerate(halves):
             if is_new and index != left_out:
-                extra = [("txl-key", half.key)] if half.key is not None else []
+                numbers = f"{index}/{len(txn.messages)}|{txn.born_ms}"
+                extra = [("txl-origin", f"{half.partition}:{half.offset}|{numbers}".encode())]
+                extra += [("txl-key", half.key)] if half.key is not None else []
                 extra += [("txl-null", b"1")] if half.value is None else []
                 headers = [*half.headers, *extra]
                 written.append(self.put(txn, f"{txn.key}/{index}", half.value or b"", headers))

@@ -841,7 +841,7 @@ def take_place(txn: Transaction, queue: KeyQueue) -> None:
     """Note when a transaction may go, and what that means for those behind it in half."""
     reading = txn.reading
     left = reading.released or reading.decision
-    if reading.is_unknown or not txn.key_hash:
+    if reading.is_unknown or not txn.key_hash or txn.is_cut_off:
         return
     is_in_place = txn.is_first_known and not txn.may_have_been_parked
     if txn.is_prepare_order and queue.undecided and is_in_place:
@@ -863,7 +863,7 @@ def take_place(txn: Transaction, queue: KeyQueue) -> None:
 def judge_order(world: World, queue: KeyQueue) -> None:
     """Find messages of one ordering key that overtook others in a partition (P6)."""
     entries: list[tuple[tuple[str, int], float, str, Transaction]] = []
-    for txn in queue.transactions:
+    for txn in (t for t in queue.transactions if not t.is_cut_off):
         firsts: dict[int, Record] = {}
         for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
             firsts.setdefault(index, record)

@@ -434,7 +434,8 @@ def _judged(txn_id: str, attempt: _Attempt, window: Window, *, is_several: bool)
         detail = "another attempt of the id is visible"
         faults.append((Verdict.DUPLICATE, visible[0][1].place, detail))
     is_incomplete = reading.released is not None and len(attempt.halves) < first.count
-    if 0 not in attempt.halves or is_incomplete:
+    is_cut_off = 0 not in attempt.halves or is_incomplete
+    if is_cut_off:
         # Half messages are written in their order: without the first one, that was before the window.
         detail = "half messages of it are older than the window"
         faults = [(Verdict.OUT_OF_WINDOW, None, detail)]
@@ -451,7 +452,9 @@ def _judged(txn_id: str, attempt: _Attempt, window: Window, *, is_several: bool)
         is_rolled_back=reading.decision is not None and not reading.is_commit,
         visible_count=len({index for index, _ in visible}),
         is_on_its_way=reading.is_on_its_way,
-        order_marks=_order_marks(attempt, reading, window, faults, may_wait=may_wait),
+        order_marks=_order_marks(
+            attempt, reading, window, faults, is_cut_off=is_cut_off, may_wait=may_wait
+        ),
         may_wait=may_wait,
     )
 
@@ -688,6 +691,7 @@ def _order_marks(
     window: Window,
     faults: Sequence[_Fault],
     *,
+    is_cut_off: bool,
     may_wait: bool,
 ) -> tuple[OrderMark, ...]:
     """What P6 is judged by; nothing without an ordering key, or where op says too little."""
@@ -697,7 +701,7 @@ def _order_marks(
     # Without a summary on doubt the first one that was read is the first of all.
     begin = min(attempt.known_offsets) if attempt.summaries else first.offset
     before = Origin("", first.partition, begin)
-    if _may_lack_lines(attempt, window):
+    if is_cut_off or _may_lack_lines(attempt, window):
         return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
     # Parked it gives up its place, and of what was on doubt compaction may have taken the word that it was.
     may_have_been_parked = attempt.was_parked or (
