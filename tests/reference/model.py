@@ -686,6 +686,9 @@ def wanted_partitions(world: World, message: HalfMessage) -> set[int]:
 def judge_visibility(world: World, txn: Transaction, reading: Reading) -> None:
     """Find what was in the log and never may have been, or before it might, aborted or not (P3)."""
     released = reading.released
+    visible = {index for _, index in txn.committed_shown}
+    if released is None and 0 < len(visible) < txn.count:
+        reading.find(Kind.TORN, *(record.place for record, _ in txn.committed_shown))
     for record, index in txn.shown:
         if released is None:
             reading.find(Kind.LEAKED, record.place, detail=record.kafka, index=index)
