@@ -25,7 +25,7 @@ def names_of(program: str) -> dict[str, Any]:
 
 
 def test_the_page_has_programs() -> None:
-    assert 3 == len(PROGRAMS)
+    assert 4 == len(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))

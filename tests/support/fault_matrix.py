@@ -167,6 +167,13 @@ CONSUMER = (
         "A thread or task that was given up runs on beside the next attempt (docs/howto/consumers.md says what may run twice).",
     ),
     Row(
+        "consumer", "bytes that its deserializer cannot read, or a schema registry that does not answer",
+        "A dead letter, and its key goes on; without an answer, a failed attempt that is repeated.",
+        ("contract/test_schema_registry.py::test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else",
+         "contract/test_schema_registry.py::test_a_registry_that_does_not_answer_makes_no_dead_letters"),
+        "When the registry stays away until the attempts are used up, its messages are dead letters.",
+    ),
+    Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
         ("contract/test_consumer_ends.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
          "contract/test_consumer_ends.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),

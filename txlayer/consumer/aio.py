@@ -13,10 +13,10 @@ from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.async_pool import AsyncPool
 from txlayer.consumer.calls import Caller
+from txlayer.consumer.deserializing import Deserializer
 from txlayer.consumer.handlers import (
     AsyncBatchHandlerFunction,
     AsyncHandlerFunction,
-    Deserializer,
     Interceptor,
 )
 from txlayer.consumer.ordered import order_of
@@ -49,6 +49,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
         deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
@@ -58,8 +59,8 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
-            retry=retry, interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
-            tracing=tracing,
+            retry=retry, interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
+            key_group=key_group, connect=connect, tracing=tracing,
         )  # fmt: skip
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None

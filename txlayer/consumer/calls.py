@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from txlayer.consumer.context import Context, Lease, context_of
-from txlayer.consumer.handlers import Deserializer, Handler, Interceptor, Route
-from txlayer.consumer.received import DecodedMessage, ReceivedMessage
+from txlayer.consumer.deserializing import Deserializer, Deserializers, is_passing
+from txlayer.consumer.handlers import Handler, Interceptor, Route
+from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.handling import Ack, Reject, Retry, WrongResult, checked
 from txlayer.core.items import Item
 
@@ -100,13 +101,14 @@ class Caller:
         *,
         interceptors: Sequence[Interceptor] = (),
         deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
         attempt_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._routes = routes
         self._interceptors = tuple(interceptors)
-        self._deserializer = deserializer
+        self._deserializers = Deserializers(key_deserializer, deserializer)
         self._attempt_timeout_s = attempt_timeout_s
         self._clock = clock
         self._wall_clock = wall_clock
@@ -173,7 +175,7 @@ class Caller:
     def bare_function(self, topic: str) -> Callable[..., Any] | None:
         """What handles each message of a topic with nothing around it; None: something is to be done besides."""
         route = self._routes[topic]
-        if self._interceptors or self._deserializer is not None or route.batch_count_max:
+        if self._interceptors or self._deserializers.is_any or route.batch_count_max:
             return None
         return None if route.only is None else route.only.function
 
@@ -228,23 +230,24 @@ class Caller:
 
         Raises:
             _UndecodableError: nobody can read the first one.
+            Exception: a deserializer's own; one of them may be readable later.
         """
         items = items_of(job)
         handler = route.handler_of(items[0].record)
         assert handler is not None  # who wants it was asked before it was queued
-        if self._deserializer is None:
+        if not self._deserializers.is_any:
             return handler, [ReceivedMessage(item.record) for item in items], None
         messages: list[ReceivedMessage] = []
         for item in items:
-            message = ReceivedMessage(item.record)
             try:
-                value = self._deserializer(message.raw_value, message)
+                messages.append(self._deserializers.read(item.record))
             except Exception as exc:
+                if is_passing(exc):
+                    raise
                 unreadable = _UndecodableError(len(messages), exc)
                 if not messages:
                     raise unreadable from exc
                 return handler, messages, unreadable  # what stands before it is handled first
-            messages.append(DecodedMessage(item.record, value))
         return handler, messages, None
 
     # --- how it ended -------------------------------------------------------------------------------------------------

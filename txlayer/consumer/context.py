@@ -77,8 +77,8 @@ class Context:
 
     @property
     def key(self) -> bytes | None:
-        """The message's key."""
-        return self.message.key
+        """The message's key, as it was sent."""
+        return self.message.raw_key
 
     @property
     def token(self) -> int | None:

@@ -19,8 +19,6 @@ HandlerFunction = Callable[[ReceivedMessage, Context], HandlerResult]
 AsyncHandlerFunction = Callable[[ReceivedMessage, Context], Awaitable[HandlerResult]]
 BatchHandlerFunction = Callable[[list[ReceivedMessage], Context], HandlerResult]
 AsyncBatchHandlerFunction = Callable[[list[ReceivedMessage], Context], Awaitable[HandlerResult]]
-Deserializer = Callable[[bytes | None, ReceivedMessage], Any]
-"""What makes a message's value of its bytes; its exception makes the message a dead letter."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

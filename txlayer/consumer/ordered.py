@@ -11,9 +11,9 @@ from txlayer.adapters.connect import ConnectConsumer, connect_consumer
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.calls import Caller
+from txlayer.consumer.deserializing import Deserializer
 from txlayer.consumer.handlers import (
     BatchHandlerFunction,
-    Deserializer,
     HandlerFunction,
     Interceptor,
 )
@@ -129,7 +129,9 @@ class OrderedConsumer(_PlainConsumer):
         workers: where handlers run: "threads", or "processes" for those that compute; `worker_count` of them.
         retry: how often and when a failed message is tried again; None: `attempt_count_max` attempts with back-off.
         interceptors: what is done around each attempt.
-        deserializer: makes a value of a message's bytes; its exception makes the message a dead letter.
+        deserializer: any confluent-kafka deserializer for values, or a function (bytes, `SerializedField`). What it raises makes
+            the message a dead letter; it is tried again when a service did not answer. Without one values are bytes or None.
+        key_deserializer: the same for keys, called first; what is in order goes by the bytes.
         key_group: what a key counts as in the figures.
         namespace: whose lock topic is used.
         connect: makes the clients of the cluster.
@@ -153,6 +155,7 @@ class OrderedConsumer(_PlainConsumer):
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
         deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
@@ -162,8 +165,8 @@ class OrderedConsumer(_PlainConsumer):
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
-            retry=retry, interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
-            tracing=tracing,
+            retry=retry, interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
+            key_group=key_group, connect=connect, tracing=tracing,
         )  # fmt: skip
         self._workers = check_workers(workers)
 
@@ -188,6 +191,7 @@ class ConcurrentConsumer(_PlainConsumer):
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
         deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
         connect: ConnectConsumer = connect_consumer,
@@ -197,8 +201,8 @@ class ConcurrentConsumer(_PlainConsumer):
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
             group=group, topics=topics, order=Order.NONE, null_keys="free", start_at=start_at, retry=retry,
-            interceptors=interceptors, deserializer=deserializer, key_group=key_group, connect=connect,
-            tracing=tracing,
+            interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
+            key_group=key_group, connect=connect, tracing=tracing,
         )  # fmt: skip
         self._workers = check_workers(workers)
 

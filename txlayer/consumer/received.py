@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.messages import TAGS_HEADER, Headers, Undecodable, user_headers
@@ -49,8 +49,13 @@ class ReceivedMessage:
         return offset
 
     @property
-    def key(self) -> bytes | None:
-        """Its key as it was sent."""
+    def key(self) -> Any:
+        """What the key's deserializer made of it; bytes or None without one."""
+        return self._record.key()
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """Its key as it was sent; order, retries and dead letters go by it."""
         key: bytes | None = self._record.key()
         return key
 
@@ -103,14 +108,34 @@ class ReceivedMessage:
         )
 
 
-class DecodedMessage(ReceivedMessage):
-    """One whose value a deserializer read."""
+class SerializedField(ReceivedMessage):
+    """A message as a deserializer gets it: with the field that is to be read it tells all that Confluent's `SerializationContext` does.
 
-    __slots__ = ("_value",)
+    Attributes:
+        field: "key" or "value".
+    """
 
-    def __init__(self, record: Any, value: Any) -> None:
+    __slots__ = ("field",)
+
+    def __init__(self, record: Any, field: Literal["key", "value"]) -> None:
         self._record = record
+        self.field = field
+
+
+class DecodedMessage(ReceivedMessage):
+    """One whose key or value a deserializer read."""
+
+    __slots__ = ("_key", "_value")
+
+    def __init__(self, record: Any, key: Any, value: Any) -> None:
+        self._record = record
+        self._key = key
         self._value = value
+
+    @property
+    def key(self) -> Any:
+        """What the key's deserializer made of it."""
+        return self._key
 
     @property
     def value(self) -> Any:

@@ -17,8 +17,9 @@ from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.calls import Caller
+from txlayer.consumer.deserializing import Deserializer
 from txlayer.consumer.engine import Engine
-from txlayer.consumer.handlers import BATCH_COUNT_MAX, Deserializer, F, HandlerSet, Interceptor
+from txlayer.consumer.handlers import BATCH_COUNT_MAX, F, HandlerSet, Interceptor
 from txlayer.consumer.leases import Leases, NoLeases
 from txlayer.consumer.lock_registry import LockRegistry
 from txlayer.consumer.plan import ConsumerPlan
@@ -60,6 +61,7 @@ class ConsumerService(ABC, Generic[H, B]):
         retry: RetryPolicy | None,
         interceptors: Iterable[Interceptor],
         deserializer: Deserializer | None,
+        key_deserializer: Deserializer | None,
         key_group: Callable[[bytes | None], str] | None,
         connect: ConnectConsumer,
         tracing: Tracing,
@@ -78,6 +80,7 @@ class ConsumerService(ABC, Generic[H, B]):
         self._retry = retry
         self._interceptors = tuple(interceptors)
         self._deserializer = deserializer
+        self._key_deserializer = key_deserializer
         self._key_group = key_group
         self._connect = connect
         self._tracing = tracing
@@ -261,6 +264,7 @@ class ConsumerService(ABC, Generic[H, B]):
             plan.settings_of(topic, config)
         caller = make_caller(self._tracing)(
             routes, interceptors=self._interceptors, deserializer=self._deserializer,
+            key_deserializer=self._key_deserializer,
             attempt_timeout_s=config.attempt_timeout.total_seconds(),
         )  # fmt: skip
         pool = self._make_pool(caller)
