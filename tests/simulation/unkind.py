@@ -178,5 +178,7 @@ def _say(society: Society, produce: object, stranger: Stranger) -> None:
     record, header = last[stranger.number % len(last)]
     if stranger.is_committed:
         society.contradicted.add(header.key)
-    line = op_line("CR"[stranger.number % 2], header.key, record.offset(), born_ms=START_MS)
+    line = op_line(
+        "CR"[stranger.number % 2], header.key, record.offset(), group=header.producer_group, born_ms=START_MS
+    )  # fmt: skip
     produce(society.config.topics.op, line.encode(), None, record.partition())

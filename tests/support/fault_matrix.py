@@ -323,6 +323,12 @@ CLOCK = (
         "A leader whose clock is hours behind makes its transactions look older once another leads.",
     ),
     Row(
+        "clock", "the next leader's is hours behind",
+        "What it appends is as young as the newest half record before it: nobody is given up in the moment in which he comes.",
+        ("unit/test_ledger_histories.py::test_a_broker_whose_clock_is_far_behind_makes_nobody_old",),
+        "A restart while it leads, before it has moved to doubt what it appended.",
+    ),
+    Row(
         "clock", "half or op have the timestamps of their producers",
         "A coordinator refuses to start; what was written so before tells no time.",
         ("unit/test_coordinator_time.py::test_a_topic_whose_producers_stamp_its_records_is_refused_at_start",

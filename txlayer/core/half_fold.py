@@ -10,6 +10,7 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Keep, ReportKind
+from txlayer.core.doctor_rights import CLOCK_ERROR_MS
 from txlayer.core.fields import KEY_HASH, VERSION, is_key
 from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, ParkReason, Undecodable
@@ -40,14 +41,20 @@ _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 TOPICS_BYTES_MAX = 256 * 1024
 """Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
 
+TOPICS_MAX = 10_000
+"""How many real topics one transaction may have. No setting: what belongs to a transaction must not depend on who reads."""
+
 TWINS_MAX = 64
-"""Second copies of one transaction's half records that are remembered; the producer's line names one of the newest."""
+"""Second copies of one transaction's half records that are remembered, and so many more of its last one, which a producer's
+line names. The first ones: a line that named one must count in a replay too, however many copies came after it."""
 
 
 class HalfFold(Settling):
     """Folds half records into transactions."""
 
-    def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
+    def fold_half(  # hot path, kept in one piece
+        self, offset: int, appended_ms: int, header: bytes | None, record: Any
+    ) -> None:
         """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
         self.half_next = offset + 1
         key_bytes, record_headers = record.key(), record.headers()
@@ -58,6 +65,8 @@ class HalfFold(Settling):
         self.half_bytes += size
         if appended_ms > self.newest_ms:
             self._saw(appended_ms)
+        if appended_ms != self._half_ms:
+            appended_ms = self._time_of_half(appended_ms)
         # The common cases in few steps: a single message without options, or with an ordering key alone. What is let
         # through here must be well formed: a test holds it to the codec.
         try:
@@ -99,6 +108,15 @@ class HalfFold(Settling):
                 self.order.add(txn)
         else:
             self._fold_half_with_care(offset, appended_ms, header, record, size)
+
+    def _time_of_half(self, appended_ms: int) -> int:
+        """The append time; the newest before it where the leader's clock is far behind: nobody is born hours old."""
+        if self._half_ms < appended_ms <= self.latest_ms:
+            self._half_ms = appended_ms
+        elif appended_ms < self._half_ms - CLOCK_ERROR_MS:
+            self._untimely_count += 1
+            return self._half_ms
+        return appended_ms
 
     def recall_half(self, header: bytes | None, record: Any) -> None:
         """One half record from before the replay: whoever began with it is settled, or stands on doubt."""
@@ -155,10 +173,7 @@ class HalfFold(Settling):
 
     def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
         topics = txn.topics
-        return (
-            len(topics) >= self.settings.transaction_messages_max
-            or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
-        )
+        return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
 
     def _plain_tail(self, tail: str) -> PlainTail | None:
         """What follows the key in the header of a single message without options, for a known topic; else None."""
@@ -276,12 +291,7 @@ class HalfFold(Settling):
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
         if place is not Place.NEXT:
-            more.twins = [*(more.twins or ()), offset][-TWINS_MAX:]
-            if txn.is_in_doubt:
-                self._keep(txn)  # a line may name any copy: its summary tells of them
-                self._leave_half(before=offset)
-            else:
-                self._twins.append((offset, txn.first_offset, txn.replay_from))
+            self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
             return
         is_new_topic = header.topic not in txn.topics
         if is_new_topic and self._has_too_many_topics(txn, header.topic):
@@ -308,3 +318,13 @@ class HalfFold(Settling):
         elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
             txn.content.append(content)
             self.content_bytes += size
+
+    def _join_copy(self, txn: Transaction, offset: int, *, is_last: bool) -> None:
+        more = txn.extra()
+        if len(more.twins or ()) < TWINS_MAX + TWINS_MAX * is_last:
+            more.twins = [*(more.twins or ()), offset]
+        if txn.is_in_doubt:
+            self._keep(txn)  # a line may name any copy: its summary tells of them
+            self._leave_half(before=offset)
+        else:
+            self._twins.append((offset, txn.first_offset, txn.replay_from))

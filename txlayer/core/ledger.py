@@ -257,7 +257,8 @@ class Ledger(Asking):
                 self._report(ReportKind.MOVED, txn.key, "")
                 left -= 1
         # What accepts is asked here once more: who heard of it when a topic was mended may be gone.
-        self._mended.extend(self.shelf.held_in_vain(self.targets))
+        if not self._mended:  # else they stand there already: each may be there once
+            self._mended.extend(self.shelf.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
         for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[: max(left, 0)]:
@@ -391,7 +392,8 @@ class Ledger(Asking):
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)
-            self.unknown_topics.update(topic for topic in txn.topics if topic not in self.targets)
+            # Who stands there on an op line's word alone names none: nobody can be asked about "".
+            self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
             if self.newest_ms < txn.extra().moved_ms <= self.latest_ms:
                 self.newest_ms = txn.extra().moved_ms
         self.schedule.restore(self.transactions.values())
@@ -429,6 +431,7 @@ class Ledger(Asking):
                 del self.transactions[txn.key]
                 self.content_bytes -= 0 if txn.content is None else txn.size
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
+                self._recent[txn.key] = None  # its second copies must not be taken for new
 
     def _young_ones(self) -> Iterator[Transaction]:
         """The unsettled ones in half, oldest first."""

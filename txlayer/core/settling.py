@@ -86,7 +86,7 @@ class Settling:
         self.batch = Batch()
         self.half_next = 0
         self.op_next: OpPosition = (0, 0)
-        self.newest_ms = 0  # newest append time that counts
+        self.newest_ms = self._half_ms = 0  # newest append time that counts; the same of half alone
         self.latest_ms = NEVER_MS  # append times beyond it do not count
         self._untimely_count = 0  # half and op records whose append time did not count
         self._beyond_ms = 0  # newest of their append times

@@ -1,0 +1,155 @@
+"""One partition: histories that broke a promise once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
+from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_log import SETTINGS
+from txlayer.core.batch import ReportKind
+from txlayer.core.half_fold import TWINS_MAX
+from txlayer.core.messages import OrderMode, Source
+from txlayer.core.transitions import TxnState
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+RED_PREPARE = options("red", order=OrderMode.PREPARE)
+HOUR_MS = 3_600_000
+
+
+# --- op lines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.promise("P7")
+def test_who_is_on_doubt_on_a_lines_word_alone_names_no_topic_after_a_restart() -> None:
+    """A broker is never asked about a topic without a name: the client raises ValueError."""
+    driver = PartitionDriver()
+    driver.op("C", A, FAR_AWAY)
+    driver.turn()
+    driver.give_up()
+    driver.publish()
+    assert TxnState.PARKED is driver.state(A)
+
+    driver.crash(is_new_process=True)
+
+    assert set() == driver.ledger.unknown_topics
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P2")
+def test_a_line_counts_alike_live_and_in_a_replay_with_many_second_copies() -> None:
+    driver = PartitionDriver()
+    driver.half(B)
+    driver.half(A)
+    copy = driver.half(A)
+    driver.op("C", A, copy)
+    driver.turn()
+    for _ in range(TWINS_MAX + 1):
+        driver.half(A)
+    driver.turn()
+    assert [A] == driver.log.forwarded
+
+    driver.crash()
+
+    assert driver.state(A) is None
+
+
+@pytest.mark.promise("P2")
+def test_a_second_copy_of_what_a_replay_could_not_settle_is_not_taken_for_new() -> None:
+    driver = PartitionDriver()
+    driver.half(A)  # stays open, so that half is read from here again
+    places = [driver.half(B, index=index, count=3) for index in range(3)]
+    driver.op_lines(op_line("U", B, places[2], source=Source.OPERATOR))
+    driver.turn()  # a question: B stands on doubt, which remembers its first and last half offset
+    driver.op("C", B, places[1])
+    driver.op("R", B, places[2])
+    driver.turn()
+    assert driver.state(B) is None
+
+    driver.crash()
+    driver.half(B, index=0, count=3)
+    driver.turn()
+
+    assert driver.state(B) is None
+
+
+@pytest.mark.promise("P2")
+def test_the_line_that_names_the_copy_of_a_last_record_counts_behind_many_other_copies() -> None:
+    driver = PartitionDriver()
+    count = TWINS_MAX + 2
+    for _ in range(2):
+        last = [driver.half(A, index=index, count=count) for index in range(count)][-1]
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert driver.state(A) is not TxnState.OPEN
+
+
+@pytest.mark.promise("P1")
+def test_a_committed_one_that_waits_in_half_survives_a_restart_with_a_smaller_limit() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": ACCEPTS, "mail": ACCEPTS})
+    driver.half(A, options=RED_PREPARE)
+    for index, topic in enumerate(("orders", "stock", "mail")):
+        last = driver.half(B, index=index, count=3, topic=topic, options=RED_PREPARE)
+    driver.op("C", B, last)
+    driver.turn()
+    assert TxnState.WAITING is driver.state(B)
+
+    driver.log.settings = replace(SETTINGS, transaction_messages_max=2)
+    driver.crash()
+    driver.op("R", A, 0)
+    driver.turn()
+
+    assert [B] == driver.log.forwarded or B in driver.log.on_doubt()
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P11")
+def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 5)
+    driver = PartitionDriver(targets={"orders": MISSING})
+    keys = [txn_key(f"t{number}") for number in range(100)]
+    for key in keys:
+        driver.op("C", key, driver.half(key))
+    driver.turn()
+
+    driver.set_target("orders", ACCEPTS)
+    most = 0
+    while driver.ledger.shelf.held:
+        driver.advance()
+        driver.ledger.due(now_ms=driver.now_ms, move_count_max=100)
+        most = max(most, len(driver.ledger._mended))
+        driver.publish()
+
+    assert sorted(keys) == sorted(driver.log.forwarded)
+    assert most <= len(keys)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P7")
+def test_a_broker_whose_clock_is_far_behind_makes_nobody_old() -> None:
+    """The leader moves to it: what it appends is hours old in the moment in which it is appended."""
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.turn()
+    driver.now_ms -= 400 * HOUR_MS
+    driver.half(B)
+    driver.now_ms += 400 * HOUR_MS
+    driver.turn()
+
+    driver.tick(after_ms=10_000)
+    driver.publish()
+
+    assert TxnState.OPEN is driver.state(B)
+    assert [] == driver.reported(ReportKind.PARKED)
