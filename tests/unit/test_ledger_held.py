@@ -324,3 +324,23 @@ def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [txn_key(f"t{n}") for n in range(3)] == driver.log.forwarded
     assert 3 == len(driver.log.visible)
+
+
+@pytest.mark.promise("P1")
+def test_who_is_committed_to_a_topic_that_was_forgotten_is_held_and_forwarded_when_it_is_known() -> (
+    None
+):
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.read()
+    driver.ledger.unknown_topics.clear()  # it was known, and forgotten
+
+    driver.ledger.advance(line_count_max=100, byte_count_max=1 << 20)
+
+    assert {"orders"} == driver.ledger.unknown_topics
+    assert TxnState.HELD is driver.state(A)
+    driver.publish()
+    driver.advance()
+    driver.tick()
+    driver.publish()
+    assert [A] == driver.log.forwarded

@@ -309,8 +309,7 @@ class Coordinator:
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if ledger.unknown_topics:
-                self._book.learn(ledger.unknown_topics)
-                ledger.unknown_topics.clear()
+                self._learn_topics_of(ledger)
             lines_max = self._batch_size.of(self._config.batch_lines_max)
             lines_max = self._refusals.line_count_max(p, lines_max)
             bytes_max = ledger.batch_bytes_max = self._bytes_max
@@ -326,6 +325,14 @@ class Coordinator:
             self._on_tick(batches, is_idle=is_idle)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
+
+    def _learn_topics_of(self, ledger: Ledger) -> None:
+        # Who is committed before anybody had time to ask is held, and tried when it is known.
+        ledger.unknown_topics -= self._book.learn(ledger.unknown_topics)
+        self._has_more |= bool(ledger.unknown_topics)
+        if self._book.has_too_many:
+            ledgers = [shard.ledger for shard in self._shards.values()]
+            self._book.forget(needed={topic for one in ledgers for topic in one.topics_needed()})
 
     @property
     def _bytes_max(self) -> int:

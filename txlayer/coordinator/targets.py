@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
@@ -18,6 +18,12 @@ logger = logging.getLogger("txlayer.coordinator")
 LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0
 """A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s."""
+
+LOOK_TIME_S = 0.1
+"""How long the questions of one turn may take together: half records may name any number of topics, and the turn goes on."""
+
+TARGETS_MAX = 2_000
+"""With more names than this those that nobody waits for and that take nothing are forgotten; they are asked about again."""
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's own limit of a record, where the broker does not tell the topic's."""
@@ -45,15 +51,34 @@ class TargetBook:
         self._unreachable_since: dict[str, float] = {}
         self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, how long after that)
 
-    def learn(self, topics: Iterable[str]) -> None:
-        """Ask the broker about topics that are new.
+    def learn(self, topics: Iterable[str]) -> set[str]:
+        """Ask the broker about topics that are new, for at most `LOOK_TIME_S`; which of them are known now.
 
         Raises:
-            BrokerUnavailableError: it did not answer; nothing was learnt.
+            BrokerUnavailableError: it did not answer; what was learnt before stays.
         """
+        known: set[str] = set()
+        give_up_at = self._clock() + LOOK_TIME_S
         for topic in sorted(topics):
             if topic not in self.targets:
+                if known and self._clock() >= give_up_at:
+                    continue
                 self._set(topic, self._look(topic))
+            known.add(topic)
+        return known
+
+    @property
+    def has_too_many(self) -> bool:
+        """True when it is time to `forget`."""
+        return len(self.targets) > TARGETS_MAX
+
+    def forget(self, *, needed: Collection[str]) -> None:
+        """Forget the oldest topics that take nothing, but for those that something waits for."""
+        idle = [t for t, target in self.targets.items() if target.refusal and t not in needed]
+        for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
+            del self.targets[topic]
+            for told in (self._partition_counts, self._unreachable_since, self._look_again):
+                told.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
         """Something went wrong while these were written: what does the broker say now?"""
@@ -68,11 +93,13 @@ class TargetBook:
         )
 
     def mended(self) -> list[str]:
-        """Refusing topics whose time to look again has come and that accept now."""
+        """Refusing topics whose time to look again has come and that accept now; the longest due first, for `LOOK_TIME_S`."""
         now = self._clock()
-        due = [topic for topic, (at, _) in self._look_again.items() if at <= now]
-        mended = []
-        for topic in due:
+        due = sorted((at, topic) for topic, (at, _) in self._look_again.items() if at <= now)
+        mended: list[str] = []
+        for _, topic in due:
+            if self._clock() - now >= LOOK_TIME_S:
+                break
             _, wait_s = self._look_again[topic]
             self._look_again[topic] = (
                 now + min(wait_s * 2, LOOK_AGAIN_MAX_S),

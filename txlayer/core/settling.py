@@ -160,6 +160,10 @@ class Settling:
         """Producer groups that have too many open transactions."""
         return list(self._limited)
 
+    def topics_needed(self) -> set[str]:
+        """Real topics that held transactions wait for, or that the batch forwards to."""
+        return {t for txn in (*self.shelf.held.values(), *self.batch.forwards) for t in txn.topics}
+
     def everybody(self) -> Iterator[Transaction]:
         """Every transaction that is not settled, for whoever only looks."""
         return chain(self.transactions.values(), self.asleep.everybody())
@@ -262,6 +266,8 @@ class Settling:
         held: ParkReason | None = None
         for topic in txn.topics:
             target = self.targets.get(topic, UNKNOWN_TARGET)
+            if target is UNKNOWN_TARGET:
+                self.unknown_topics.add(topic)
             if target.refusal is not None and target.is_for_good:
                 return Kind.RECORD_REFUSED, target.refusal
             held = held or target.refusal
