@@ -36,6 +36,11 @@ class Running:
         """What it holds at this moment."""
         return [shard.ledger for shard in self.coordinator.view().shards.values()]
 
+    @property
+    def is_alive(self) -> bool:
+        """False when it has ended by itself."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End it cleanly."""
         self._is_stopping.set()

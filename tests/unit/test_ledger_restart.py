@@ -16,6 +16,8 @@ RED_PREPARE = options("red", order=OrderMode.PREPARE)
 
 def test_a_new_partition_begins_at_its_stored_positions() -> None:
     driver = PartitionDriver()
+    for number in range(7):
+        driver.op("C", txn_key(f"earlier-{number}"), driver.half(txn_key(f"earlier-{number}")))
     driver.log.stored = Positions(5, 5, 7, 0, 7, 0, 0, 5)
 
     driver.crash()

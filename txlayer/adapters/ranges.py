@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txlayer.adapters.ports import LogReader, TopicPartition
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 
 READ_COUNT_MAX = 20_000
 """Records per read: bounds the time between two signs of life."""
@@ -32,6 +32,7 @@ def read_ranges(
 
     Raises:
         BrokerUnavailableError: nothing came for `patience_s`; some records were given already.
+        RetriableError: an offset is not in the log any more, or not yet; ask for starts and ends again.
     """
     ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
     if not ends:
@@ -74,6 +75,10 @@ def read_ranges(
 
 
 def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+    if error.name() == "_AUTO_OFFSET_RESET":
+        raise RetriableError(
+            f"{partition[0]}-{partition[1]}: what must be read is not in the log ({error.str()}); it was removed meanwhile"
+        )
     if error.name() != "_PARTITION_EOF":
         raise BrokerUnavailableError(
             f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}"

@@ -16,6 +16,7 @@ from typing import Any
 from txlayer.adapters.append_time import append_time_of
 from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.adapters.translation import COORDINATOR_ADVICE
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import latest_ms
 from txlayer.coordinator.publish import close_all
@@ -146,14 +147,11 @@ class Recovery:
         topics = self._config.topics
         # Of a million records on doubt nobody asks for headers.
         with closing(self._connections.make_reader("read_committed", has_headers=False)) as bare:
-            starts = self._connections.start_offsets(
-                [
-                    (topic, partition)
-                    for topic in (topics.doubt, topics.half, topics.op)
-                    for partition in stored
-                ]
-            )
-            doubts = self._read_doubt(bare, stored, starts)
+            places = [(t, p) for t in (topics.doubt, topics.half, topics.op) for p in stored]
+            starts = self._connections.start_offsets(places)
+            # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
+            ends = self._connections.end_offsets(places, is_committed=False)
+            doubts = self._read_doubt(bare, stored, starts, ends)
         with closing(self._connections.make_reader("read_committed")) as reader:
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
@@ -188,8 +186,8 @@ class Recovery:
                 copies_from = max(p.copies_from, starts[topics.half, partition])
                 halves[topics.half, partition] = (min(copies_from, p.low_water), p.half_next)
                 ops[topics.op, partition] = (p.replay_offset, p.op_offset + (1 if p.op_line else 0))
-                _check_is_there((topics.half, partition), (p.low_water, p.half_next), starts)
-                _check_is_there((topics.op, partition), ops[topics.op, partition], starts)
+                _check_is_there((topics.half, partition), (p.low_water, p.half_next), starts, ends)
+                _check_is_there((topics.op, partition), ops[topics.op, partition], starts, ends)
             self._read(reader, halves, fold_half)
             self._read(reader, ops, fold_op)
 
@@ -199,16 +197,19 @@ class Recovery:
         return b"\n".join((value or b"").split(b"\n")[:line_count])
 
     def _read_doubt(
-        self, reader: Any, stored: dict[int, StoredPositions], starts: Mapping[TopicPartition, int]
+        self,
+        reader: Any,
+        stored: dict[int, StoredPositions],
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
     ) -> dict[int, tuple[DoubtFold, int]]:
         topic = self._config.topics.doubt
         folds: dict[int, tuple[DoubtFold, int]] = {}
         ranges: dict[TopicPartition, Range] = {}
-        partitions = [(topic, partition) for partition in stored]
-        # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
-        ends = self._connections.end_offsets(partitions, is_committed=False)
         for partition, (positions, _) in stored.items():
             high = ends[topic, partition]
+            if positions.doubt_low > high:
+                raise _is_cut_short((topic, partition), positions.doubt_low, high)
             low = max(starts[topic, partition], positions.doubt_low)
             folds[partition] = (DoubtFold(op_offset=positions.replay_offset), high)
             ranges[topic, partition] = (low, high)
@@ -247,11 +248,24 @@ def _appended_ms(record: Any, ledger: Ledger) -> int:
 
 
 def _check_is_there(
-    place: TopicPartition, wanted: Range, starts: Mapping[TopicPartition, int]
+    place: TopicPartition,
+    wanted: Range,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> None:
     if wanted[0] < min(starts[place], wanted[1]):
         raise ConfigError(
             f"{place[0]}-{place[1]} begins at {starts[place]}, and must be read from {wanted[0]} on; what was there is lost to "
-            "the coordinator: say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`",
+            f"the coordinator: {COORDINATOR_ADVICE}",
             name="stored offset", value=wanted[0], expected="an offset within the topic's retention",
         )  # fmt: skip
+    if wanted[1] > ends[place]:
+        raise _is_cut_short(place, wanted[1], ends[place])
+
+
+def _is_cut_short(place: TopicPartition, position: int, end: int) -> ConfigError:
+    return ConfigError(
+        f"{place[0]}-{place[1]} ends at {end}, and was read up to {position} before: it was made anew, or brokers lost its end; "
+        f"find out which, then {COORDINATOR_ADVICE}",
+        name="stored offset", value=position, expected="an offset that the topic has",
+    )  # fmt: skip
