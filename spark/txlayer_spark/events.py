@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
@@ -139,7 +140,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     prepare = F.coalesce(lines.option_or_empty(options, "o", "p") == "p", F.lit(False))
     # What is no number costs an exception that nobody sees.
     immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
-    immunity = F.coalesce(immunity, F.lit(0))
+    immunity = F.least(F.coalesce(immunity, F.lit(0)), F.lit(IMMUNITY_MS_MAX))
     part = _field(4)
     index = lines.whole(lines.before(part, "/"))
     return _row(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.judging import (
     ABANDON,
     COMMIT,
@@ -306,3 +307,13 @@ def test_a_record_that_the_broker_kept_twice_is_one_message() -> None:
     case.half(first=101)
 
     assert [Verdict.OK] == case.op(COMMIT, last=101).forward().verdicts()
+
+
+@pytest.mark.parametrize("immunity_ms", [IMMUNITY_MS_MAX, IMMUNITY_MS_MAX + 1, 1 << 62])
+def test_an_immunity_counts_for_seven_days_at_most(immunity_ms: int) -> None:
+    case = Case()
+    case.traces.halves[0] = case.traces.halves[0]._replace(immunity_ms=immunity_ms)
+    window = replace(WINDOW, cut_ms=IMMUNITY_MS_MAX + WINDOW.overdue_ms)
+
+    assert [Verdict.OPEN] == case.verdicts(window)
+    assert [Verdict.OVERDUE] == case.verdicts(replace(window, cut_ms=window.cut_ms + 1))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
 from txlayer.core.transitions import TxnState
 from txlayer.core.verdicts import Verdict
@@ -623,7 +624,8 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
 
 
 def _by_age(attempt: _Attempt, window: Window) -> Verdict:
-    age_ms = window.cut_ms - attempt.first.at_ms - attempt.first.immunity_ms
+    immunity_ms = min(attempt.first.immunity_ms, IMMUNITY_MS_MAX)
+    age_ms = window.cut_ms - attempt.first.at_ms - immunity_ms
     return Verdict.OVERDUE if age_ms > window.overdue_ms else Verdict.OPEN
 
 
