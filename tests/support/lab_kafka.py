@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import create_topic, unique_name
@@ -101,8 +101,19 @@ class KafkaLab:
 
     def delete_records(self, topic: str, *, before: int) -> None:
         place = TopicPartition(topic, 0, before)
-        for future in self._admin.delete_records([place]).values():
-            future.result(PATIENCE_S)
+
+        def is_deleted() -> bool:
+            try:
+                for future in self._admin.delete_records([place]).values():
+                    future.result(PATIENCE_S)
+            except KafkaException as exc:
+                # Not every broker knows at once who leads a new partition.
+                if exc.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                    raise
+                return False
+            return True
+
+        wait_until(is_deleted, within=PATIENCE_S, what=f"records of {topic} are deleted")
 
     def write(
         self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None

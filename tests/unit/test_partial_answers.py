@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from txlayer.adapters.kafka import admin_connection
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
+from txlayer.errors import RetriableError
 
 
 class Client:
@@ -58,3 +60,46 @@ def test_a_client_that_does_not_see_a_group_is_thrown_away_when_it_is_old(
     monkeypatch.setattr(admin_connection, "DOUBTED_AFTER_S", -1.0)
 
     assert (frozenset(), False) == asked(Client(), "shop")
+
+
+class Leaderless:
+    """An admin client whose broker knows only after some questions who leads a partition."""
+
+    def __init__(self, *refusals: int) -> None:
+        self._refusals = list(refusals)
+
+    def list_offsets(self, request: dict[Any, Any], **_limits: Any) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        if self._refusals:
+            future.set_exception(KafkaException(KafkaError(self._refusals.pop(0))))
+        else:
+            future.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(request, future)
+
+    def describe_cluster(self, **_limits: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(None)
+        return future
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("ask", ["start_offsets", "end_offsets"])
+def test_a_partition_whose_leader_just_moved_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    client = Leaderless(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_LEADER_FOR_PARTITION)
+    monkeypatch.setattr(admin_connection, "new_client", lambda *_: client)
+
+    assert {("orders", 0): 7} == getattr(KafkaAdmin(ClientConfig()), ask)([("orders", 0)])
+
+
+def test_a_leader_that_does_not_come_is_waited_for_as_long_as_any_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Leaderless(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
+    monkeypatch.setattr(admin_connection, "new_client", lambda *_: client)
+
+    with pytest.raises(RetriableError):
+        KafkaAdmin(ClientConfig(), timeout_ms=200).end_offsets([("orders", 0)])

@@ -32,7 +32,7 @@ from txlayer.adapters.kafka.group_offsets import GroupOffsets
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import LifecycleError, RetriableError
+from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError
 
 _STATES_WITH_MEMBERS = {
     ConsumerGroupState.STABLE,
@@ -366,6 +366,21 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
+        deadline = self._connection.deadline()
+        while True:
+            try:
+                return self._offsets_once(partitions, spec, is_committed=is_committed)
+            except BrokerUnavailableError:
+                raise  # it was waited for
+            except RetriableError:
+                # A partition is new or its leader just moved, and not every broker knows it yet.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
+    def _offsets_once(
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, *, is_committed: bool
+    ) -> dict[TopicPartition, int]:
         isolation = (
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         )
