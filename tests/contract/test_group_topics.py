@@ -7,9 +7,10 @@ import pytest
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from txlayer.adapters.group_topics import GroupTopics
+from txlayer.adapters.ports import StoredOffset
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import TopicMismatchError, UsageError
 
 
 def topics_of(lab: Lab, group: str, *topics: str) -> GroupTopics:
@@ -73,3 +74,19 @@ def test_a_topic_that_does_not_exist_has_no_dead_letters(lab: Lab) -> None:
         topics_of(lab, group, there, missing).apply()
 
     assert {} == lab.admin().describe_topics([f"{group}.{there}.dlq"])
+
+
+def test_a_group_whose_dead_letters_would_stand_in_another_groups_topic_is_refused(
+    lab: Lab,
+) -> None:
+    first, word, last = unique_name("group"), unique_name("word"), lab.topic()
+    other_topic = f"{word}.{last}"
+    lab.create(other_topic)
+    topics_of(lab, f"{first}.{word}", last).apply()
+    assert [] == topics_of(lab, first, other_topic).plan()  # nobody reads that topic yet
+
+    lab.admin().store_offsets(f"{first}.{word}", {(last, 0): StoredOffset(0, "")})
+
+    with pytest.raises(UsageError, match="choose another name"):
+        topics_of(lab, first, other_topic).plan()
+    assert [] == topics_of(lab, f"{first}.{word}", last).plan()

@@ -125,6 +125,25 @@ def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:
     assert [] == plan(rights, {r.acl for r in rights}, namespace="ns")
 
 
+def test_a_group_and_topic_whose_dead_letters_have_the_same_name_are_shown() -> None:
+    mine, theirs = (
+        RoleSpec.parse("consumer", FILES["consumer"]).wanted(
+            namespace="ns", group=group, topics=(name,), principal=principal, host="*"
+        )
+        for group, name, principal in (("a", "b.c", WHO), ("a.b", "c", "User:theirs"))
+    )
+    there = {right.acl for right in (*mine, *theirs)}
+
+    found = plan(mine, there, namespace="ns")
+
+    assert {"a.b.c.dlq", "a.b.c.replay"} == {c.acl.name for c in found}
+    assert {"User:theirs"} == {c.acl.principal for c in found}
+    assert all("same name" in c.why for c in found)
+    replicas = [right for right in there if right.principal == WHO]
+    instance = {Acl(a.resource, a.name, a.pattern, a.operation, "User:b") for a in replicas}
+    assert [] == plan(mine, {*replicas, *instance}, namespace="ns")
+
+
 def test_a_right_on_another_system_topic_is_more_than_a_producer_needs() -> None:
     rights = wanted("producer")
     more = topic("ns.doubt", Operation.READ)

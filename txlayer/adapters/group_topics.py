@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.namespace import Applied
 from txlayer.adapters.topic_files import GROUP_ROLES
+from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.topicspec import (
     AlterSetting,
     Change,
@@ -19,7 +20,7 @@ from txlayer.core.topicspec import (
     TopicState,
     plan,
 )
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import TopicMismatchError, UsageError
 
 
 class GroupTopics:
@@ -45,7 +46,9 @@ class GroupTopics:
 
         Raises:
             TopicMismatchError: a topic that the group is to consume does not exist.
+            UsageError: another group's topics of another topic have the same names: each would read the other's letters.
         """
+        self._refuse_namesakes()
         sources = self._admin.describe_topics(self._topics)
         for topic in self._topics:
             if topic not in sources:
@@ -73,6 +76,21 @@ class GroupTopics:
         self._admin.alter_settings(alterations)
         done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
         return Applied(done, self.plan(replication_factor=replication_factor))
+
+    def _refuse_namesakes(self) -> None:
+        others = [
+            (topic, *other) for topic in self._topics for other in namesakes(self._group, topic)
+        ]
+        there = self._admin.describe_topics({other for _, _, other in others})
+        for topic, group, other in others:
+            if other not in there:
+                continue
+            places = [(other, p) for p in range(there[other].partition_count)]
+            if any(self._admin.stored_offsets(group, places).values()):
+                raise UsageError(
+                    f"{dead_letter_topic(self._group, topic)} is the name for the dead letters of group {group} and topic "
+                    f"{other}, too, and that group reads that topic: choose another name for one of the groups"
+                )
 
     def _desired(
         self, sources: Mapping[str, TopicState], replication_factor: int | None

@@ -6,7 +6,7 @@ Never here: a change that takes a right away. Who made an ACL cannot be told, so
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,6 +50,7 @@ class Operation(Enum):
 EVERY_NAME = "*"
 EVERY_HOST = "*"
 ANYBODY = "User:*"
+_DERIVED = (".dlq", ".replay")
 _SYSTEM_TOPICS = ("half", "op", "doubt", "check", "locks")
 
 
@@ -201,7 +202,36 @@ def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) 
         if acl.principal in principals and any(acl.covers(*resource) for resource in watched)
     ]
     missing = [CreateAcl(w.acl, w.why) for w in wanted if w.acl not in there]
-    return [*missing, *(OtherAcl(acl, _why_other(acl)) for acl in sorted(others, key=repr))]
+    more = [OtherAcl(acl, _why_other(acl)) for acl in others]
+    more += [OtherAcl(acl, _SAME_NAME) for acl in _of_namesakes(acls, there)]
+    return [*missing, *sorted(more, key=repr)]
+
+
+_SAME_NAME = (
+    "dead letters of that principal's group and topic have the same name: each reads the other's"
+)
+
+
+def _of_namesakes(acls: Collection[Acl], there: Collection[Acl]) -> list[Acl]:
+    """Rights of other principals on dead-letter and replay topics that another group and topic share by their name."""
+    names = {a.name for a in acls if a.resource is AclResource.TOPIC and a.name.endswith(_DERIVED)}
+    groups = {a.name for a in acls if a.resource is AclResource.GROUP}
+    others: dict[str, set[str]] = {}  # groups by the principals that may join them
+    for acl in there:
+        if (
+            acl.resource is AclResource.GROUP
+            and acl.pattern is AclPattern.LITERAL
+            and acl.name not in groups
+        ):
+            others.setdefault(acl.principal, set()).add(f"{acl.name}.")
+    return [
+        acl
+        for acl in there
+        if acl.resource is AclResource.TOPIC
+        and acl.name in names
+        and acl.name.startswith(tuple(others.get(acl.principal, ())))
+        and acl not in acls
+    ]
 
 
 def _why_other(acl: Acl) -> str:

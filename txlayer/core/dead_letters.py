@@ -70,6 +70,13 @@ def source_topic(group: str, name: str) -> str | None:
     return topic if name.startswith(head) and name.endswith(_DLQ_SUFFIX) and topic else None
 
 
+def namesakes(group: str, topic: str) -> list[tuple[str, str]]:
+    """Every other group and topic whose dead letters, and requests about them, would stand in the same topics."""
+    parts = f"{group}.{topic}".split(".")
+    pairs = [(".".join(parts[:n]), ".".join(parts[n:])) for n in range(1, len(parts))]
+    return [(g, t) for g, t in pairs if g and t and (g, t) != (group, topic)]
+
+
 def is_request_id(text: str) -> bool:
     """True for 1 to 64 letters, digits, `.`, `_` or `-`."""
     return _REQUEST_ID.fullmatch(text) is not None
