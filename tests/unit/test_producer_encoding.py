@@ -9,6 +9,7 @@ import pytest
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
+from txlayer.core.half_fold import TOPICS_BYTES_MAX
 from txlayer.core.messages import Message
 from txlayer.errors import (
     ForbiddenTopicError,
@@ -243,3 +244,21 @@ def test_the_bytes_of_a_transaction_have_a_limit() -> None:
         made.records([message] * 3, ANYWHERE)
     with pytest.raises(RefusedRecordError):
         made.records([Message("orders", b"k", b"v" * 1_000)], ANYWHERE)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_too_much", [False, True])
+def test_names_of_topics_beyond_what_doubt_can_list_are_refused_before_anything_is_sent(
+    *, is_too_much: bool
+) -> None:
+    made = encoder(transaction_messages_max=TOPICS_BYTES_MAX)
+    names = [f"{number:064}" for number in range(TOPICS_BYTES_MAX // 64)]
+    for name in (*names, "one-more"):
+        made.learn(name, TopicLimits(3, 1_000, is_reachable=True))
+    messages = [Message(name) for name in names]
+
+    if is_too_much:
+        with pytest.raises(UsageError, match="names of the transaction's topics"):
+            made.records([*messages, Message("one-more")], ANYWHERE)
+    else:
+        assert len(messages) == len(made.records([*messages, messages[0]], ANYWHERE) or ()) - 1

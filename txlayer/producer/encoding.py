@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
+from txlayer.core.half_fold import TOPICS_BYTES_MAX
 from txlayer.core.ids import TOPIC_NAME, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
@@ -151,6 +152,12 @@ class Encoder:
             )
         if any(m.topic not in self._known for m in messages):
             return None
+        names_bytes = sum(map(len, {m.topic for m in messages}))
+        if names_bytes > TOPICS_BYTES_MAX:
+            raise UsageError(
+                f"the names of the transaction's topics have {names_bytes} bytes; together they may have "
+                f"{TOPICS_BYTES_MAX}. Nothing was sent"
+            )
         records = []
         byte_count = 0
         for message in messages:
