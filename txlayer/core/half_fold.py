@@ -283,8 +283,7 @@ class HalfFold(Settling):
             )  # fmt: skip
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
-        # `place_of` says the same; nearly all are the next one, and need no call for it.
-        is_next = header.index == txn.seen and header.count == txn.count
+        is_next = header.index == txn.seen and header.count == txn.count  # no call for most
         place = Place.NEXT if is_next else txn.place_of(header, offset)
         if place is Place.NONE:
             why = Undecodable(
