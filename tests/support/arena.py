@@ -109,7 +109,7 @@ class Arena:
     def verdict(self, load: Load | None = None) -> Verdict:
         """P1-P6, read by plain clients; with a `load`, that nothing acknowledged is missing."""
         logs = self.logs()
-        verdict = judge(logs)
+        verdict = judge(logs, partition_count=self.partition_count)
         if load is not None:
             stored = [(sent.partition, o) for sent in load.sent for o in sent.acknowledged]
             verdict.findings += missing_from(logs.half, stored, what="half")

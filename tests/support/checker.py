@@ -120,7 +120,7 @@ class Judge:
         self,
         logs: Logs,
         *,
-        partition_count: int | None = None,
+        partition_count: int,
         parked_at: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         """`parked_at`: {key: line of op} of those that an answer parked, which no summary need show."""
@@ -173,8 +173,7 @@ class Judge:
             self._by_half[record.partition, record.offset] = (txn, head.index)
 
     def _is_at_home(self, head: HalfHeader, record: Seen) -> bool:
-        count = self._partition_count
-        return count is None or home_of(head, partition_count=count) == record.partition
+        return home_of(head, partition_count=self._partition_count) == record.partition
 
     def _fold_op(self) -> None:
         for record in self._logs.op:
@@ -276,7 +275,7 @@ class Judge:
         system = [*logs.half, *logs.op, *logs.doubt]
         if system:
             namespace = system[0].topic.rpartition(".")[0]
-        count = self._partition_count or max((r.partition + 1 for r in system), default=1)
+        count = self._partition_count
         counts = {f"{namespace}.{name}": count for name in ("half", "op", "doubt")}
         counts |= logs.real_partition_counts
         bounds = {
@@ -338,6 +337,6 @@ def home_of(head: HalfHeader, *, partition_count: int) -> int:
     return half_partition(ordering_key=None, txn_id=txn_id, partition_count=partition_count)
 
 
-def judge(logs: Logs) -> Verdict:
-    """Everything that is wrong in what was read."""
-    return Judge(logs).verdict()
+def judge(logs: Logs, *, partition_count: int) -> Verdict:
+    """Everything that is wrong in what was read; `partition_count` of half, op and doubt."""
+    return Judge(logs, partition_count=partition_count).verdict()
