@@ -15,6 +15,8 @@ from tests.support.seed import SEED, say
 FOUND = {
     2: "half ended with a stranger's marker, and for the coordinator there was always something left to read",
     57: "while a stranger's Kafka transaction hid half records, the line that commits them was given up as misplaced",
+    823433790776: "a coordinator that began with a wrong clock, and knew transactions from doubt alone, never learned the time",
+    823433791223: "the world's own: it kept a record of doubt once more because a marker landed in the same moment",
     73: "a line that names the place of a marker was waited for without end",
 }
 """Seeds of worlds that showed a fault, and which one."""

@@ -178,28 +178,30 @@ class SimulatedWorld:
 
         A batch of fewer than `count_min` records is kept once.
         """
+        base, batches = self._produced(produce)
+        for partition, batch in batches:
+            if len(batch) >= count_min:
+                return partition.append(batch, now_ms=self.now_ms()), len(batch)
+        return base, 0
+
+    def _produced(
+        self, produce: Callable[[], int]
+    ) -> tuple[int, list[tuple[Partition, list[MemoryRecord]]]]:
+        """The first offset of a batch, and its records: not the markers that land in the same moment."""
         assert self._kafka is not None
         partitions = self._kafka._cluster.partitions.values()
-        before = {id(p): p.next_offset for p in partitions}
+        before = [(p, p.next_offset) for p in partitions]
         base = produce()
-        for partition in partitions:
-            count = partition.next_offset - before[id(partition)]
-            if count >= count_min:
-                batch = partition._records[-count:]
-                return partition.append(batch, now_ms=self.now_ms()), count
-        return base, 0
+        grown = [
+            (p, [r for r in p._records if r.place >= n]) for p, n in before if p.next_offset > n
+        ]
+        return base, [(partition, batch) for partition, batch in grown if batch]
 
     def produce_late(self, produce: Callable[[], int], *, after_s: float) -> int:
         """The broker keeps a batch, and once more `after_s` later, behind whatever came meanwhile; the first offset."""
-        assert self._kafka is not None
-        partitions = self._kafka._cluster.partitions.values()
-        before = {id(p): p.next_offset for p in partitions}
-        base = produce()
-        for partition in partitions:
-            count = partition.next_offset - before[id(partition)]
-            if count:
-                batch = partition._records[-count:]
-                self.after(after_s, partial(self._keep_again, partition, batch))
+        base, batches = self._produced(produce)
+        for partition, batch in batches:
+            self.after(after_s, partial(self._keep_again, partition, batch))
         return base
 
     def _keep_again(self, partition: Partition, batch: list[MemoryRecord]) -> None:

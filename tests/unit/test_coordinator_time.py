@@ -109,6 +109,30 @@ def test_a_clock_that_was_set_right_is_believed_without_a_new_record() -> None:
     assert {A} == set(stage.on_doubt())
 
 
+@pytest.mark.promise("P7")
+def test_what_stands_on_doubt_tells_the_time_when_a_clock_is_set_right() -> None:
+    stage = StillCoordinator(
+        doubt_after=timedelta(seconds=20), unresolved="rollback", transaction_age_max=timedelta(minutes=2),
+    )  # fmt: skip
+    stage.half(A)
+    stage.work(seconds=30)
+    assert {A} == set(stage.on_doubt())
+    stage.wall_skew_s = -80 * HOUR_S
+    stage.start()
+
+    # It folds what was stored with the wrong clock; half and op have no record left that tells the time.
+    set_right_at_s = stage.world.passed_s + 10
+
+    def look() -> bool:
+        if stage.world.passed_s >= set_right_at_s:
+            stage.wall_skew_s = 0.0
+        return stage.world.passed_s >= set_right_at_s + 180
+
+    stage.coordinator.run(should_stop=look)
+
+    assert [b"R"] == [line.split(b"|")[1] for line in stage.said()]
+
+
 def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
     stage = StillCoordinator(doubt_after=timedelta(seconds=120))
     stage.half(A)

@@ -394,14 +394,14 @@ class Ledger(Asking):
             self.shelf.put_restored(txn)
             # Who stands there on an op line's word alone names none: nobody can be asked about "".
             self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
-            if self.newest_ms < txn.extra().moved_ms <= self.latest_ms:
-                self.newest_ms = txn.extra().moved_ms
+            if txn.extra().moved_ms > self.newest_ms:
+                self._saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
         self.asleep.fill(kept.sleepers, self.settings.checks)
         self.shelf.put_asleep(self.asleep.sleepers, woken=self.transactions)
         self.unknown_topics.update(self.asleep.topics - self.targets.keys())
-        if self.newest_ms < self.asleep.newest_ms <= self.latest_ms:
-            self.newest_ms = self.asleep.newest_ms
+        if self.asleep.newest_ms > self.newest_ms:
+            self._saw(self.asleep.newest_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
