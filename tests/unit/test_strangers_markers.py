@@ -16,15 +16,15 @@ KEY = f"a-0/{'a' * NONCE_LENGTH}"
 PARTITION = 0
 
 
-def stage_with_a_strangers_marker() -> StillCoordinator:
-    """An open transaction, and behind it in half what a stranger wrote, held open for a while and gave up."""
+def stage_with_a_strangers_marker(topic: str = "txlayer.half") -> StillCoordinator:
+    """An open transaction; half, or op, ends with what a stranger wrote and gave up."""
     stage = StillCoordinator()
     stage.half(KEY, partition=PARTITION)
     stranger = stage.kafka.connect_coordinator(stage.config, client="stranger")
     writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
     writer.initialise(timeout_s=1)
     writer.begin()
-    writer.produce(stage.topics.half, b"never committed", None, PARTITION)
+    writer.produce(topic, b"never committed", None, PARTITION)
     assert 0 == writer.flush(timeout_s=1)
     # Whoever holds the name next ends it: an abort, and its marker.
     stranger.make_writer("stranger", batch_bytes_max=10_000).initialise(timeout_s=5)
@@ -32,8 +32,9 @@ def stage_with_a_strangers_marker() -> StillCoordinator:
 
 
 @pytest.mark.promise("P7")
-def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt() -> None:
-    stage = stage_with_a_strangers_marker()
+@pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op"])
+def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt(topic: str) -> None:
+    stage = stage_with_a_strangers_marker(topic)
 
     stage.work(seconds=600)
 
