@@ -65,9 +65,10 @@ fuzz: setup
 differential: setup
 	$(BIN)/python -m tests.reference.differential --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
 
-# The core, broken in one place at a time: every mutant must make a test fail. Goes on where it was interrupted.
+# The code, broken in one place at a time: every mutant must make a test fail. Goes on where it was interrupted.
+# PART='txlayer.coordinator*' tries only those.
 mutation: setup
-	$(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut run $(if $(PART),'$(PART)')
 	$(BIN)/python -m mutmut results
 
 # A new user: from nothing to a message of their own by what README says, in a new folder with a new HOME (some minutes).

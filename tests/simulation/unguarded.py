@@ -112,14 +112,6 @@ class CommitWatchingPublisher(Publisher):
         return super().may_be_haunted(offsets_s=0.0, commit_s=commit_s)
 
 
-class OffsetWatchingPublisher(Publisher):
-    """Looks at the time of the offsets alone, not at that of the commit behind them."""
-
-    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
-        del commit_s
-        return super().may_be_haunted(offsets_s=offsets_s, commit_s=0.0)
-
-
 class RashCoordinator(Coordinator):
     """Stores all positions with every Kafka transaction, also those of a partition whose batch stays behind."""
 
