@@ -414,7 +414,8 @@ class _Reader:
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float = 0) -> tuple[int, int]:
         del timeout_s
-        return 0, self._log.entries(partition[0])[1]
+        entries, end = self._log.entries(partition[0])
+        return (entries[0].offset if entries else end), end
 
     def close(self) -> None:
         """Nothing is open."""

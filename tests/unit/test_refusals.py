@@ -64,3 +64,17 @@ def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> Non
 
     assert refusals.is_careful({0, 1})
     assert not refusals.is_careful({1})
+
+
+def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
+    """Another partition's batch goes first: forgotten then, it would be looked for again and again."""
+    refusals, book = Refusals(), cast("TargetBook", _Book())
+    why = Undecodable("half record without a header txl")
+    refused, other = (KeptAside(Origin("half", p, 0), None, None, 0, why) for p in (1, 0))
+    refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/1/0"), {}, book)
+
+    refusals.passed(0, Batch(asides=[other]))
+    assert {b"origin/half/1/0"} == refusals.doubt_keys
+
+    refusals.passed(1, Batch(asides=[refused]))
+    assert not refusals.doubt_keys

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.measures import PublishStats
+from txlayer.coordinator.ranges import is_cut
 from txlayer.coordinator.surroundings import REAL, Running, Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
@@ -342,7 +343,9 @@ class Publisher:
             origin=f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}",
         )  # fmt: skip
         key = codec.content_key(txn.key, content.index)
-        if self._is_cut(key, value, headers):
+        if is_cut(record):
+            value, headers = b"", list(record.headers())  # as it stood on doubt before
+        elif self._is_cut(key, value, headers):
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 

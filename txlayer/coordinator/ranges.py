@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,11 @@ class DoubtRecord:
         return len(self._value or b"")
 
 
+def is_cut(record: Any) -> bool:
+    """True for what doubt did not take whole: half has the rest."""
+    return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
+
+
 def fetch_contents(
     reader: LogReader,
     wanted: Iterable[tuple[int, Transaction, int]],
@@ -53,8 +58,9 @@ def fetch_contents(
     doubt_topic: str,
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
+    as_cut: Collection[TransactionPlace] = (),
 ) -> dict[TransactionPlace, list[Content]]:
-    """The contents of transactions whose content is not in memory.
+    """The contents of transactions whose content is not in memory; of those `as_cut` as doubt has them, whole or not.
 
     `wanted` holds (partition, transaction, how many of its contents to fetch). What belongs to a transaction is what
     joined it when half was folded: `Transaction.place_of` says so.
@@ -110,7 +116,8 @@ def fetch_contents(
             )
     make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
     for which, contents in found.items():
-        make_whole(which, contents)
+        if which not in as_cut:
+            make_whole(which, contents)
     return {which: [contents[i] for i in sorted(contents)] for which, contents in found.items()}
 
 
@@ -124,11 +131,7 @@ def _make_whole(
     clock: Callable[[], float],
 ) -> None:
     """Read from half what doubt did not take whole."""
-    offsets = {
-        content.offset
-        for content in contents.values()
-        if isinstance(content.record, DoubtRecord) and codec.is_cut(content.record.headers())
-    }
+    offsets = {content.offset for content in contents.values() if is_cut(content.record)}
     if not offsets:
         return
     half = (half_topic, which[0])

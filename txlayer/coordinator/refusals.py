@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import TargetBook
+from txlayer.core import codec
 from txlayer.core.batch import Batch, Bisection
 from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.errors import (
@@ -68,8 +69,8 @@ class Refusals:
                 del self._bisections[partition]
         for keep in batch.keeps.values():
             self.reasons.pop(keep.txn.key, None)
-        if self.doubt_keys and not self._bisections and not batch.is_empty:
-            self.doubt_keys.clear()
+        if self.doubt_keys:
+            self.doubt_keys -= _doubt_keys_of(batch)
 
     def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
         """A Kafka transaction failed: what does the error say about its content?"""
@@ -120,3 +121,13 @@ def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
     found = next((t for b in batches.values() for t in b.forwards if t.key == key), None)
     context = None if found is None else trace_of(found)
     return {"txn_id": txn_id_of(key), **({} if context is None else {"trace_id": context.trace_id})}
+
+
+def _doubt_keys_of(batch: Batch) -> set[bytes]:
+    """Under which keys a batch wrote what doubt may refuse."""
+    asides = {
+        codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number)
+        for aside in batch.asides
+    }
+    kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
+    return asides | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}

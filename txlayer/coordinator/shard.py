@@ -250,11 +250,14 @@ def fill_contents(
         )
     if not wanted:
         return
+    # Who only stands on doubt again stands there as before: half may have the rest of it no more.
+    forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
+    as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
     reader = connections.make_reader("read_committed")
     try:
         found = fetch_contents(
             reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
-            patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock,
+            patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock, as_cut=as_cut,
         )  # fmt: skip
     finally:
         reader.close()
