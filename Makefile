@@ -22,7 +22,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz differential mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -56,6 +56,12 @@ chaos: setup jars
 # Each component ten times in a row under load, and the brokers; `make test` runs it bounded.
 restarts: setup jars
 	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py
+
+# Spark's ledger against the reference model on random histories (`make differential-spark COUNT=5000 SEED=1000`); `make test` takes some.
+COUNT ?= 2000
+differential-spark: setup jars
+	TXLAYER_DIFFERENTIAL_COUNT=$(COUNT) TXLAYER_DIFFERENTIAL_SEED=$(or $(SEED),0) $(BIN)/python -m pytest --quiet \
+	  tests/spark/test_against_model.py::test_random_histories_are_judged_alike
 
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup

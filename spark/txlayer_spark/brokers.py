@@ -13,7 +13,12 @@ from typing import Any, NamedTuple, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from txlayer.errors import BrokerUnavailableError, TopicMismatchError, UsageError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    NotAuthorisedError,
+    TopicMismatchError,
+    UsageError,
+)
 
 ANSWER_WITHIN_MS = 30_000
 STABLE_WITHIN_S = 60.0
@@ -105,6 +110,46 @@ class Brokers:
             found[topic] = {p: Span(starts[p], ends[p]) for p in starts}
         return found
 
+    def hidden(self, topics: Collection[str], *, before_ms: int) -> list[str]:
+        """Those topics that end behind a Kafka transaction which was open at that time already: no reader of committed
+        records comes to their end.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
+        found = []
+        for topic, count in self.partition_counts(topics).items():
+            stable = self._offsets(topic, range(count), is_stable=True)
+            ends = self._offsets(topic, range(count))
+            behind = [p for p, end in ends.items() if stable[p] < end]
+            later = self._offsets(topic, behind, at_ms=before_ms) if behind else {}
+            if any(at < 0 or at > stable[p] for p, at in later.items()):
+                found.append(topic)
+        return found
+
+    def compacted(self, topics: Collection[str]) -> list[str]:
+        """Those topics of which compaction takes records; of those whose settings may not be asked for nobody knows.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        of_topic = getattr(self._jvm, "org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+        wanted = {topic: resource(of_topic, topic) for topic in topics}
+        asked = self._jvm.java.util.ArrayList()
+        for each in wanted.values():
+            asked.add(each)
+        futures = self._admin.describeConfigs(asked).values()
+        found = []
+        for topic, each in wanted.items():
+            try:
+                settings = self._answer(futures.get(each))
+            except NotAuthorisedError:
+                continue
+            if "compact" in str(settings.get("cleanup.policy").value()):
+                found.append(topic)
+        return found
+
     def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:
         """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction.
 
@@ -184,4 +229,6 @@ class Brokers:
                 raise BrokerUnavailableError(
                     said, bootstrap_servers=self._servers, waited_ms=ANSWER_WITHIN_MS
                 ) from exc
+            if name in ("TopicAuthorizationException", "ClusterAuthorizationException"):
+                raise NotAuthorisedError(said) from exc
             raise UsageError(f"Kafka refuses: {name}: {said}") from exc

@@ -19,6 +19,8 @@ SYSTEM_KINDS = (
     TopicKind.LOCKS,
 )
 """What the topics of a namespace itself hold."""
+_LOG_APPEND_TIME = 1
+"""Kafka's number for timestamps that the broker sets."""
 
 
 def system_topics(namespace: str) -> dict[str, TopicKind]:
@@ -37,7 +39,7 @@ def kind_column(topic: Column, *, namespace: str) -> Column:
 
 
 def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
-    """One batch of Kafka records → one row each: place, key, value, headers, batch, kind, day (of its timestamp, UTC)."""
+    """One batch of Kafka records → one row each: place, key, value, headers, batch, is_append_time, kind, day (UTC)."""
     return raw.select(
         "topic",
         "partition",
@@ -47,8 +49,12 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
         "value",
         "headers",
         F.lit(batch).cast("bigint").alias("batch"),
+        (F.col("timestampType") == _LOG_APPEND_TIME).alias("is_append_time"),
         kind_column(F.col("topic"), namespace=namespace).alias("kind"),
-        F.to_date("timestamp").alias("day"),
+        # A producer's time may be of any day: then it is the day of the reading, and stays as long as what it belongs to.
+        F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.to_date("timestamp"))
+        .otherwise(F.current_date())
+        .alias("day"),
     )
 
 

@@ -75,6 +75,15 @@ def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
     return sorted(f for f in complete if not any(other.covers(f) for other in complete))
 
 
+class Gap(NamedTuple):
+    """Offsets `start` <= offset < `end` of a partition that were gone before they could be read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """One stream: its topics, and how far it had come when all readers had read."""
@@ -104,6 +113,12 @@ class ReadState:
     """Producer groups, likewise."""
     gone: tuple[str, ...] = ()
     """Real topics that were deleted: what was visible there and not read is not known."""
+    gaps: tuple[Gap, ...] = ()
+    """What retention had taken before it was read, at a log's start or later."""
+    compacted: tuple[str, ...] = ()
+    """Real topics of which compaction takes records."""
+    hidden: tuple[str, ...] = ()
+    """Real topics whose end lies behind a Kafka transaction that has been open for long: nobody can read it."""
 
     def with_readers(self, *changed: Reader) -> ReadState:
         """The same with readers added or replaced."""
@@ -182,7 +197,9 @@ class Catalog:
             for r in found["readers"]
         )
         topics, groups = tuple(found["topics"]), tuple(found["groups"])
-        return ReadState(found["number"], readers, topics, groups, tuple(found.get("gone", ())))
+        several = {name: tuple(found.get(name, ())) for name in ("gone", "compacted", "hidden")}
+        gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
+        return ReadState(found["number"], readers, topics, groups, gaps=gaps, **several)
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""

@@ -7,9 +7,10 @@ it; the functions below say which. Never: what follows from them (ledger.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import reduce
+from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,6 +40,17 @@ class Kind(IntEnum):
     CHECK = 2
     DOUBT = 3
     FORWARDED = 4
+    CONTENT = 5
+    ASIDE = 7  #: an op line that was given up before its half record came
+    MISPLACED = 6  #: a half record in a partition that is not its transaction's, or of an index that it cannot have
+
+
+class Held(IntEnum):
+    """What a content on doubt is."""
+
+    ENDED = 0
+    WHOLE = 1
+    CUT = 2
 
 
 class Said(IntEnum):
@@ -52,6 +64,7 @@ class Said(IntEnum):
 
 COLUMNS = (
     "txn_id", "nonce", "kind", "partition", "pos", "at_ms", "born_ms", "n", "idx", "hash", "a", "b", "c", "key",
+    "g", "w", "d",
 )  # fmt: skip
 EVENT_KINDS = (
     TopicKind.HALF,
@@ -69,11 +82,40 @@ class Names:
     """Names that a row is compared with one by one; more are looked up by a join, which takes steps of its own."""
 
     def __init__(
-        self, spark: SparkSession, *, groups: Sequence[str], topics: Sequence[str]
+        self,
+        spark: SparkSession,
+        *,
+        groups: Sequence[str],
+        topics: Sequence[str],
+        half_partitions: int = 0,
+        half_gaps: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
     ) -> None:
-        """The position of a name is its number for ever."""
+        """The position of a name is its number for ever.
+
+        Args:
+            spark: The session.
+            groups: Producer groups.
+            topics: Real topics.
+            half_partitions: How many there are; 0: unknown, and no half record is misplaced.
+            half_gaps: {half partition: offsets from and up to which nobody could read}.
+        """
         self.groups, self.topics = tuple(groups), tuple(topics)
+        self.half_partitions = half_partitions
+        self._gaps = half_gaps
         self._spark = spark
+
+    def is_in_gap(self, partition: Column, offset: Column) -> Column:
+        """Whether the half record that would stand there was gone before it could be read."""
+        # Nearly every gap is what was gone before anybody read: one look instead of one for each partition.
+        begins = {
+            number: end for number, spans in self._gaps.items() for start, end in spans if not start
+        }
+        found = F.coalesce(offset < by_number(begins, partition), F.lit(False))
+        for number, spans in self._gaps.items():
+            for start, end in spans:
+                if start:
+                    found = found | ((partition == number) & (offset >= start) & (offset < end))
+        return found
 
     def number(self, frame: DataFrame, names: Sequence[str], alias: str) -> DataFrame:
         """The frame with `alias`: the number of the name in `_name`, null for an unknown one; `_name` goes."""
@@ -108,6 +150,14 @@ class Names:
         return F.when(joined != "", F.split(joined, ",")).otherwise(nothing)
 
 
+def by_number(values: Mapping[int, int], number: Column) -> Column:
+    """The value of a small number; null without one."""
+    if not values:
+        return F.lit(None).cast("bigint")
+    each = [F.lit(values.get(at)).cast("bigint") for at in range(max(values) + 1)]
+    return F.get(F.array(*each), number.cast("int"))
+
+
 def events(
     bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVENT_KINDS
 ) -> DataFrame:
@@ -123,9 +173,13 @@ def events(
 
 
 def _half(records: DataFrame, names: Names) -> DataFrame:
-    """pos: offset; n: count; a: group; b: bit of the topic; c: immunity and mode; key: hash of the ordering key."""
+    """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode; key: hash of the ordering key;
+    hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
+    d: of the content.
+    """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    rows = _split(_narrow(records, _line=line), lines.HALF)
+    # One header is ours: a further one makes the record one that nobody takes.
+    rows = _split(_narrow(records, _line=line).where(F.col("_ours") == 1), lines.HALF)
     rows = names.number(rows.withColumn("_name", _field(2)), names.groups, "_group")
     rows = names.number(rows.withColumn("_name", _field(3)), names.topics, "_topic")
     options = _field(6)
@@ -133,6 +187,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         {
             "_key": lines.option_or_empty(options, "k", lines.KEY_HASH),
             "_immunity": lines.option_or_empty(options, "i"),
+            "_wanted": lines.option_or_empty(options, "n"),
         }
     )
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
@@ -141,18 +196,42 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     # What is no number costs an exception that nobody sees.
     immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
     immunity = F.least(F.coalesce(immunity, F.lit(0)), F.lit(IMMUNITY_MS_MAX))
-    part = _field(4)
-    index = lines.whole(lines.before(part, "/"))
+    wanted = F.when(F.col("_wanted") != "", lines.whole(F.col("_wanted")))
+    part, born_ms = _field(4), lines.whole(_field(5))
+    index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
+    content = F.xxhash64(_field(3), index, "_content")
     return _row(
-        rows, Kind.HALF, key=_field(1), born_ms=lines.whole(_field(5)), pos=F.col("offset"),
-        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64(_field(3), index, "_content"), a=F.col("_group"),
-        b=bit(F.col("_topic")), c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
-        ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
+        rows, Kind.HALF, key=_field(1), born_ms=born_ms, pos=F.col("offset"), n=count, idx=index,
+        hash=_claim(content, F.col("partition"), F.col("offset"), count, born_ms), a=F.col("_group"), b=F.col("_topic"),
+        c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
+        ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]), g=F.xxhash64(_field(2), "partition"),
+        w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)), d=content,
+        is_misplaced=_is_misplaced(names, halves[0]) | ~F.coalesce(index < count, F.lit(False)),
     )  # fmt: skip
 
 
-def _op(records: DataFrame, _names: Names) -> DataFrame:
-    """pos: offset, line and source packed; n: last half offset; a: what it says."""
+def _is_misplaced(names: Names, key_crc: Column) -> Column:
+    if not names.half_partitions:
+        return F.lit(False)
+    crc = F.coalesce(key_crc, F.crc32(lines.txn_id_of(_field(1)).cast("binary")))
+    return crc % names.half_partitions != F.col("partition")
+
+
+def _claim(
+    content: Column, partition: Column, offset: Column, count: Column, born_ms: Column
+) -> Column:
+    """What a forwarded record says of itself and of its half record."""
+    return F.xxhash64(
+        content, *(part.cast("bigint") for part in (partition, offset, count, born_ms))
+    )
+
+
+def _op(records: DataFrame, names: Names) -> DataFrame:
+    """pos: offset, line and source packed; n: last half offset; a: what it says; g: hash of group and partition; w: 1 when
+    that half record was gone before it could be read.
+    """
+    # What is not ASCII as a whole is no op record: nobody knows where its lines end.
+    records = records.where(lines.text(F.col("value")).rlike(lines.ASCII))
     each = F.split(lines.text(F.col("value")), "\n")
     rows = records.select(
         "partition", "offset", "timestamp", F.posexplode(each).alias("_at", "_line")
@@ -167,7 +246,9 @@ def _op(records: DataFrame, _names: Names) -> DataFrame:
     pos = F.shiftleft("offset", LINE_BITS + SOURCE_BITS)
     pos = pos.bitwiseOR(F.shiftleft(line, SOURCE_BITS)).bitwiseOR(source)
     return _row(
-        rows, Kind.OP, key=_field(2), born_ms=lines.whole(_field(5)), pos=pos, n=lines.whole(_field(4)), a=said
+        rows, Kind.OP, key=_field(2), born_ms=lines.whole(_field(5)), pos=pos, n=lines.whole(_field(4)), a=said,
+        g=F.xxhash64(_field(3), "partition"),
+        w=F.when(names.is_in_gap(F.col("partition"), lines.whole(_field(4))), F.lit(1)),
     )  # fmt: skip
 
 
@@ -183,7 +264,28 @@ def _check(records: DataFrame, _names: Names) -> DataFrame:
 
 
 def _doubt(records: DataFrame, names: Names) -> DataFrame:
-    """pos: offset; n: count; a: number of the state, 0 its end; b: of the reason; c: group."""
+    return _summaries(records, names).unionByName(_contents(records)).unionByName(_asides(records))
+
+
+def _asides(records: DataFrame) -> DataFrame:
+    """pos: offset and line of the op line, packed without its source."""
+    name = lines.text(F.col("key"))
+    place = F.split_part(name, F.lit("/"), F.lit(4))
+    offset, line = (
+        lines.whole(F.split_part(place, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2)
+    )
+    rows = records.where(name.rlike(lines.KEPT_ASIDE_LINE_KEY)).select(
+        lines.whole(F.split_part(name, F.lit("/"), F.lit(3))).cast("int").alias("partition"), "timestamp",
+        F.shiftleft(offset, LINE_BITS).bitwiseOR(line).alias("_pos"), lines.text(F.col("value")).alias("_line"),
+    )  # fmt: skip
+    rows = _split(rows, lines.OP)
+    return _row(rows, Kind.ASIDE, key=_field(2), born_ms=lines.whole(_field(5)), pos=F.col("_pos"))
+
+
+def _summaries(records: DataFrame, names: Names) -> DataFrame:
+    """pos: offset; n: count; a: number of the state, 0 its end; b: of the reason; c: group; idx: half records that are there;
+    hash: append time of the first; w, d: offset of the first and of the last.
+    """
     key = lines.text(F.col("key"))
     rows = records.where(key.rlike(lines.SUMMARY_KEY)).withColumn(
         "_line", lines.text(F.col("value"))
@@ -197,27 +299,83 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
     state = F.when(F.isnull("_line"), 0).when(found > 0, found - 1).otherwise(1)
     return _row(
         rows, Kind.DOUBT, key=key, born_ms=lines.whole(_field(9)), pos=F.col("offset"), n=lines.whole(_field(7)),
-        a=state, b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"),
+        a=state, b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"), idx=lines.whole(_field(6)),
+        hash=lines.whole(_field(8)), w=lines.whole(_field(4)), d=lines.whole(lines.before(_field(5), "+")),
     )  # fmt: skip
 
 
+def _contents(records: DataFrame) -> DataFrame:
+    """pos: offset; n: count; idx: of the message; a: what it is (`Held`); b: number of the topic, unknown; d: hash of the content."""
+    name, headers = lines.text(F.col("key")), F.col("headers")
+    is_null = lines.text(lines.header(headers, codec.NULL_HEADER)) == "1"
+    value = F.when(~F.coalesce(is_null, F.lit(False)), F.col("value"))
+    is_cut = F.exists(headers, lambda each: each["key"] == codec.CUT_HEADER)
+    rows = records.where(name.rlike(lines.CONTENT_KEY)).select(
+        "partition", "offset", "timestamp",
+        name.alias("_key"),
+        F.isnull("value").alias("_is_end"),
+        F.coalesce(is_cut, F.lit(False)).alias("_is_cut"),
+        lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
+        F.xxhash64(lines.header(headers, codec.KEY_HEADER), value, lines.of_user(headers)).alias("_content"),
+    )  # fmt: skip
+    rows = rows.withColumn(
+        "_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line")))
+    )
+    part, key = _field(4), F.substring_index("_key", "/", 2)
+    index = lines.whole(lines.after(F.col("_key"), "/"))
+    is_its_own = (_field(1) == key) & (lines.whole(lines.before(part, "/")) == index)
+    held = F.when(F.col("_is_end") | ~F.coalesce(is_its_own, F.lit(False)), int(Held.ENDED))
+    held = held.when(F.col("_is_cut"), int(Held.CUT)).otherwise(int(Held.WHOLE))
+    return _row(
+        rows, Kind.CONTENT, key=key, born_ms=lines.whole(_field(5)), pos=F.col("offset"),
+        n=lines.whole(lines.after(part, "/")), idx=index, a=held, d=F.xxhash64(_field(3), index, "_content"),
+    )  # fmt: skip
+
+
+_FORWARDED_HEADERS = 2
+"""Headers of ours on a forwarded record."""
+
+
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
-    """partition, pos: of the half record; n: count; b: bit of the topic; c: partition and offset where it is visible."""
+    """partition, pos: of the half record; n: count; a: 1 when the headers say nothing that can be read; b: number of the topic;
+    c: partition and offset where it is visible; hash: as of a half record; g: append time, null where a producer sets the
+    time; key: 1 when its half record was gone before it could be read; w: of its partition; d: of the message's key.
+    """
     headers = F.col("headers")
+    # Folders of earlier releases do not say whose time it is.
+    of_broker = F.coalesce(F.col("is_append_time"), F.lit(False))
     found = _narrow(
         records,
         _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_place=-2)),
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
+        _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
+        _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
+        # What only looks like a copy of a dead letter counts: the mark is one header more.
+        _mark=F.coalesce(
+            F.try_element_at(headers, F.lit(-1))["key"] == REPLAY_HEADER, F.lit(False)
+        ),
     )
-    rows = _split(found, lines.ORIGIN).withColumn("_name", F.col("topic"))
-    rows = names.number(rows, names.topics, "_topic")
+    # Neither header: somebody else's record, which is no fault.
+    rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
+    rows = rows.withColumn(
+        "_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line")))
+    )
+    rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")  # fmt: skip
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
-    origin, part = _field(0), _field(1)
-    index = lines.whole(lines.before(part, "/"))
+    origin, part, born_ms = _field(0), _field(1), lines.whole(_field(2))
+    index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
+    half_partition, offset = (
+        lines.whole(lines.before(origin, ":")),
+        lines.whole(lines.after(origin, ":")),
+    )
+    content = F.xxhash64("topic", index, "_content")
+    is_good = (index < count) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
+    is_good = is_good & (F.col("_ours") - F.col("_mark").cast("int") == _FORWARDED_HEADERS)
     return _row(
-        rows.where(F.isnotnull("_id")), Kind.FORWARDED, key=F.col("_id"), born_ms=lines.whole(_field(2)),
-        partition=lines.whole(lines.before(origin, ":")), pos=lines.whole(lines.after(origin, ":")),
-        n=lines.whole(lines.after(part, "/")), idx=index, hash=F.xxhash64("topic", index, "_content"), b=bit(F.col("_topic")), c=place,
+        rows, Kind.FORWARDED, key=F.coalesce(F.col("_id"), F.lit("")), born_ms=born_ms, partition=half_partition, pos=offset,
+        n=count, idx=index, hash=_claim(content, half_partition, offset, count, born_ms),
+        a=F.when(~F.coalesce(is_good, F.lit(False)), 1), b=F.col("_topic"), c=place, g=F.col("_at_ms"),
+        ordering=F.when(names.is_in_gap(half_partition, offset), F.lit(1)), w=F.xxhash64(index, F.col("partition").cast("bigint")), d=F.col("_lane"),
     )  # fmt: skip
 
 
@@ -226,9 +384,12 @@ def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
 
     Every step behind it copies its rows: what is large is hashed before the first.
     """
-    content = F.xxhash64("key", "value", lines.of_user(F.col("headers"))).alias("_content")
+    # Apart, or Spark would walk through the headers for each use.
+    records = records.withColumn("_user", lines.of_user(F.col("headers")))
+    content = F.xxhash64("key", "value", "_user").alias("_content")
+    ours = (F.size("headers") - F.size("_user")).alias("_ours")
     named = [column.alias(name) for name, column in columns.items()]
-    return records.select("topic", "partition", "offset", "timestamp", *named, content)
+    return records.select("topic", "partition", "offset", "timestamp", *named, content, ours)
 
 
 def _split(rows: DataFrame, form: str) -> DataFrame:
@@ -254,7 +415,8 @@ def bit(number: Column) -> Column:
 
 
 def _row(
-    rows: DataFrame, kind: Kind, *, key: Column, born_ms: Column, ordering: Column | None = None, **numbers: Column
+    rows: DataFrame, kind: Kind, *, key: Column, born_ms: Column, ordering: Column | None = None,
+    is_misplaced: Column | None = None, **numbers: Column,
 ) -> DataFrame:  # fmt: skip
     """`COLUMNS`; `key` is id/nonce, or the id alone."""
     nothing = F.lit(None).cast("bigint")
@@ -263,7 +425,9 @@ def _row(
         "nonce": F.conv(F.when(F.contains(key, F.lit("/")), lines.nonce_of(key)), 16, 10).cast(
             "bigint"
         ),
-        "kind": F.lit(int(kind)),
+        "kind": F.lit(int(kind))
+        if is_misplaced is None
+        else F.when(is_misplaced, int(Kind.MISPLACED)).otherwise(int(kind)),
         "partition": numbers.pop("partition", F.col("partition")).cast("int"),
         "at_ms": F.unix_millis("timestamp"),
         "born_ms": born_ms,

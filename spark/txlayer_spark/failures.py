@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -57,6 +58,27 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
 def is_data_loss(failure: Exception) -> bool:
     """Whether Spark's Kafka source says that records, partitions or topics are gone that were to be read."""
     return any(sign in str(failure) for sign in _DATA_LOSS)
+
+
+_FILE_GONE = ("FileNotFoundException", "FILE_NOT_EXIST", "PATH_NOT_FOUND")
+_TRIES_MAX = 5
+
+
+_Result = TypeVar("_Result")
+
+
+def done_again(job: Callable[[], _Result]) -> _Result:
+    """The job's result; done again from its beginning where files that it read were folded into others or ended meanwhile.
+
+    For jobs that do the same when they are called again.
+    """
+    for _ in range(_TRIES_MAX - 1):
+        try:
+            return job()
+        except (PySparkException, Py4JJavaError) as exc:
+            if not any(sign in str(exc) for sign in _FILE_GONE):
+                raise
+    return job()
 
 
 @contextmanager

@@ -10,13 +10,26 @@ several attempts, with more messages than a bit set holds, with second copies, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from txlayer_spark.events import REASON_BITS, STATE_BITS, STATES, Kind, Said
+from txlayer_spark.events import (
+    COLUMNS,
+    LINE_BITS,
+    PLACE_BITS,
+    REASON_BITS,
+    SOURCE_BITS,
+    STATE_BITS,
+    STATES,
+    Held,
+    Kind,
+    Said,
+    bit,
+)
 
 INDEX_BITS = 63
 """Messages of a transaction that one number tells apart."""
@@ -42,8 +55,12 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     def said(*words: Said) -> Column:
         return F.col("a").isin(*map(int, words))
 
-    one, bit = F.lit(1).cast("bigint"), _index_bit()
-    decided = said(Said.COMMIT, Said.ROLLBACK)
+    one, index_bit = F.lit(1).cast("bigint"), _index_bit()
+    decided = said(Said.COMMIT, Said.ROLLBACK, Said.ABANDON)
+    # Of 63 messages at most: more need every record.
+    place = F.shiftleft("idx", PLACE_BITS).bitwiseOR(F.col("pos"))
+    is_ours = F.col("kind").isin(int(Kind.HALF), int(Kind.OP))
+    is_held, is_whole = F.col("a") != int(Held.ENDED), F.col("a") == int(Held.WHOLE)
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
     last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(
         F.coalesce("b", F.lit(0))
@@ -53,10 +70,19 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "nonce_min": _Part(F.min, F.col("nonce")),
         "nonce_max": _Part(F.max, F.col("nonce")),
         "born_ms": _Part(F.min, F.col("born_ms")),
-        "seen_ms": _Part(F.max, F.col("at_ms")),
+        # The time of what is visible may be the user's.
+        "seen_ms": _Part(
+            F.max,
+            F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).otherwise(F.col("at_ms")),
+        ),
+        "g_min": _Part(F.min, F.when(is_ours, F.col("g"))),
+        "g_max": _Part(F.max, F.when(is_ours, F.col("g"))),
         "h_n": _Part(F.sum, when(Kind.HALF, one)),
-        "h_bits": _Part(F.bit_or, when(Kind.HALF, bit)),
+        "h_bits": _Part(F.bit_or, when(Kind.HALF, index_bit)),
         "h_count": _Part(F.max, when(Kind.HALF, "n")),
+        "h_count_min": _Part(F.min, when(Kind.HALF, "n")),
+        "h_begin": _Part(F.min, when(Kind.HALF, place)),
+        "h_end": _Part(F.max, when(Kind.HALF, place)),
         "h_partition": _Part(F.max, when(Kind.HALF, "partition")),
         "h_first": _Part(F.min, when(Kind.HALF, "pos")),
         "h_last": _Part(F.max, when(Kind.HALF, "pos")),
@@ -64,14 +90,20 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "h_last_ms": _Part(F.max, when(Kind.HALF, "at_ms")),
         "h_hash": _Part(F.bit_xor, when(Kind.HALF, "hash")),
         "h_group": _Part(F.max, when(Kind.HALF, "a")),
-        "h_topics": _Part(F.bit_or, when(Kind.HALF, "b")),
+        "h_content": _Part(F.bit_xor, when(Kind.HALF, "d")),
+        "h_named": _Part(F.bit_or, when(Kind.HALF, index_bit, F.isnotnull("w"))),
+        "h_wanted": _Part(F.bit_xor, when(Kind.HALF, "w")),
+        "h_topics": _Part(F.bit_or, when(Kind.HALF, bit(F.col("b")))),
         "h_options": _Part(F.max, when(Kind.HALF, "c")),
         "h_key": _Part(F.max, when(Kind.HALF, "key")),
         "o_commit": _Part(F.min, when(Kind.OP, "pos", said(Said.COMMIT))),
         "o_commit_ms": _Part(F.min, when(Kind.OP, "at_ms", said(Said.COMMIT))),
         "o_rollback": _Part(F.min, when(Kind.OP, "pos", said(Said.ROLLBACK))),
         "o_rollback_ms": _Part(F.min, when(Kind.OP, "at_ms", said(Said.ROLLBACK))),
-        "o_abandon_ms": _Part(F.max, when(Kind.OP, "at_ms", said(Said.ABANDON))),
+        "o_abandon": _Part(F.min, when(Kind.OP, "pos", said(Said.ABANDON))),
+        "o_abandon_ms": _Part(F.min, when(Kind.OP, "at_ms", said(Said.ABANDON))),
+        "o_gone": _Part(F.sum, when(Kind.OP, one, F.isnotnull("w"))),
+        "o_partition": _Part(F.max, when(Kind.OP, "partition")),
         "o_unknown": _Part(F.sum, when(Kind.OP, one, said(Said.UNKNOWN))),
         "o_last_min": _Part(F.min, when(Kind.OP, "n", decided)),
         "o_last_max": _Part(F.max, when(Kind.OP, "n", decided)),
@@ -84,15 +116,24 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "d_partition": _Part(F.max, when(Kind.DOUBT, "partition")),
         "d_group": _Part(F.max, when(Kind.DOUBT, "c")),
         "d_count": _Part(F.max, when(Kind.DOUBT, "n")),
+        "d_seen": _Part(F.max, when(Kind.DOUBT, "idx")),
+        "d_first_ms": _Part(F.min, when(Kind.DOUBT, "hash")),
+        "k_n": _Part(F.sum, when(Kind.CONTENT, one, is_held)),
+        "k_content": _Part(F.bit_xor, when(Kind.CONTENT, "d", is_whole)),
+        "k_odd": _Part(F.sum, when(Kind.CONTENT, one, ~is_whole)),
         "v_n": _Part(F.sum, when(Kind.FORWARDED, one)),
-        "v_bits": _Part(F.bit_or, when(Kind.FORWARDED, bit)),
+        "v_bits": _Part(F.bit_or, when(Kind.FORWARDED, index_bit)),
+        "v_broken": _Part(F.sum, when(Kind.FORWARDED, one, F.isnotnull("a"))),
+        "v_gone": _Part(F.sum, when(Kind.FORWARDED, one, F.isnotnull("key"))),
+        "v_early_ms": _Part(F.min, when(Kind.FORWARDED, "g")),
+        "v_wanted": _Part(F.bit_xor, when(Kind.FORWARDED, "w")),
         "v_count": _Part(F.max, when(Kind.FORWARDED, "n")),
         "v_partition": _Part(F.max, when(Kind.FORWARDED, "partition")),
         "v_first": _Part(F.min, when(Kind.FORWARDED, "pos")),
         "v_first_ms": _Part(F.min, when(Kind.FORWARDED, "at_ms")),
         "v_last_ms": _Part(F.max, when(Kind.FORWARDED, "at_ms")),
         "v_hash": _Part(F.bit_xor, when(Kind.FORWARDED, "hash")),
-        "v_topics": _Part(F.bit_or, when(Kind.FORWARDED, "b")),
+        "v_topics": _Part(F.bit_or, when(Kind.FORWARDED, bit(F.col("b")))),
         "v_place": _Part(F.min, when(Kind.FORWARDED, "c")),
     }
 
@@ -125,20 +166,64 @@ def merge(cores: DataFrame) -> DataFrame:
     )
 
 
-def needs_every_record() -> Column:
-    """Whether a core cannot tell what became of its transaction."""
+def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
+    """Whether a core cannot tell what became of its transaction.
+
+    Args:
+        excusing_topics: Bits of the real topics that a message may have left, or that hide it.
+        is_young: Whether what is missing may still be on its way.
+    """
+    has_half, on_doubt = F.isnotnull("h_n"), doubt_state() != ""
     several = F.col("nonce_min") != F.col("nonce_max")
     large = (
         F.greatest(F.coalesce("h_count", "v_count"), F.coalesce("v_count", "h_count")) > INDEX_BITS
     )
-    copies = F.col("h_n") > F.col("h_count")
     misnamed = (F.col("o_last_min") != F.col("h_last")) | (F.col("o_last_max") != F.col("h_last"))
-    return (
-        F.coalesce(several, F.lit(False))
-        | F.coalesce(large, F.lit(False))
-        | F.coalesce(copies, F.lit(False))
-        | F.coalesce(misnamed, F.lit(False))
+    # Without a half record before it a line is given up, or counts: doubt says it.
+    ahead = F.least("o_commit_ms", "o_rollback_ms") < F.col("h_last_ms")
+    kept = (F.col("k_n") == F.col("d_seen")) & is_kept_plainly()
+    missing = is_committed() & F.isnull("v_n") & (F.coalesce(doubt_state(), F.lit("")) == "")
+    excused = F.col("h_topics").bitwiseAND(excusing_topics) != 0
+    return reduce(
+        lambda found, each: found | F.coalesce(each, F.lit(False)),
+        (
+            several, large, misnamed, ahead, F.isnotnull("o_abandon"), F.col("v_broken") > 0, has_half & ~_is_plainly_stored(),
+            has_half & F.isnotnull("v_n") & ~is_plainly_visible() & ~is_young,
+            on_doubt & ~F.coalesce(kept, F.lit(False)),
+            missing & excused & ~is_young,
+        ),
+        F.lit(False),
+    )  # fmt: skip
+
+
+def _is_plainly_stored() -> Column:
+    """Each half record once, in the order of their index, from the first, of one group in one partition."""
+    # `h_bits` is all ones from the lowest bit on.
+    is_row = F.col("h_bits").bitwiseAND(F.col("h_bits") + 1) == 0
+    is_once = (F.col("h_n") == F.bit_count("h_bits")) & (F.col("h_n") <= F.col("h_count"))
+    place = (1 << PLACE_BITS) - 1
+    in_order = (F.col("h_begin").bitwiseAND(place) == F.col("h_first")) & (
+        F.col("h_end").bitwiseAND(place) == F.col("h_last")
     )
+    is_one = (F.col("g_min") == F.col("g_max")) & (F.col("h_count_min") == F.col("h_count"))
+    return is_row & is_once & in_order & is_one
+
+
+def is_plainly_visible() -> Column:
+    """Each message once, as it was stored and where it was wanted."""
+    is_once = (F.col("v_n") == F.col("h_count")) & (F.bit_count("v_bits") == F.col("v_n"))
+    named = F.coalesce(F.col("h_named"), F.lit(0))
+    wanted = (F.col("h_named") == F.col("h_bits")) & (F.col("h_wanted") == F.col("v_wanted"))
+    is_as_stored = (F.col("v_hash") == F.col("h_hash")) & (
+        (named == 0) | F.coalesce(wanted, F.lit(False))
+    )
+    return F.coalesce(is_once & is_as_stored, F.lit(False))
+
+
+def is_kept_plainly() -> Column:
+    """Whether doubt holds the content of each half record, once, as it was stored."""
+    is_once = (F.col("k_n") == F.col("h_n")) & (F.coalesce(F.col("k_odd"), F.lit(0)) == 0)
+    return F.coalesce(is_once & (F.col("k_content") == F.col("h_content")), F.lit(False))
 
 
 def is_stranger() -> Column:
@@ -154,54 +239,303 @@ def may_come(cut_ms: int) -> Column:
     return F.col("seen_ms") >= cut_ms - ALONE_MS
 
 
+JUDGED_COLUMNS = (
+    "h_distinct", "v_distinct", "attempts_visible", "released", "released_ms", "is_differing", "is_kept", "lost_n", "gone_n", "hidden_n",
+)  # fmt: skip
+"""What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
+on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
+missing, those that may have been visible and be gone, and those that may be where nobody can read."""
+
+
 def with_distinct(core: DataFrame) -> DataFrame:
-    """The core with what `fold_exactly` counts record by record: messages stored and visible, attempts visible."""
+    """A core that tells what became of its transaction, with `JUDGED_COLUMNS`."""
+    released = is_committed()
+    missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
     return core.withColumns(
         {
             "h_distinct": F.bit_count("h_bits").cast("bigint"),
             "v_distinct": F.bit_count("v_bits").cast("bigint"),
             "attempts_visible": F.lit(1).cast("bigint"),
+            "released": F.when(released, F.col("o_commit")),
+            "released_ms": F.when(released, F.col("o_commit_ms")),
+            "is_differing": F.lit(False),
+            "is_kept": is_kept_plainly(),
+            "lost_n": missing.cast("bigint"),
+            "gone_n": F.lit(0).cast("bigint"),
+            "hidden_n": F.lit(0).cast("bigint"),
         }
     )
 
 
-def fold_exactly(happened: DataFrame) -> DataFrame:
-    """What happened to some ids → a core per id and attempt, with the columns of `with_distinct`.
+_ATTEMPT = ("txn_id", "nonce", "partition")
 
-    A forwarded record belongs to the attempt whose half record it names; an op line counts when it names the last half
-    record of its attempt, or a second copy of that.
+
+def fold_exactly(
+    happened: DataFrame, excused: DataFrame, *, shortened_partitions: Sequence[int]
+) -> DataFrame:
+    """What happened to some ids → a core per id, attempt and half partition, with `JUDGED_COLUMNS`.
+
+    Args:
+        happened: `events.COLUMNS`, everything that is known of those ids.
+        excused: `b` (the number of a real topic), `until_ms`: what was decided up to then may have been visible there and be
+            gone, and `is_hidden`: what is missing may be where nobody can read.
+        shortened_partitions: Half partitions in which a transaction may begin with a later message.
+
+    A half record belongs to its attempt when its index is due; an op line counts when it names such a record and its producer
+    group; a forwarded record belongs to the attempt whose half record it names.
     """
-    half = happened.where(F.col("kind") == int(Kind.HALF))
-    attempt = Window.partitionBy("txn_id", "nonce")
-    ends = half.withColumn("_last", F.max("idx").over(attempt)).where(
-        F.col("idx") == F.col("_last")
+    # Steps of which each reads the ones before several times: what is read is small, and is planned once.
+    half = _belonging(happened.where(F.col("kind") == int(Kind.HALF)), shortened_partitions)
+    doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
+    held = happened.where(F.col("kind") == int(Kind.CONTENT))
+    contents = _newest(held).where(F.col("a") != int(Held.ENDED))
+    messages = _messages(half, _newest(held.where(F.col("a") != int(Held.ENDED))))
+    whole = half.groupBy(*_ATTEMPT).agg(
+        F.max(F.when(~F.col("is_copy"), F.col("pos"))).alias("_last"),
+        F.max("_g").alias("_g"),
+        F.min("idx").alias("_low"),
     )
-    ends = ends.select("txn_id", "nonce", F.col("pos").alias("n")).distinct()
-    places = half.select("txn_id", "partition", "pos", F.col("nonce").alias("_nonce")).distinct()
     ops = happened.where(F.col("kind") == int(Kind.OP))
-    counting = ops.join(ends, ["txn_id", "nonce", "n"], "left_semi")
-    alone = ops.join(half.select("txn_id", "nonce").distinct(), ["txn_id", "nonce"], "left_anti")
-    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    forwarded = forwarded.join(places, ["txn_id", "partition", "pos"], "left")
-    forwarded = forwarded.withColumn("nonce", F.coalesce("_nonce", F.lit(-1))).drop("_nonce")
-    once = half.dropDuplicates(["txn_id", "nonce", "idx"])
-    others = happened.where(F.col("kind").isin(int(Kind.CHECK), int(Kind.DOUBT)))
-    parts = [once, counting, alone, forwarded, others]
-    every = parts[0]
-    for part in parts[1:]:
-        every = every.unionByName(part)
-    by = ("txn_id", "nonce")
-    counted = every.groupBy(*by).agg(
-        F.count_distinct(F.when(F.col("kind") == int(Kind.HALF), F.col("idx"))).alias("h_distinct"),
-        F.count_distinct(F.when(F.col("kind") == int(Kind.FORWARDED), F.col("idx"))).alias(
-            "v_distinct"
-        ),
+    asides = happened.where(F.col("kind") == int(Kind.ASIDE))
+    counting = _counting(_not_given_up(ops, asides), half, whole, doubts)
+    decided = _decided(counting, messages)
+    known = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
+    alone = ops.join(known, list(_ATTEMPT), "left_anti")
+    forwarded = _attached(happened.where(F.col("kind") == int(Kind.FORWARDED)), half, messages)
+    shown = _shown(forwarded)
+    missing = _missing(messages, shown, decided, excused)
+    kept = _kept(messages, contents, doubts)
+    once = half.where(~F.col("is_copy"))
+    checks = happened.where(F.col("kind") == int(Kind.CHECK))
+    parts = [once, counting, alone, forwarded, checks, doubts, held]
+    every = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
+    by = list(_ATTEMPT)
+    folded = fold(every, by=_ATTEMPT)
+    rows = folded.join(decided.select(*by, "released", "released_ms", "_before"), by, "left")
+    for extra in (shown_counts(shown), missing, kept):
+        rows = rows.join(extra, by, "left")
+    stored = once.groupBy(*by).agg(F.count("*").alias("h_distinct"))
+    rows = rows.join(stored, by, "left")
+    # What is visible of half records that are gone says nothing more of a transaction that has others.
+    of_id = Window.partitionBy("txn_id")
+    is_told = F.max(F.col("h_n") > 0).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
+    is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
+    rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
+    of_attempt = F.when(F.col("nonce") != STRAY, F.col("v_n"))
+    visible = F.sum((of_attempt > 0).cast("bigint")).over(of_id)
+    return rows.withColumns(
+        {
+            "attempts_visible": F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1)),
+            "is_differing": F.coalesce("is_differing", F.lit(False)),
+            "is_kept": F.coalesce("is_kept", F.lit(False)),
+            "lost_n": F.coalesce("lost_n", F.lit(0)),
+            "hidden_n": F.coalesce("hidden_n", F.lit(0)),
+            "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
+        }
+    ).drop("nonce", "partition", "_before")
+
+
+STRAY = -1
+"""Stands for the nonce of what is visible and belongs to no attempt."""
+
+
+def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
+    """The half records that belong to their attempt, with `is_copy`, and with the producer group of the first one (`_g`)."""
+    record = F.struct("pos", "idx", "n")
+    gathered = half.groupBy(*_ATTEMPT).agg(F.array_sort(F.collect_list(record)).alias("_all"))
+    may_begin_late = F.lit(False)
+    if shortened:
+        may_begin_late = F.col("partition").isin(*shortened)
+    nothing = F.array().cast("array<bigint>")
+    number = "bigint"
+    start = F.struct(
+        F.lit(-1).cast(number).alias("low"), F.lit(-1).cast(number).alias("top"),
+        F.lit(-1).cast(number).alias("count"), nothing.alias("out"),
+    )  # fmt: skip
+
+    def take(so_far: Column, each: Column) -> Column:
+        begins = so_far["count"] < 0
+        fits = (each["n"] == so_far["count"]) & (each["idx"] <= so_far["top"] + 1)
+        is_due = F.when(begins, (each["idx"] == 0) | may_begin_late).otherwise(
+            fits & (each["idx"] >= so_far["low"])
+        )
+        out = so_far["out"]
+        return F.struct(
+            F.when(is_due & begins, each["idx"]).otherwise(so_far["low"]).alias("low"),
+            F.when(is_due, F.greatest(so_far["top"], each["idx"])).otherwise(so_far["top"]).alias("top"),
+            F.when(is_due & begins, each["n"]).otherwise(so_far["count"]).alias("count"),
+            F.when(is_due, out).otherwise(F.concat(out, F.array(each["pos"]))).alias("out"),
+        )  # fmt: skip
+
+    out = F.aggregate("_all", start, take)["out"]
+    strays = gathered.select(*_ATTEMPT, F.explode(out).alias("pos"))
+    belonging = half.join(strays, [*_ATTEMPT, "pos"], "left_anti")
+    of_index = Window.partitionBy(*_ATTEMPT, "idx").orderBy("pos")
+    in_order = Window.partitionBy(*_ATTEMPT).orderBy("pos")
+    return belonging.withColumns(
+        {
+            "is_copy": F.row_number().over(of_index) > 1,
+            "_g": F.first("g").over(in_order),
+        }
     )
-    folded = fold(every, by=by).join(counted, list(by))
-    visible = F.sum((F.col("v_n") > 0).cast("bigint")).over(Window.partitionBy("txn_id"))
-    return folded.withColumn(
-        "attempts_visible", F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1))
-    ).drop("nonce")
+
+
+def _newest(contents: DataFrame) -> DataFrame:
+    """The last content of each message."""
+    newest = Window.partitionBy(*_ATTEMPT, "idx").orderBy(F.desc("pos"))
+    now = contents.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
+    return now.drop("_at")
+
+
+def _not_given_up(ops: DataFrame, asides: DataFrame) -> DataFrame:
+    """The op lines but those that doubt keeps: they were given up before their half records came."""
+    given_up = asides.select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
+    placed = ops.withColumn("_place", F.shiftright("pos", SOURCE_BITS))
+    return placed.join(given_up, ["txn_id", "partition", "_place"], "left_anti").drop("_place")
+
+
+def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
+    """Every message that is known, once: of half, else of doubt (`pos` null)."""
+    columns = (*_ATTEMPT, "idx", "n", "born_ms", "pos", "hash", "b", "w", "d")
+    stored = half.where(~F.col("is_copy")).select(*columns)
+    others = contents.join(stored, [*_ATTEMPT, "idx"], "left_anti")
+    return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
+
+
+def _counting(ops: DataFrame, half: DataFrame, whole: DataFrame, doubts: DataFrame) -> DataFrame:
+    """The op lines that count, with `_releases`: whether every half record is at or before the one that they name."""
+    by = list(_ATTEMPT)
+    places = half.select(*by, F.col("pos").alias("n")).distinct()
+    there = places.withColumn("_there", F.lit(True))
+    named = ops.join(whole, by).join(there, [*by, "n"], "left")
+    # Where a transaction begins in the middle, a line may name one of its records that are gone.
+    is_gone = F.isnotnull("w") & (F.col("_low") > 0)
+    named = named.where((F.col("g") == F.col("_g")) & (F.isnotnull("_there") | is_gone))
+    named = named.withColumn("_releases", F.col("n") >= F.col("_last"))
+    # Of what doubt alone knows: the ends that its summary names.
+    known = doubts.where(F.isnotnull("n")).groupBy(*by).agg(
+        F.max("w").alias("_first"), F.max("d").alias("_last"), F.max("n").alias("_count"),
+        F.max("idx").alias("_seen"),
+    )  # fmt: skip
+    others = ops.join(whole, by, "left_anti").join(known, by)
+    others = others.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
+    others = others.withColumn(
+        "_releases",
+        (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count")),
+    )
+    chosen = (*COLUMNS, "_releases")
+    return named.select(*chosen).unionByName(others.select(*chosen))
+
+
+def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
+    """An attempt's `released` and `released_ms`."""
+    by = list(_ATTEMPT)
+
+    def first(column: str, *words: Said, more: Column | None = None) -> Column:
+        chosen = F.col("a").isin(*map(int, words))
+        return F.min(F.when(chosen if more is None else chosen & more, F.col(column)))
+
+    # Without a message of its own index a commit is incomplete; what retention took before the first is believed.
+    numbers = messages.groupBy(*by).agg(
+        F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
+    )
+    is_there = F.col("_there") + F.col("_low") == F.col("_n")
+    rows = counting.groupBy(*by).agg(
+        first("pos", Said.COMMIT).alias("_commit"),
+        first("pos", Said.ROLLBACK).alias("_rollback"),
+        first("pos", Said.ABANDON).alias("_abandon"),
+        first("pos", Said.COMMIT, more=F.col("_releases")).alias("_released"),
+        first("at_ms", Said.COMMIT, more=F.col("_releases")).alias("_released_ms"),
+    )
+    rows = rows.join(numbers, by, "left")
+    never = F.lit((1 << 63) - 1)
+    other = F.least(F.coalesce("_rollback", never), F.coalesce("_abandon", never))
+    is_commit = F.col("_commit") < other
+    holds = is_commit & (F.col("_released") < F.coalesce("_abandon", never)) & is_there
+    return rows.select(
+        *by,
+        F.when(holds, F.col("_released")).alias("released"),
+        F.when(holds, F.col("_released_ms")).alias("released_ms"),
+        F.when(is_commit, F.col("_commit")).alias("_committed"),
+        F.when(is_commit, F.greatest(F.col("_low"), F.lit(0))).alias("_before"),
+    )
+
+
+def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> DataFrame:
+    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`)."""
+    expected = (
+        F.col("nonce").alias("_nonce"), F.col("b").alias("_b"), F.col("hash").alias("_hash"), F.col("w").alias("_w"),
+        F.lit(True).alias("_stored"),
+    )  # fmt: skip
+    claim = ["txn_id", "partition", "pos", "idx", "n", "born_ms"]
+    found = forwarded.drop("nonce").join(half.select(*claim, *expected), claim, "left")
+    # Headers that say nothing name no half record, whatever of them can be read.
+    is_broken = F.isnotnull("a")
+    found = found.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
+    of_half = found.where(F.isnotnull("_nonce"))
+    # What doubt alone knows has no half offset any more.
+    claim.remove("pos")
+    kept = messages.where(F.isnull("pos")).select(*claim, *expected[:-1]).withColumn(
+        "_stored", F.lit(False)
+    )  # fmt: skip
+    own = ("_nonce", "_b", "_hash", "_w", "_stored")
+    others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
+    others = others.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
+    return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
+
+
+def _shown(forwarded: DataFrame) -> DataFrame:
+    """Per attempt and message that is visible: whether on its own topic, and whether one of its records differs."""
+    differs = (F.col("_stored") & (F.col("hash") != F.col("_hash"))) | (F.col("w") != F.col("_w"))
+    own = forwarded.where(F.col("nonce") != STRAY)
+    return own.groupBy(*_ATTEMPT, "idx").agg(
+        F.max(F.coalesce(F.col("b").eqNullSafe(F.col("_b")), F.lit(False)) | ~F.col("_stored")).alias("_own_topic"),
+        F.max(F.coalesce(differs, F.lit(False))).alias("_differs"),
+    )  # fmt: skip
+
+
+def shown_counts(shown: DataFrame) -> DataFrame:
+    """Per attempt, how many messages are visible, and whether one differs."""
+    return shown.groupBy(*_ATTEMPT).agg(
+        F.count("*").alias("v_distinct"), F.max("_differs").alias("is_differing")
+    )
+
+
+def _missing(
+    messages: DataFrame, shown: DataFrame, decided: DataFrame, excused: DataFrame
+) -> DataFrame:
+    """Per attempt, how many of its messages are not on their topic: `lost_n`, and `gone_n` that may have been there."""
+    by = list(_ATTEMPT)
+    there = shown.where("_own_topic").select(*by, "idx")
+    missing = messages.join(there, [*by, "idx"], "left_anti").join(
+        decided.where(F.isnotnull("_committed")), by
+    )
+    missing = missing.join(F.broadcast(excused), "b", "left")
+    is_gone = F.isnotnull("released") & (F.col("released_ms") <= F.col("until_ms"))
+    is_gone = F.coalesce(is_gone, F.lit(False))
+    is_hidden = F.isnotnull("released") & F.coalesce("is_hidden", F.lit(False))
+    return missing.groupBy(*by).agg(
+        F.count_if(~is_gone & ~is_hidden).alias("lost_n"),
+        F.count_if(is_gone & ~is_hidden).alias("gone_n"),
+        F.count_if(is_hidden).alias("hidden_n"),
+    )
+
+
+def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFrame:
+    """Per attempt, whether doubt has every half record that it says to have (`is_kept`); what it cut stands in half."""
+    by = list(_ATTEMPT)
+    newest = Window.partitionBy(*by).orderBy(F.desc("pos"))
+    now = doubts.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
+    now = now.select(*by, F.col("idx").alias("_seen"), F.col("d").alias("_until"))
+    held = contents.select(*by, "idx", F.col("a").alias("_held"), F.col("d").alias("_content"))
+    each = messages.join(now, by).join(held, [*by, "idx"], "left")
+    is_cut = F.col("_held") == int(Held.CUT)
+    is_same = F.coalesce(is_cut | (F.col("_content") == F.col("d")), F.lit(False))
+    is_of_half = F.isnotnull("pos")
+    wrong = (is_of_half & (F.col("pos") <= F.col("_until")) & ~is_same) | (~is_of_half & is_cut)
+    return each.groupBy(*by).agg(
+        ((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept")
+    )
 
 
 # --- what a core says ---------------------------------------------------------------------------------------------------
@@ -209,21 +543,29 @@ def fold_exactly(happened: DataFrame) -> DataFrame:
 
 def is_committed() -> Column:
     """Whether the decision is a commit."""
-    return F.isnotnull("o_commit") & (
-        F.isnull("o_rollback") | (F.col("o_commit") < F.col("o_rollback"))
-    )
+    never = F.lit((1 << 63) - 1)
+    other = F.least(F.coalesce("o_rollback", never), F.coalesce("o_abandon", never))
+    return F.isnotnull("o_commit") & (F.col("o_commit") < other)
 
 
 def is_rolled_back() -> Column:
-    """Whether the decision is a rollback."""
-    return F.isnotnull("o_rollback") & (
-        F.isnull("o_commit") | (F.col("o_rollback") < F.col("o_commit"))
-    )
+    """Whether the decision is a rollback, or an abandon of what nobody had decided."""
+    return F.isnotnull(decision()) & ~is_committed()
+
+
+def is_abandoned() -> Column:
+    """Whether an operator gave up what was committed."""
+    return is_committed() & F.isnotnull("o_abandon")
 
 
 def decision() -> Column:
     """The packed position of the decision; null without one."""
-    return F.least("o_commit", "o_rollback")
+    return F.least("o_commit", "o_rollback", "o_abandon")
+
+
+def decision_offset() -> Column:
+    """The offset of the decision's record."""
+    return F.shiftright(decision(), LINE_BITS + SOURCE_BITS)
 
 
 def doubt_state() -> Column:

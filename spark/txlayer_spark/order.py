@@ -11,15 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from txlayer_spark.events import PLACE_BITS, Kind
-from txlayer_spark.ledger import decision, is_prepare_order
+from txlayer_spark.ledger import decision, doubt_state, is_prepare_order
 
-_LANE = ("key", "topic_bit", "real_partition")
+_LANE = ("key", "topic", "real_partition")
 _PROGRESS = ("decided", "stored", "seen_ms")
 STATE_COLUMNS = (*_LANE, *_PROGRESS)
 """How far each key came on each partition: what a later run compares with."""
-COMPARED = (
-    f"txn_id string, {' bigint, '.join(STATE_COLUMNS)} bigint, is_late boolean, is_state boolean"
-)
+COMPARED = f"txn_id string, nonce bigint, {' bigint, '.join(STATE_COLUMNS)} bigint, is_late boolean, is_state boolean"
 """The columns of what was compared, for a reader of its files."""
 
 
@@ -32,7 +30,7 @@ def nothing(spark: SparkSession) -> DataFrame:
 def is_keyed(*, aside: str = "") -> Column:
     """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with the place `aside` of what few have."""
     return (
-        F.isnotnull("h_key") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull(f"{aside}d_parked_ms")
+        F.isnotnull("h_key") & (F.col("verdict") != "out_of_window") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull(f"{aside}d_parked_ms")
         & F.isnull(f"{aside}o_abandon_ms")
     )  # fmt: skip
 
@@ -45,17 +43,74 @@ def counts(is_keyed: Column, is_several: Column) -> tuple[Column, Column]:
     )
 
 
+def is_several() -> Column:
+    """Whether a row does not tell where its message is: of several, or on a topic that shares its bit with others."""
+    return (F.col("v_n") > 1) | (F.col("v_topics") < 0)
+
+
+def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
+    """The ids of those transactions of whose messages a later one stands before an earlier one of its key."""
+    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
+    messages = forwarded.select("txn_id", "partition", "pos", "b", "c", "idx", "d")
+    messages = _of_rows(messages, rows.select(*_whose(), "h_key"))
+    is_ordered = F.isnotnull("h_key") | F.isnotnull("d")
+    key = F.when(F.isnull("h_key"), F.col("d"))
+    partition = F.shiftright("c", PLACE_BITS)
+    messages = messages.where(is_ordered).select(
+        "txn_id", "nonce", "b", "c", "idx", key.alias("lane"), partition.alias("real_partition")
+    )
+    lane = Window.partitionBy("txn_id", "nonce", "b", "real_partition", "lane").orderBy("c")
+    before = lane.rowsBetween(Window.unboundedPreceding, -1)
+    found = messages.withColumn("_before", F.max("idx").over(before))
+    return found.where(F.col("idx") < F.col("_before")).select("txn_id", "nonce").distinct()
+
+
+def waiting(rows: DataFrame) -> DataFrame:
+    """The attempts among rows that wait rightly: committed, and before them in half an undecided one of their key goes first.
+
+    Who waits behind one that is on doubt stands there itself.
+    """
+    columns = (F.col("h_key"), F.col("half_partition"))
+    waits = rows.where((F.col("verdict") == "lost") & is_prepare_order() & F.isnull("d_last"))
+    waits = waits.select("txn_id", F.col("nonce_max").alias("nonce"), *columns, "h_first")
+    first = F.isnull(decision()) & F.isnotnull("h_key")
+    ahead = rows.where(first & ~F.coalesce(doubt_state(), F.lit("")).isin("parked"))
+    ahead = ahead.groupBy(*columns).agg(
+        F.min("h_first").alias("_first"), F.max(F.isnotnull("d_last")).alias("_on_doubt")
+    )
+    found = waits.join(ahead, ["h_key", "half_partition"])
+    is_waiting = (F.col("_first") < F.col("h_first")) & ~F.col("_on_doubt")
+    return found.where(is_waiting).select("txn_id", "nonce").distinct()
+
+
+def _whose() -> tuple[Column, ...]:
+    """Which attempt a row is of, and where its half records stand."""
+    nonce, partition = F.col("nonce_max").alias("nonce"), F.col("half_partition").alias("partition")
+    return F.col("txn_id"), nonce, partition, F.col("h_first"), F.col("h_last")
+
+
+def _of_rows(messages: DataFrame, rows: DataFrame) -> DataFrame:
+    """Messages with the row of the attempt that their half record is of: an id may have several."""
+    joined = messages.join(rows, ["txn_id", "partition"])
+    return joined.where((F.col("pos") >= F.col("h_first")) & (F.col("pos") <= F.col("h_last")))
+
+
 def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:
     """What became visible of those transactions → a row per message with its lane, its place there, and its transaction's order."""
-    ordered = rows.select("txn_id", *_order())
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    return forwarded.select("txn_id", *_message("b", "c", "pos", "at_ms")).join(ordered, "txn_id")
+    messages = forwarded.select(
+        "txn_id", "partition", "pos", *_message(F.col("b"), "c", "pos", "at_ms")
+    )
+    ordered = _of_rows(messages, rows.select(*_whose(), *_order()))
+    return ordered.drop("partition", "pos", "h_first", "h_last")
 
 
 def visible_alone(rows: DataFrame) -> DataFrame:
     """The same of transactions with one visible message, which say all of it: no record has to be read again."""
-    message = _message("v_topics", "v_place", "v_first", "v_first_ms")
-    return rows.select("txn_id", *message, *_order())
+    # The one bit that is set has as many lower ones as its number says.
+    number = F.bit_count(F.col("v_topics") - 1).cast("bigint")
+    message = _message(number, "v_place", "v_first", "v_first_ms")
+    return rows.select("txn_id", F.col("nonce_max").alias("nonce"), *message, *_order())
 
 
 def _order() -> tuple[Column, ...]:
@@ -66,9 +121,9 @@ def _order() -> tuple[Column, ...]:
     )
 
 
-def _message(bit: str, place: str, stored: str, at_ms: str) -> tuple[Column, ...]:
+def _message(topic: Column, place: str, stored: str, at_ms: str) -> tuple[Column, ...]:
     return (
-        F.col(bit).alias("topic_bit"),
+        topic.alias("topic"),
         F.shiftright(place, PLACE_BITS).alias("real_partition"),
         F.col(place).bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
         F.col(stored).alias("stored_now"),
@@ -82,9 +137,9 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     """
     stored = F.when(F.col("is_prepare"), F.col("stored_now")).alias("stored")
     place = F.col("real_offset")
-    # The sign is the bit that further topics share: offsets of different topics say nothing of each other.
-    now = messages.where(F.col("topic_bit") > 0).select(
+    now = messages.select(
         "txn_id",
+        "nonce",
         *_LANE,
         place,
         "decided_now",
@@ -97,6 +152,7 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     # Before the first message of all: one window, and one sort, for what is compared and what is kept.
     earlier = state.select(
         absent.cast("string").alias("txn_id"),
+        absent.cast("bigint").alias("nonce"),
         *_LANE,
         F.lit(-1).cast("bigint").alias("real_offset"),
         absent.cast("bigint").alias("decided_now"),
@@ -114,6 +170,7 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     late = (F.col("decided_now") < F.col("_decided")) | (F.col("stored_now") < F.col("_stored"))
     rows = rows.select(
         "txn_id",
+        "nonce",
         *_LANE,
         *(F.greatest(name, f"_{name}").alias(name) for name in _PROGRESS),
         F.coalesce(late, F.lit(False)).alias("is_late"),

@@ -46,7 +46,7 @@ _MERGED: Mapping[str, tuple[str, ...]] = {
     "producer": ("h_group", "d_group"),
     "topics": ("h_topics", "v_topics"),
     "count": ("h_count", "d_count", "v_count"),
-    "half_partition": ("h_partition", "d_partition", "v_partition"),
+    "half_partition": ("h_partition", "d_partition", "v_partition", "o_partition"),
 }
 """What several records of a transaction say: the first of them that is there."""
 _PLAIN = (
@@ -62,7 +62,7 @@ _MORE: Mapping[str, str | None] = {
     "v_distinct": "v_n",
     **dict.fromkeys(
         (
-            "o_rollback", "o_rollback_ms", "o_abandon_ms", "o_unknown", "c_asked", "c_first_ms", "c_last_ms", "c_refused",
+            "o_rollback", "o_rollback_ms", "o_abandon", "o_abandon_ms", "o_unknown", "c_asked", "c_first_ms", "c_last_ms", "c_refused",
             "d_last", "d_parked_ms",
         )
     ),
@@ -121,7 +121,7 @@ def to_ledger(stored: DataFrame, names: Names) -> DataFrame:  # one select is th
         F.array(*map(F.lit, REASONS)),
         F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"),
     )
-    decided_ms = F.least("o_commit_ms", "o_rollback_ms")
+    decided_ms = F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms")
     place = F.col("v_place")
     key = [
         F.lpad(F.lower(F.hex(part)), 8, "0")
@@ -133,7 +133,7 @@ def to_ledger(stored: DataFrame, names: Names) -> DataFrame:  # one select is th
     order = F.when(is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
     return unfolded(stored).select(
         "txn_id",
-        F.lpad(F.lower(F.hex("nonce_max")), 8, "0").alias("nonce"),
+        nonce_text(F.col("nonce_max")).alias("nonce"),
         "verdict",
         names.text(F.col("producer"), names.groups).alias("producer_group"),
         names.texts(F.coalesce("topics", F.lit(0))).alias("topics"),
@@ -177,6 +177,11 @@ def to_ledger(stored: DataFrame, names: Names) -> DataFrame:  # one select is th
         "is_settled",
         "run",
     )
+
+
+def nonce_text(number: Column) -> Column:
+    """A nonce as records name it; null without one."""
+    return F.when(number >= 0, F.lpad(F.lower(F.hex(number)), 8, "0"))
 
 
 def _time(ms: Column | str) -> Column:

@@ -178,6 +178,7 @@ BRONZE = _struct(
     *USER,
     *_columns(
         batch=NUMBER,  # of its reader
+        is_append_time=BooleanType(),  # False: the timestamp is a producer's; null in folders of earlier releases
         folder=TEXT,  # partition columns from here on
         kind=TEXT,
         day=DateType(),

@@ -2,16 +2,18 @@
 
 ::
 
-    <root>/v3/runs/000000000003.json                      the run is complete; the newest one counts
-    <root>/v3/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v3/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v3/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
-    <root>/v3/order/run=3/                                how far each ordering key came
-    <root>/v3/few/run=4/, …                               what a run puts down on its way (`WORK`)
-    <root>/v3/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
-    <root>/v3/orphans/run=3/                              ids that the run settled without a half record
-    <root>/v3/revised/run=3/                              ids whose settled rows of earlier runs no longer count
-    <root>/v3/late/run=3/                                 ids whose rows of this run became visible out of order
+    <root>/v4/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v4/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v4/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v4/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
+    <root>/v4/order/run=3/                                how far each ordering key came
+    <root>/v4/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v4/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
+    <root>/v4/orphans/run=3/                              ids that the run settled without a half record
+    <root>/v4/copies/run=3/                               ids whose open rows of this run do not count: they were settled before
+    <root>/v4/waiting/run=3/                              ids of this run that wait for an undecided one of their ordering key
+    <root>/v4/revised/run=3/                              ids whose settled rows of earlier runs no longer count
+    <root>/v4/late/run=3/                                 ids whose rows of this run became visible out of order
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -31,10 +33,10 @@ from txlayer_spark.events import Names
 from txlayer_spark.folders import Folder
 from txlayer_spark.ledger import may_come
 from txlayer_spark.order import COMPARED
-from txlayer_spark.rows import State, cores, to_ledger
+from txlayer_spark.rows import State, cores, nonce_text, to_ledger
 from txlayer_spark.verdicts import with_late
 
-LEDGER_VERSION = 3
+LEDGER_VERSION = 4
 """Part of every path of the ledger; one of an earlier version is not read: all of it stands in bronze."""
 RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
@@ -58,8 +60,8 @@ class Run:
     cut_ms: int = 0
     batches: Mapping[str, int] = field(default_factory=dict)
     """{reader: the last batch of bronze that is in the ledger}."""
-    first_offsets: Mapping[str, int] = field(default_factory=dict)
-    """{half partition: first offset that was there}."""
+    gap_times: Mapping[str, int] = field(default_factory=dict)
+    """{a gap as `topic:partition:start`: append time of the first record behind it}."""
     groups: tuple[str, ...] = ()
     """Producer groups by the number that rows have for them."""
     topics: tuple[str, ...] = ()
@@ -74,6 +76,10 @@ class Run:
     """Runs with rows that became visible out of order."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Those of its stored rows."""
+    has_waiting: bool = False
+    """Some of its rows that are not visible wait rightly for an undecided one of their key."""
+    has_copies: bool = False
+    """Some of its open rows were second copies of what was settled before, and do not count."""
 
 
 class Shelf:
@@ -101,7 +107,8 @@ class Shelf:
         """Make a run count, and end what only the one before the last carried."""
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
-        self.folder.remove("order", before)
+        for kind in ("order", "copies", "waiting"):
+            self.folder.remove(kind, before)
         for state in (State.OPEN, State.ASKED, State.ALONE):
             self.folder.remove("rows", before, f"is_settled={state:d}")
         for kind in WORK:
@@ -148,6 +155,15 @@ class Shelf:
         if not run.has_carried:
             return None
         rows = self.stored(run.number, run.columns, State.OPEN, State.ALONE)
+        if run.has_copies:
+            # Those that every record was read of have no core.
+            copies = (
+                self.ids("copies", (run.number,)).select("txn_id").withColumn("_copy", F.lit(True))
+            )
+            rows = rows.join(F.broadcast(copies), "txn_id", "left").where(
+                F.isnull("_copy") | F.isnull("core")
+            )
+            rows = rows.drop("_copy")
         if not self.has(run.number, State.ASKED):
             return cores(rows)
         # What was folded from every record is so again, unless it is settled: carried on is the core that it had before.
@@ -174,15 +190,30 @@ class Shelf:
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
         is_open = (F.col("run") == run.number) & (F.col("is_settled") == int(State.OPEN))
-        stored = self._every(run).where(is_open).unionByName(self._settled(run))
+        open_rows = self._every(run).where(is_open)
+        if run.has_copies:
+            copies = (
+                self.ids("copies", (run.number,)).select("txn_id").withColumn("_copy", F.lit(True))
+            )
+            open_rows = open_rows.join(F.broadcast(copies), "txn_id", "left")
+            open_rows = open_rows.where(F.isnull("_copy") | F.isnull("core")).drop("_copy")
+        stored = open_rows.unionByName(self._settled(run))
         names = Names(self._spark, groups=run.groups, topics=run.topics)
         rows = to_ledger(stored, names)
+        if run.has_waiting:
+            waits = self.ids("waiting", (run.number,)).select(
+                "txn_id", nonce_text(F.col("nonce")).alias("nonce")
+            )
+            waits = F.broadcast(waits.withColumn("_waits", F.lit(True)))
+            rows = rows.join(waits, ["txn_id", "nonce"], "left")
+            is_waiting = F.coalesce("_waits", F.lit(False)) & (F.col("verdict") == "lost")
+            verdict = F.when(is_waiting, "open").otherwise(F.col("verdict"))
+            rows = rows.withColumn("verdict", verdict).drop("_waits")
         if not run.late:
             return rows
-        late = self.ids("late", run.late).distinct().withColumn("_late", F.lit(True))
-        return with_late(rows.join(F.broadcast(late), ["txn_id", "run"], "left"), "_late").drop(
-            "_late"
-        )
+        late = self.ids("late", run.late).distinct().withColumn("nonce", nonce_text(F.col("nonce")))
+        late = F.broadcast(late.withColumn("_late", F.lit(True)))
+        return with_late(rows.join(late, ["txn_id", "nonce", "run"], "left"), "_late").drop("_late")
 
     def _every(self, run: Run) -> DataFrame:
         # Of a ledger without a transaction there is no file that could tell its columns.
@@ -208,6 +239,17 @@ class Shelf:
             is_valid = F.isnull("_revised") | (F.col("run") >= F.col("_revised"))
             stored = stored.where(is_valid).drop("_revised")
         return stored
+
+    def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
+        """The settled rows that count as of a run, of those runs whose cut is not before that time."""
+        cuts = {
+            int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"]
+            for name in self._run_files()
+        }
+        # Of runs that are no longer noted nobody knows the cut.
+        first = min((n for n, cut_ms in cuts.items() if cut_ms >= at_ms), default=run.number)
+        is_noted = first > min(cuts, default=0)
+        return self._settled(run).where(F.col("run") >= (first if is_noted else 0))
 
     def folded(self, run: Run) -> int:
         """The run up to which settled rows were folded; 0: none."""

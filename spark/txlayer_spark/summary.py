@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from txlayer_spark.catalog import Gap
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.verdicts import SEVERITIES, Severity
 
@@ -46,10 +47,22 @@ class Summary:
     dead_letters: list[dict[str, Any]]
     findings: list[dict[str, Any]]
     finding_count: int
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    """What retention had taken before it was read: `topic`, `partition`, and offsets from `start` to before `end`."""
+    hidden_topics: list[str] = field(default_factory=list)
+    """Real topics whose end is behind a Kafka transaction that stays open."""
 
 
-def summarise(ledger: DataFrame, bronze: DataFrame, *, namespace: str, cut_ms: int) -> Summary:
-    """The numbers of a ledger and of the dead letters in bronze."""
+def summarise(
+    ledger: DataFrame,
+    bronze: DataFrame,
+    *,
+    namespace: str,
+    cut_ms: int,
+    gaps: Sequence[Gap] = (),
+    hidden_topics: Sequence[str] = (),
+) -> Summary:
+    """The numbers of a ledger and of the dead letters in bronze, and what bronze could not read."""
     bad = ledger.where(F.col("verdict").isin(*_not_good()))
     checked = ledger.withColumn("checked", F.least("checked_count", F.lit(3)))
     keyed = ledger.where(F.isnotnull("key_hash"))
@@ -80,6 +93,8 @@ def summarise(ledger: DataFrame, bronze: DataFrame, *, namespace: str, cut_ms: i
         curve=curve,
         ages=ages.result(),
         finding_count=sum(n for verdict, n in verdicts.items() if verdict in _not_good()),
+        gaps=[gap._asdict() for gap in gaps],
+        hidden_topics=list(hidden_topics),
         **rows,
     )
 

@@ -5,8 +5,8 @@ docs/howto/reconcile.md shows the same table; a test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
 from typing import NamedTuple
@@ -14,7 +14,15 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from txlayer_spark.ledger import doubt_state, immunity_ms, is_committed, is_rolled_back
+from txlayer_spark.events import PLACE_BITS, by_number
+from txlayer_spark.ledger import (
+    decision_offset,
+    doubt_state,
+    immunity_ms,
+    is_abandoned,
+    is_committed,
+    is_rolled_back,
+)
 
 
 class Severity(Enum):
@@ -35,10 +43,10 @@ class Judging:
     """What is younger than this before the cut may still be on its way."""
     overdue_ms: int = 900_000
     """An age (after the immunity) at which an undecided or held transaction is worth a look."""
-    first_offsets: Mapping[int, int]
-    """{half partition: first offset that was there to be read}; what is older cannot be judged."""
-    unread_topics: int = 0
-    """Bits of the real topics that nobody read."""
+    clock_error_ms: int = 1_000
+    """By how much the clocks of two brokers may differ."""
+    op_gaps: Mapping[int, Sequence[tuple[int, int | None]]] = field(default_factory=dict)
+    """{partition of op: (offset from which lines are missing, append time of the first record behind them; None: none is there)}."""
 
 
 class Verdict(NamedTuple):
@@ -51,23 +59,24 @@ class Verdict(NamedTuple):
 
 _FAULT, _WARNING, _GOOD = Severity.FAULT, Severity.WARNING, Severity.GOOD
 VERDICTS = (
-    Verdict("out_of_window", _WARNING,
-            "a half record of it is older than what was there to be read, or a topic of it was not read: not judged"),
-    Verdict("orphan", _FAULT, "visible without a half record"),
-    Verdict("leaked", _FAULT, "visible though rolled back or undecided"),
+    Verdict("out_of_window", _WARNING, "a half record of it is older than what was there to be read, or a topic of it was not read: not judged"),
+    Verdict("orphan", _FAULT, "visible without a half record of a transaction, or with broken headers of ours"),
+    Verdict("leaked", _FAULT, "visible though rolled back, undecided or incomplete, or before its decision"),
     Verdict("duplicate", _FAULT, "a message is visible twice, or two attempts under one id are; a replay by its id is none"),
     Verdict("torn", _FAULT, "only a part of the transaction is visible"),
-    Verdict("corrupt", _FAULT, "what is visible is not what was stored: topic, key, value or headers differ"),
-    Verdict("out_of_order", _FAULT, "visible after a later one of its ordering key"),
+    Verdict("corrupt", _FAULT, "what is visible is not what was stored: topic, partition, key, value, headers or the timestamp that was asked for differ"),
+    Verdict("out_of_order", _FAULT, "visible after a later one of its ordering key, before an earlier undecided one, or with its messages in reverse"),
     Verdict("parked", _WARNING, "on the doubt topic for a person, with its content"),
-    Verdict("lost", _FAULT, "committed, not visible, and not held or parked"),
+    Verdict("lost", _FAULT, "committed, not visible, and not held or parked; or doubt contradicts op, or lacks its content"),
     Verdict("conflicting", _WARNING, "settled, and a contrary resolution came too late and was refused"),
     Verdict("rolled_back", _GOOD, "rolled back, or given up by an operator, and nothing is visible"),
     Verdict("ok", _GOOD, "committed, and every message is visible once as it was stored"),
     Verdict("overdue", _WARNING, "undecided or held for longer than it should be"),
     Verdict("open", _GOOD, "undecided, held, or on its way"),
 )  # fmt: skip
-"""In the order of precedence: a transaction gets the first one whose condition holds."""
+"""In the order of precedence: a transaction gets the first one whose condition holds. What may be gone makes one `out_of_window`
+only where no other fault is certain.
+"""
 
 _LATE = "out_of_order"
 SEVERITIES = {verdict.name: verdict.severity for verdict in VERDICTS}
@@ -85,51 +94,92 @@ def _count() -> Column:
     return F.coalesce("h_count", "v_count")
 
 
-def _before_window(judging: Judging) -> Column:
-    """Whether a half record of it stood where the log had been shortened already."""
-    partition = F.coalesce("h_partition", "v_partition")
-    first: Column = F.lit(None).cast("bigint")
-    if judging.first_offsets:
-        pairs = [F.lit(n) for pair in sorted(judging.first_offsets.items()) for n in pair]
-        first = F.try_element_at(F.create_map(*pairs), partition.cast("int")).cast("bigint")
-    return F.least("v_first", "h_first", "o_last_min") < F.coalesce(first, F.lit(0))
+def _may_lack_lines(judging: Judging) -> Column:
+    """Whether an op line that came before all others of it may be gone."""
+    stored_ms = F.coalesce("h_first_ms", "d_first_ms")
+    partition = F.coalesce("h_partition", "d_partition")
+    until = {
+        number: _NEVER if until_ms is None else until_ms + judging.clock_error_ms
+        for number, gaps in judging.op_gaps.items()
+        for start, until_ms in gaps
+        if not start
+    }
+    # What was decided before a later gap is certain.
+    found = F.coalesce(stored_ms, F.lit(0)) <= by_number(until, partition)
+    for number, gaps in judging.op_gaps.items():
+        for start, until_ms in gaps:
+            if start:
+                end_ms = _NEVER if until_ms is None else until_ms + judging.clock_error_ms
+                is_older = F.coalesce(stored_ms, F.lit(0)) <= end_ms
+                is_certain = F.coalesce(decision_offset() < start, F.lit(False))
+                found = _sure(found) | ((partition == number) & is_older & ~is_certain)
+    return found
 
 
-def _conditions(judging: Judging) -> dict[str, Column]:
-    """What must hold for each verdict, given that no earlier one does; of the core and the columns of `with_distinct`."""
+_NEVER = 1 << 60
+"""Later than any time."""
+
+
+def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts, in one piece
+    """What must hold for each verdict, given that no earlier one does; of the core and `ledger.JUDGED_COLUMNS`."""
     committed, rolled_back = is_committed(), is_rolled_back()
     visible, hidden = _has("v_n"), _none("v_n")
-    whole = F.col("v_distinct") == _count()
-    stored_whole = F.coalesce(F.col("h_distinct") == F.col("h_count"), F.lit(False))
-    missing_half = visible & ~F.coalesce(F.col("h_distinct") >= F.col("v_distinct"), F.lit(False))
-    young = F.col("seen_ms") >= judging.cut_ms - judging.grace_ms
-    unread = F.coalesce("h_topics", F.lit(0)).bitwiseAND(judging.unread_topics) != 0
+    is_known = _has("h_n") | F.isnotnull("d_last")
+    unknown = _sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
+    whole = (
+        (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
+    )
+    released = F.isnotnull("released")
     state = F.coalesce(doubt_state(), F.lit(""))
-    late = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms() > judging.overdue_ms
+    edge_ms = judging.cut_ms - judging.grace_ms
+    young = F.coalesce("released_ms", "o_commit_ms") >= edge_ms
+    seen_young = F.col("seen_ms") >= edge_ms
+    age_ms = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms()
     waits = state.isin("held", "waiting")
-    abandoned = committed & F.isnotnull("o_abandon_ms")
-    lost = committed & hidden & ~abandoned & ~waits & ~young
-    torn = committed & visible & ~whole & ~young
-    contrary = F.isnotnull("o_commit") & F.isnotnull("o_rollback")
-    twice = (F.col("v_n") > F.col("v_distinct")) | (F.col("attempts_visible") > 1)
-    before = _before_window(judging) & (missing_half | ~stored_whole)
+    early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
+    abandoned = is_abandoned() & (hidden | ~released)
+    # What doubt may say of what was committed and is not visible.
+    kept = state.isin("parked-committed") | (waits & released)
+    is_gone = committed & ~abandoned & ~(kept & hidden) & ~young
+    lost = is_gone & _has("lost_n")
+    some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col(
+        "hidden_n"
+    )
+    unsettled = ~rolled_back & ~(committed & whole) & ~abandoned
+    not_kept = is_known & unsettled & (state != "") & ~F.col("is_kept")
+    undecided = ~committed & ~rolled_back
+    forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~seen_young
+    contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~seen_young
+    contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
+    # Without its first half record, or without one of those that were there when it was committed.
+    cut_off = is_known & (
+        (_none("h_n") & F.isnotnull("d_last"))
+        | (F.shiftright("h_begin", PLACE_BITS) > 0)
+        | (released & (F.coalesce("h_distinct", F.lit(0)) < F.col("h_count")))
+    )
+    faults = {
+        "orphan": visible & ~is_known & ~(F.coalesce("v_gone", F.lit(0)) >= F.col("v_n")),
+        "leaked": visible & is_known & ~unknown & (~released | early),
+        "duplicate": visible & is_known & ((F.col("v_n") > F.col("v_distinct")) | (F.col("attempts_visible") > 1)),
+        "torn": visible & lost & some & ~unknown,
+        "corrupt": visible & F.col("is_differing"),
+        "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
+    }  # fmt: skip
+    is_certain = reduce(lambda found, each: found | _sure(each), faults.values(), F.lit(False))
+    uncertain = ~is_known | unknown | (is_gone & _has("gone_n"))
+    is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
     return {
-        "out_of_window": before | ((lost | torn) & unread),
-        "orphan": missing_half,
-        "leaked": visible & ~committed,
-        "duplicate": visible & twice,
-        "torn": torn,
-        "corrupt": visible & whole & stored_whole & (F.col("v_hash") != F.col("h_hash")),
+        **faults,
+        "out_of_window": cut_off | (_sure(uncertain) & ~is_certain),
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
-        "parked": hidden & state.isin("parked", "parked-committed"),
-        "lost": lost,
-        "conflicting": contrary & (rolled_back | whole),
+        "parked": hidden & is_parked & F.col("is_kept"),
+        "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
-        "ok": committed & whole,
-        "overdue": (~(committed | rolled_back) | waits) & late,
+        "ok": committed & visible & whole,
+        "overdue": (undecided | waits) & (age_ms > judging.overdue_ms),
         "open": F.lit(True),
-    }
+    }  # fmt: skip
 
 
 SETTLED = frozenset(
@@ -163,8 +213,8 @@ def with_late(rows: DataFrame, is_late: str) -> DataFrame:
 
 
 def is_transaction() -> Column:
-    """Whether a core is of a transaction: an op line or a check alone names none."""
-    return _has("h_n") | _has("v_n") | (F.coalesce(doubt_state(), F.lit("")) != "")
+    """Whether a core is of a transaction: an op line or a check alone names none, unless its half records are gone."""
+    return _has("h_n") | _has("v_n") | _has("o_gone") | (F.coalesce(doubt_state(), F.lit("")) != "")
 
 
 def exit_code(counts: Mapping[str, int]) -> int:

@@ -77,7 +77,7 @@ class Log:
         first, last = halves[0].offset, halves[-1].offset
         value = (
             f"1|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
-            f"|1700000000000|{key_hash}|{order}||||shop|0/0/0/0"
+            f"|1700000000000|{key_hash}|{order}|||{halves[0].timestamp_ms}|shop|0/0/0/0"
         )
         return self.add(DOUBT, key=key.encode(), value=value.encode())
 

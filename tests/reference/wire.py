@@ -248,11 +248,13 @@ def parse_summary(value: bytes | None) -> Summary | None:
     fields = _fields(value, 17)
     if fields is None:
         return None
-    _, state, reason, group, first, last, seen, count, appended, _, key_hash, order, *_ = fields
+    _, state, reason, group, first, last, seen, count, appended, born, key_hash, order, *more = (
+        fields
+    )
     last, *copies = last.split("+")
     if state not in _STATES or order not in ("commit", "prepare") or not _fits(_GROUP, group):
         return None
-    if not _are_numbers(first, last, *copies, seen, count, appended):
+    if not _are_numbers(first, last, *copies, seen, count, appended, born, more[2]):
         return None
     copy_offsets = tuple(int(copy) for copy in copies)
     return Summary(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,13 @@ from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark.bronze import is_subscribed, subscription
-from txlayer_spark.catalog import BatchFolder, Catalog, effective, parse_folder
+from txlayer_spark.catalog import BatchFolder, Catalog, Gap, effective, parse_folder
 from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.folders import Folder
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, expire
+from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.jobs.report import write_report
 
 Place = tuple[str, int, int]
 
@@ -244,22 +247,52 @@ def test_a_namespace_without_topics_is_told_as_such(
 
 
 @pytest.mark.kafka
-def test_a_gap_that_retention_left_stops_the_job_instead_of_being_passed_over(
+def test_gaps_that_retention_left_are_noted_and_stop_nothing(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    settings = settings_of(field, tmp_path)
-    first = field.prepare(ordering_key=b"k")
-    read_new(spark, settings, now_ms=clock)
-    for _ in range(2):
-        last = field.prepare(ordering_key=b"k")
-    assert first.partition == last.partition
+    settings = settings_of(field, tmp_path / "bronze")
+    whole = field.whole(ordering_key=b"k")
+    waiting = field.prepare(ordering_key=b"k")
+    field.doubt(waiting, "parked", "too-old")
+    assert () == read_new(spark, settings, now_ms=clock).gaps
+    # Of half, op, doubt and the real topic: three records come, and the first of them goes before it is read.
+    gone, kept, last = (field.whole(ordering_key=b"k") for _ in range(3))
+    for txn in (gone, kept, last):
+        field.doubt(txn, "open")
+        field.doubt(txn, "ended")
+    assert {whole.partition} == {txn.partition for txn in (gone, kept, last)}
+    home = whole.partition
+    places = [
+        (field.topic("half"), home, 3), (field.topic("op"), home, 2), (field.topic("doubt"), home, 6), (field.orders, 0, 2)
+    ]  # fmt: skip
     admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-    start = TopicPartition(field.topic("half"), last.partition, last.offsets[0])
-    for done in admin.delete_records([start]).values():
+    starts = [TopicPartition(*place) for place in places]
+    for done in admin.delete_records(starts).values():
         done.result(30)
 
-    with pytest.raises(UsageError, match="retention has overtaken"), failures_as_ours():
-        read_new(spark, settings, now_ms=clock)
+    gaps = read_new(spark, settings, now_ms=clock).gaps
+
+    begins = {
+        field.topic("half"): 2,
+        field.topic("op"): 1,
+        field.topic("doubt"): 2,
+        field.orders: 1,
+    }
+    assert {Gap(t, p, begins[t], end) for t, p, end in places} == set(gaps)
+    assert gaps == read_new(spark, settings, now_ms=clock).gaps
+    ledger = LedgerSettings(bronze=settings.root, root=str(tmp_path / "ledger"), clock_error_ms=0)
+    update_ledger(spark, ledger)
+    rows = {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
+    assert {
+        whole.txn_id: "ok", kept.txn_id: "out_of_window", last.txn_id: "ok", waiting.txn_id: "out_of_window",
+    } == rows  # fmt: skip
+    page = tmp_path / "report.html"
+    summary = write_report(
+        spark, bronze=settings.root, ledger=ledger.root, namespace=field.namespace, page=page,
+        made_at=datetime.now(UTC),
+    )  # fmt: skip
+    assert 4 == len(summary.gaps)
+    assert "retention was faster than bronze" in page.read_text("utf-8")
 
 
 @pytest.mark.kafka

@@ -21,7 +21,7 @@ from txlayer.core.partitions import half_partition
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.compaction import compact_ledger
+from txlayer_spark.jobs.compaction import compact, compact_ledger
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.shelf import Run, Shelf
 
@@ -112,7 +112,7 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     after = audit.run()
 
     # As a kill just before its end leaves it: everything written, the run not noted.
-    runs = sorted((tmp_path / "ledger" / "v3" / "runs").glob("*2.json"))
+    runs = sorted((tmp_path / "ledger" / "v4" / "runs").glob("*2.json"))
     shutil.move(runs[0], tmp_path / "noted.json")
     assert before == audit.rows()
     assert after == audit.run(reads=False)
@@ -313,13 +313,74 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     # What was folded before goes with the next one.
     assert 3 == compact_ledger(spark, root)
     assert after_it == audit.rows()
-    runs = {path.name for path in (tmp_path / "ledger" / "v3" / "rows").glob("run=*")}
+    runs = {path.name for path in (tmp_path / "ledger" / "v4" / "rows").glob("run=*")}
     assert {"run=3", "run=4"} == runs
 
     # An hour before the cut is when everything was written.
     audit.run()
     assert 4 == compact_ledger(spark, root, keep_ms=60_000)
     assert {} == audit.rows()
+
+
+def test_to_compact_and_to_forget_beside_a_run_disturbs_neither(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit, root = Audit(spark, field, tmp_path), str(tmp_path / "ledger")
+    again, died = field.whole(), field.prepare()
+    for _ in range(3):
+        field.whole(ordering_key=b"k")
+        audit.run()
+    # Each of these makes the run read what was settled before, or every record once more.
+    field.forward(again)
+    field.prepare(key=died.key)
+    field.prepare(key=field.whole(key="copied/0000000a").key)
+    audit.read()
+    audit.run("alone", reads=False)
+    expected = audit.run("twin", reads=False)
+    assert expected == audit.run("alone", reads=False) == audit.rows("twin")
+    steps = (Shelf.put, Shelf.put_rows, Shelf.stored, Catalog.records)
+    disturbances, is_inside = 0, False
+
+    def beside(step: Callable[..., Any]) -> Callable[..., Any]:
+        def disturbed(*arguments: Any, **named: Any) -> Any:
+            nonlocal disturbances, is_inside
+            found = step(*arguments, **named)
+            if disturbances < 6 and not is_inside:
+                # Again and again: what was folded before is ended by the next one.
+                is_inside = True
+                compact_ledger(spark, root, keep_ms=HOUR_MS * 24)
+                compact(spark, str(tmp_path / "bronze"), folders_min=2)
+                disturbances, is_inside = disturbances + 1, False
+            return found
+
+        return disturbed
+
+    for step in steps:
+        owner = Catalog if step is Catalog.records else Shelf
+        monkeypatch.setattr(owner, step.__name__, beside(step))
+    rows = audit.run(reads=False)
+
+    assert 6 == disturbances
+    verdicts = {txn_id: row.verdict for txn_id, row in expected.items()}
+    assert verdicts == {txn_id: row.verdict for txn_id, row in rows.items()}
+    assert "duplicate" == rows[again.txn_id].verdict
+
+
+def test_half_records_that_come_again_after_their_transaction_was_settled_are_none(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    audit = Audit(spark, field, tmp_path)
+    settled, rolled_back, still_open = field.whole(), field.prepare(), field.prepare()
+    field.roll_back(rolled_back)
+    before = {txn_id: row.verdict for txn_id, row in audit.run().items()}
+    assert ["ok", "overdue", "rolled_back"] == sorted(before.values())
+
+    for txn in (settled, rolled_back, still_open):
+        field.prepare(*txn.messages, key=txn.key)
+    for _ in range(2):
+        assert before == {txn_id: row.verdict for txn_id, row in audit.run().items()}
 
 
 def test_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(

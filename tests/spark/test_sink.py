@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.arena import Arena
@@ -60,6 +61,17 @@ def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
     assert [b"0", b"1", b"3"] == [header(r.headers, "h") for r in seen if r.topic == orders]
     assert [b"k0", None, b"k3"] == [r.key for r in seen if r.topic == orders]
     assert {done.published[0]: 4} == attempts_in(arena, "whole-3")
+
+
+def test_where_tasks_are_started_twice_nothing_is_published(
+    spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speculative = spark.sparkContext.getConf().set("spark.speculation", "true")
+    monkeypatch.setattr(SparkContext, "getConf", lambda _: speculative)
+
+    with pytest.raises(ConfigError, match=r"spark\.speculation"):
+        write_transactional(numbers(spark, 3), settings_for(arena), query="speculative", epoch=1)
+    assert {} == attempts_in(arena, "speculative-1")
 
 
 def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(

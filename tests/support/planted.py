@@ -66,6 +66,7 @@ class Field:
         self.servers = servers
         self.namespace = unique_name("ns")
         self._count = 0
+        self._kept: set[tuple[str, int]] = set()
         self._writer = RecordWriter(servers, record_bytes_max=record_bytes_max)
         settings = {
             "message.timestamp.type": "LogAppendTime",
@@ -179,16 +180,46 @@ class Field:
             [Record(self.topic("check"), codec.encode_check(record), codec.check_key(record))],
         )
 
-    def doubt(self, txn: Transaction, state: str, reason: str = "", **more: Any) -> None:
-        """A summary on doubt; `ended` instead of a state writes its end."""
+    def doubt(
+        self,
+        txn: Transaction,
+        state: str,
+        reason: str = "",
+        *,
+        with_contents: bool = True,
+        **more: Any,
+    ) -> None:
+        """A summary on doubt and the contents; `ended` instead of a state writes their end."""
         summary = DoubtSummary(
             txn.key, state, reason, GROUP, txn.offsets[0], txn.offsets[-1], len(txn.offsets), len(txn.messages),
             txn.born_ms, txn.born_ms, None, OrderMode.COMMIT, None, None, txn.born_ms, (self.orders,),
         )  # fmt: skip
-        value = None if state == "ended" else codec.encode_summary(summary._replace(**more))
-        self._writer.write(
-            [Record(self.topic("doubt"), value, txn.key.encode(), None, txn.partition)],
-        )
+        is_end = state == "ended"
+        value = None if is_end else codec.encode_summary(summary._replace(**more))
+        topic = self.topic("doubt")
+        records = [Record(topic, value, txn.key.encode(), None, txn.partition)]
+        for index, message in enumerate(txn.messages if with_contents else ()):
+            header = HalfHeader(
+                txn.key, GROUP, message.topic, index, len(txn.messages), txn.born_ms, txn.options
+            )
+            packed = (codec.HALF_HEADER, codec.encode_half_header(header))
+            content, headers = codec.encode_content(
+                key=message.key, value=message.value, headers=[*message.headers, packed]
+            )
+            key = codec.content_key(txn.key, index)
+            is_rest = is_end or (txn.key, index) not in self._kept
+            if is_rest:
+                self._kept ^= {(txn.key, index)}
+                records.append(
+                    Record(
+                        topic,
+                        None if is_end else content,
+                        key,
+                        None if is_end else headers,
+                        txn.partition,
+                    )
+                )
+        self._writer.write(records)
 
     def moved(self, txn: Transaction, **changes: Any) -> Transaction:
         """The same with other contents: what a faulty coordinator would forward."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import StreamingQueryException
@@ -12,11 +12,15 @@ from pyspark.sql import functions as F
 
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Reader, ReadState
+from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
 from txlayer_spark.failures import is_data_loss
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import source_options
 
+_FOLLOWERS_MAX = 5
+"""How often one call begins again behind what retention took meanwhile."""
+_HIDDEN_AFTER_MS = 60_000
+"""A coordinator's own Kafka transactions end sooner."""
 _CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value")
 _WRITING = {
     # What hardly ever comes twice: a dictionary of it is filled, and then thrown away.
@@ -79,6 +83,7 @@ class _Reading:
         self._drain()
         if not self._settings.topics and self._read_topics(self._state.topics):
             self._drain()
+        self._note_edges()
         # In one step: until then the ledger reads what all readers had read before.
         self._state = self._catalog.store(self._state.with_readers(*self._read.values()))
         return self._state
@@ -101,13 +106,56 @@ class _Reading:
                 self._read_on(reader)
 
     def _read_on(self, reader: Reader) -> None:
-        try:
-            self._stream(reader)
-        except StreamingQueryException as exc:
-            follower = self._follower(reader) if is_data_loss(exc) else None
-            if follower is None:
-                raise
-            self._stream(follower)
+        self._note_beginnings(reader)
+        for _ in range(_FOLLOWERS_MAX):
+            try:
+                self._stream(reader)
+            except StreamingQueryException as exc:
+                follower = self._follower(reader) if is_data_loss(exc) else None
+                if follower is None:
+                    raise
+                reader = follower
+            else:
+                return
+        # Retention takes records as fast as they are read.
+        self._stream(reader)
+
+    def _note_beginnings(self, reader: Reader) -> None:
+        """Keep what was gone of a topic before it is read for the first time."""
+        with self._brokers() as brokers:
+            new = [t for t in self._topics_of(reader, brokers) if t not in reader.end_offsets]
+            spans = brokers.log_spans(new)
+        known = {(gap.topic, gap.partition) for gap in self._state.gaps}
+        self._note_gaps(
+            Gap(topic, partition, 0, span.start)
+            for topic, found in spans.items()
+            for partition, span in found.items()
+            if span.start and (topic, partition) not in known
+        )
+
+    def _note_gaps(self, found: Iterable[Gap]) -> None:
+        gaps = tuple(sorted({*self._state.gaps, *found}))
+        if gaps != self._state.gaps:
+            self._state = self._catalog.store(replace(self._state, gaps=gaps))
+
+    def _note_edges(self) -> None:
+        """Know what else may be missing of the real topics: behind an open Kafka transaction, or taken by compaction."""
+        read = [
+            self._read[r.number].end_offsets
+            for r in self._state.active
+            if not r.is_system and r.number in self._read
+        ]
+        ours = {topic for ends in read for topic in ends if kind_of(topic) is TopicKind.FORWARDED}
+        with self._brokers() as brokers:
+            there = ours & set(brokers.topics())
+            hidden = brokers.hidden(there, before_ms=self._now_ms() - _HIDDEN_AFTER_MS)
+            compacted = brokers.compacted(there)
+        # What compaction took while a topic had that policy stays gone.
+        self._state = replace(
+            self._state,
+            hidden=tuple(sorted(hidden)),
+            compacted=tuple(sorted({*self._state.compacted, *compacted})),
+        )
 
     def _stream(self, reader: Reader) -> None:
         started_ms = self._now_ms()
@@ -170,14 +218,18 @@ class _Reading:
     def _begin(self, reader: Reader) -> EndOffsets:
         """Where each partition begins: Spark asks for all of them; -2 is the earliest."""
         with self._brokers() as brokers:
-            names = reader.topics if reader.is_system else brokers.topics()
-            chosen = [t for t in names if reader.is_system or is_subscribed(t, reader.topics)]
-            counts = brokers.partition_counts(chosen)
+            counts = brokers.partition_counts(self._topics_of(reader, brokers))
         known = reader.end_offsets
         return {
             topic: {str(p): known.get(topic, {}).get(str(p), -2) for p in range(count)}
             for topic, count in counts.items()
         }
+
+    def _topics_of(self, reader: Reader, brokers: Brokers) -> list[str]:
+        """The topics that a reader reads now."""
+        if reader.is_system:
+            return list(reader.topics)
+        return [t for t in brokers.topics() if is_subscribed(t, reader.topics)]
 
     def _note(self, said: str) -> None:
         """Keep what half records name (lines of `group|topic`); stored when something of it is new."""
@@ -191,29 +243,36 @@ class _Reading:
             self._state = self._catalog.store(added)
 
     def _follower(self, reader: Reader) -> Reader | None:
-        """A reader that goes on where this one stood in the cut, without what is gone; None when records are missed by it.
+        """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
 
-        Missed are records that were taken before they were read, but for those of a topic that was deleted, which the
-        ledger is told, and of locks, which are not judged.
+        What was taken before it was read is noted as a gap, and a topic that was deleted as gone: the ledger judges nothing that
+        it might have told. Locks are not judged.
         """
         with self._brokers() as brokers:
             there = brokers.log_spans(reader.end_offsets)
         locks = f"{self._settings.namespace}.{TopicKind.LOCKS.value}"
         kept: dict[str, dict[str, int]] = {}
-        gone = []
+        gone, gaps = [], []
         for topic, offsets in reader.end_offsets.items():
             spans = there.get(topic, {})
             found = {p: (spans.get(int(p)), offset) for p, offset in offsets.items()}
-            if all(span and span.start <= offset <= span.end for span, offset in found.values()):
-                kept[topic] = dict(offsets)
-            elif topic == locks:
-                continue
-            elif reader.is_system or not any(
-                span is None or offset > span.end for span, offset in found.values()
-            ):
-                return None
-            else:
+            if any(span is None or offset > span.end for span, offset in found.values()):
+                if topic == locks:
+                    continue
+                if reader.is_system:
+                    return None
                 gone.append(topic)
+                continue
+            kept[topic] = {
+                p: max(offset, span.start) for p, (span, offset) in found.items() if span
+            }
+            if topic != locks:
+                gaps += [
+                    Gap(topic, int(p), offset, span.start)
+                    for p, (span, offset) in found.items()
+                    if span and offset < span.start
+                ]
+        self._note_gaps(gaps)
         follower = replace(
             reader,
             number=self._state.next_number(),

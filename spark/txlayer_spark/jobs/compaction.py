@@ -11,6 +11,7 @@ from itertools import groupby
 from pyspark.sql import SparkSession
 
 from txlayer_spark.catalog import BatchFolder, Catalog
+from txlayer_spark.failures import done_again
 from txlayer_spark.shelf import Shelf
 
 FOLDERS_MIN = 20
@@ -50,8 +51,12 @@ def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None
     """Fold the settled rows of all runs but the last; the run up to which they are folded, 0 without one.
 
     Rows of transactions of which nothing was seen for `keep_ms` before the last run are left out. May be killed and called
-    again; one at a time, and not beside a run of the ledger.
+    again; one at a time. A run of the ledger, or a report, may go on beside it.
     """
+    return done_again(lambda: _compact_ledger(spark, root, keep_ms))
+
+
+def _compact_ledger(spark: SparkSession, root: str, keep_ms: int | None) -> int:
     shelf = Shelf(spark, root)
     last = shelf.last()
     if not last.number:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -12,11 +12,13 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark import order
-from txlayer_spark.catalog import BatchFolder, Catalog, ReadState
+from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Names, events, signed
+from txlayer_spark.failures import done_again
 from txlayer_spark.ledger import (
     fold,
     fold_exactly,
+    is_prepare_order,
     is_stranger,
     may_come,
     merge,
@@ -24,7 +26,7 @@ from txlayer_spark.ledger import (
     with_distinct,
 )
 from txlayer_spark.rows import State, to_stored, unfolded
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.shelf import Run, Shelf
 from txlayer_spark.verdicts import SETTLED, Judging, is_transaction, verdict_column
 
@@ -53,6 +55,8 @@ class LedgerSettings:
     root: str
     grace_ms: int = 60_000
     overdue_ms: int = 900_000
+    clock_error_ms: int = 1_000
+    """By how much the clocks of two brokers may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +70,44 @@ class _Sources:
     since: Callable[[int], DataFrame]
     """Whatever happened since a time (in ms)."""
     names: Names
+    edges: _Edges
     is_first: bool
     """Nothing was settled before."""
     orphans: DataFrame | None
     """Ids that earlier runs settled without a half record."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Where what was read begins, ends or has a gap, and what that leaves open."""
+
+    gap_times: Mapping[str, int]
+    op_gaps: Mapping[int, Sequence[tuple[int, int | None]]]
+    shortened_partitions: Sequence[int]
+    excused: Mapping[int, int]
+    """{number of a real topic: what was decided up to this time may have been visible there and be gone}."""
+    hidden: Sequence[int]
+    """Numbers of the real topics whose end nobody can read."""
+
+    @property
+    def excusing_topics(self) -> int:
+        """Bits of the real topics whose missing messages need a look at each."""
+        return _bits([*self.excused, *self.hidden])
+
+
 def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     """Fold what bronze has since the last run into the ledger; the run.
 
-    Killed at any point and called again, it does the same; the ledger of the last complete run stays readable.
+    Killed at any point and called again, it does the same; the ledger of the last complete run stays readable. Bronze and the
+    ledger may be compacted meanwhile.
 
     Raises:
         UsageError: bronze has not been read once to its end. Nothing was written.
     """
+    return done_again(lambda: _update(spark, settings))
+
+
+def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps, in their order
     catalog, shelf = Catalog(spark, settings.bronze), Shelf(spark, settings.root)
     state, last = catalog.state(), shelf.last()
     if state.cut_ms is None:
@@ -87,12 +115,11 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     orphans = (
         shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
     )
-    sources, folders = _sources(spark, catalog, state, last, orphans)
-    number = last.number + 1
-    first_offsets = _first_offsets(catalog, folders, state, last)
+    sources, folders = _sources(spark, catalog, state, last, orphans, settings)
+    number, edges = last.number + 1, sources.edges
     judging = Judging(
         cut_ms=state.cut_ms, grace_ms=settings.grace_ms, overdue_ms=settings.overdue_ms,
-        first_offsets=first_offsets, unread_topics=_unread(state),
+        clock_error_ms=settings.clock_error_ms, op_gaps=edges.op_gaps,
     )  # fmt: skip
     carried = shelf.carried(last)
     core = fold(sources.new)
@@ -100,26 +127,52 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
         core = merge(core.unionByName(carried))
     rows, counted = _judged(core, sources, judging), Observation()
     halfless = F.count_if(_is_orphan()).alias("orphans")
-    rows = rows.observe(counted, *order.counts(_is_keyed_row(), F.col("v_n") > 1), halfless)
+    crowded = F.count_if(_is_crowded_row()).alias("crowded")
+    undecided = F.count_if(_is_undecided_row()).alias("undecided")
+    behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
+    rows = rows.observe(
+        counted,
+        *order.counts(_is_keyed_row(), _is_several_row()),
+        halfless,
+        crowded,
+        undecided,
+        behind,
+    )
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
-    revised = None if asked is None else _fold_exactly(asked, sources, judging, shelf, number)
+    copies = None
+    if counted.get["undecided"] and not sources.is_first:
+        copies = _copies(shelf, number, columns, carried, last)
+    exact = _union(*(c.select("txn_id", "core") for c in (asked, copies) if c is not None))
+    revised = exact is not None and _fold_exactly(exact, copies, sources, judging, shelf, number)
     has_orphans = _orphans(
-        shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=asked
+        shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=exact
     )
-    again = [cores.select("txn_id") for cores in (carried, asked) if cores is not None]
-    keyed = _keyed(shelf.stored(number, columns, State.OPEN, State.SETTLED), sources, again)
+    again = [cores.select("txn_id") for cores in (carried, exact) if cores is not None]
+    stored = shelf.stored(number, columns, State.OPEN, State.SETTLED)
+    keyed = _keyed(stored, sources, again)
     # What was written has been counted on its way, where no rows came behind it.
     counts = _counts(keyed) if again else counted.get
     has_order = bool(counts["keyed"]) or last.has_order
-    has_late = has_order and _order(spark, sources, keyed, counts, shelf, last, judging)
+    compared = _order(spark, sources, keyed, counts, shelf, last, judging) if has_order else None
+    turned = None
+    if counted.get["crowded"] or exact is not None:
+        # Several messages on one topic have an order of their own.
+        turned = order.reversed_ids(sources.forwarded(), unfolded(stored).where(_is_crowded()))
+    has_waiting = False
+    if counted.get["behind"] or exact is not None:
+        waiting = order.waiting(unfolded(stored.where(F.col("is_settled") == int(State.OPEN))))
+        has_waiting = not shelf.put(waiting, "waiting", number).isEmpty()
+    late = _union(compared, turned)
+    has_late = late is not None and not shelf.put(late.distinct(), "late", number).isEmpty()
     run = Run(
-        number, state.cut_ms, _last_batches(folders, last), {str(p): o for p, o in first_offsets.items()},
+        number, state.cut_ms, _last_batches(folders, last), edges.gap_times,
         groups=state.groups, topics=state.topics, has_order=has_order,
         has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
         orphans=(*last.orphans, *([number] if has_orphans else [])),
         revised=(*last.revised, *([number] if revised else [])),
-        late=(*last.late, *([number] if has_late else [])), columns=columns,
+        late=(*last.late, *([number] if has_late else [])), columns=columns, has_copies=copies is not None,
+        has_waiting=has_waiting,
     )  # fmt: skip
     shelf.store(run)
     return run
@@ -138,10 +191,19 @@ def read_ledger(spark: SparkSession, root: str) -> DataFrame:
 
 
 def _sources(
-    spark: SparkSession, catalog: Catalog, state: ReadState, last: Run, orphans: DataFrame | None
+    spark: SparkSession,
+    catalog: Catalog,
+    state: ReadState,
+    last: Run,
+    orphans: DataFrame | None,
+    settings: LedgerSettings,
 ) -> tuple[_Sources, list[BatchFolder]]:
-    names = Names(spark, groups=state.groups, topics=state.topics)
     counting = catalog.cut(state)
+    half_partitions, half_gaps = _half(state)
+    names = Names(
+        spark, groups=state.groups, topics=state.topics, half_partitions=half_partitions, half_gaps=half_gaps,
+    )  # fmt: skip
+    edges = _edges(catalog, counting, state, last, settings)
     done = {int(reader): batch for reader, batch in last.batches.items()}
     folders = [f for f in counting if f.last > done.get(f.reader, -1)]
     # A folded folder may hold batches that an earlier run had.
@@ -165,31 +227,88 @@ def _sources(
 
     happened = events(new, names, kinds=kinds)
     is_first = not last.number
-    return _Sources(happened, forwarded, since, names, is_first, orphans), folders
+    return _Sources(happened, forwarded, since, names, edges, is_first, orphans), folders
 
 
-def _first_offsets(
-    catalog: Catalog, folders: Sequence[BatchFolder], state: ReadState, last: Run
-) -> dict[int, int]:
-    """The first half offset that was there to be read, per partition."""
-    known = {int(partition): first for partition, first in last.first_offsets.items()}
-    system = state.system
-    offsets = {} if system is None else system.end_offsets
-    ends = next((e for t, e in offsets.items() if t.endswith(".half")), {})
-    # A partition that ended above 0 and of which nothing was read had lost everything before.
-    empty = {int(partition): end for partition, end in ends.items()}
-    if empty and empty.keys() <= known.keys():
-        return known
-    half = catalog.records(folders, kinds=[TopicKind.HALF])
-    rows = half.groupBy("partition").agg(F.min("offset").alias("first")).collect()
-    return {**empty, **{row.partition: row["first"] for row in rows}, **known}
+def _half(state: ReadState) -> tuple[int, dict[int, list[tuple[int, int]]]]:
+    """How many partitions half has (0: nobody knows), and the gaps of each."""
+    offsets = {} if state.system is None else state.system.end_offsets
+    count = next((len(ends) for topic, ends in offsets.items() if topic.endswith(".half")), 0)
+    gaps: dict[int, list[tuple[int, int]]] = {}
+    for gap in state.gaps:
+        if kind_of(gap.topic) is TopicKind.HALF:
+            gaps.setdefault(gap.partition, []).append((gap.start, gap.end))
+    return count, gaps
 
 
-def _unread(state: ReadState) -> int:
+def _edges(
+    catalog: Catalog,
+    folders: Sequence[BatchFolder],
+    state: ReadState,
+    last: Run,
+    settings: LedgerSettings,
+) -> _Edges:
+    system = set() if state.system is None else set(state.system.topics)
+    named = set(state.topics)
+    op_gaps = [g for g in state.gaps if g.topic in system and kind_of(g.topic) is TopicKind.OP]
+    real_gaps = [g for g in state.gaps if g.topic in named]
+    times = _gap_times(catalog, folders, [*op_gaps, *real_gaps], last)
+    lines: dict[int, list[tuple[int, int | None]]] = {}
+    for gap in op_gaps:
+        lines.setdefault(gap.partition, []).append((gap.start, times.get(_name_of(gap))))
+    until: dict[str, int] = {}
+    for gap in real_gaps:
+        found = times.get(_name_of(gap), _ALWAYS) + settings.clock_error_ms
+        until[gap.topic] = max(found, until.get(gap.topic, 0))
+    for topic in (named - state.judged_topics) | (named & set(state.compacted)):
+        until[topic] = _ALWAYS
+    numbers = {topic: number for number, topic in enumerate(state.topics)}
+    shortened = {g.partition for g in state.gaps if kind_of(g.topic) is TopicKind.HALF}
+    return _Edges(
+        gap_times=times,
+        op_gaps=lines,
+        shortened_partitions=sorted(shortened),
+        excused={numbers[topic]: at_ms for topic, at_ms in until.items()},
+        hidden=[numbers[topic] for topic in state.hidden if topic in numbers],
+    )
+
+
+_ALWAYS = 1 << 60
+"""Later than any time."""
+
+
+def _name_of(gap: Gap) -> str:
+    return f"{gap.topic}:{gap.partition}:{gap.start}"
+
+
+def _gap_times(
+    catalog: Catalog, folders: Sequence[BatchFolder], gaps: Sequence[Gap], last: Run
+) -> dict[str, int]:
+    """{name of a gap: append time of the oldest record behind it}, of those that have one."""
+    unknown = [gap for gap in gaps if _name_of(gap) not in last.gap_times]
+    if not unknown:
+        return dict(last.gap_times)
+    structs = [
+        F.struct(
+            F.lit(_name_of(gap)).alias("gap"), F.lit(gap.topic).alias("topic"), F.lit(gap.partition).alias("partition"),
+            F.lit(gap.end).cast("bigint").alias("end"),
+        )
+        for gap in unknown
+    ]  # fmt: skip
+    records = catalog.records(folders, kinds=[TopicKind.OP, TopicKind.FORWARDED])
+    records = records.where(F.col("is_append_time"))
+    behind = records.join(
+        F.broadcast(records.sparkSession.range(1).select(F.inline(F.array(*structs)))),
+        ["topic", "partition"],
+    ).where(F.col("offset") >= F.col("end"))
+    found = behind.groupBy("gap").agg(F.min(F.unix_millis("timestamp")).alias("at_ms")).collect()
+    return {**last.gap_times, **{row.gap: row.at_ms for row in found}}
+
+
+def _bits(numbers: Iterable[int]) -> int:
     bits = 0
-    for number, topic in enumerate(state.topics):
-        if topic not in state.judged_topics:
-            bits |= 1 << min(number, TOPIC_BITS)
+    for number in numbers:
+        bits |= 1 << min(number, TOPIC_BITS)
     return signed(bits)
 
 
@@ -202,7 +321,11 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
 
 def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
-    is_asked = needs_every_record()
+    edge_ms = judging.cut_ms - judging.grace_ms
+    is_asked = needs_every_record(
+        excusing_topics=sources.edges.excusing_topics,
+        is_young=F.coalesce(F.col("o_commit_ms") >= edge_ms, F.lit(False)),
+    )
     if not sources.is_first:
         is_asked = is_asked | is_stranger()
     if sources.orphans is not None:
@@ -226,27 +349,88 @@ def _state() -> Column:
     return F.when(F.col("verdict").isin(*SETTLED), int(State.SETTLED)).otherwise(int(State.OPEN))
 
 
+def _union(*parts: DataFrame | None) -> DataFrame | None:
+    """The rows of those that are there."""
+    there = [part for part in parts if part is not None]
+    return reduce(DataFrame.union, there) if there else None
+
+
+def _copies(
+    shelf: Shelf, number: int, columns: Mapping[str, Any], carried: DataFrame | None, last: Run
+) -> DataFrame | None:
+    """The new rows of transactions that an earlier run settled: half records of them came a second time; None without any."""
+    rows = shelf.stored(number, columns, State.OPEN)
+    rows = rows.where(_is_undecided_row())
+    if carried is not None:
+        rows = rows.join(carried.select("txn_id"), "txn_id", "left_anti")
+    # Few: what was on its way when bronze was read.
+    new = shelf.put(rows, "few", number)
+    first = new.agg(F.min("born_ms").alias("born_ms")).head()
+    if first is None or first.born_ms is None:
+        return None
+    settled = shelf.settled_since(last, at_ms=first.born_ms - _COPY_MARGIN_MS).select("txn_id")
+    ids = settled.join(F.broadcast(new.select("txn_id")), "txn_id", "left_semi").distinct()
+    found = shelf.put(new.join(ids, "txn_id", "left_semi"), "copies", number)
+    if found.isEmpty():
+        return None
+    found = found.withColumn("is_settled", F.lit(int(State.ASKED)))
+    shelf.put_rows(found, number, options=_WRITING, adds=True)
+    return found
+
+
+_COPY_MARGIN_MS = 3_600_000
+"""How far a producer's clock may be ahead of the brokers'."""
+
+
 def _fold_exactly(
-    asked: DataFrame, sources: _Sources, judging: Judging, shelf: Shelf, number: int
+    asked: DataFrame,
+    copies: DataFrame | None,
+    sources: _Sources,
+    judging: Judging,
+    shelf: Shelf,
+    number: int,
 ) -> bool:
     """Add the rows of the transactions that need every record; whether settled rows of earlier runs no longer count."""
     # The producer's clock: a day's margin.
     first = asked.agg(F.min("core.born_ms").alias("born_ms")).head()
     since_ms = max(0, ((first.born_ms if first is not None else None) or 0) - 86_400_000)
     few = sources.since(since_ms).join(asked.select("txn_id"), "txn_id", "left_semi")
-    exact = shelf.put(fold_exactly(shelf.put(few, "few", number)), "exact", number)
+    spark = few.sparkSession
+    edges, excused = sources.edges, spark.range(0).select(*_excuse(0, 0, is_hidden=False))
+    if edges.excused or edges.hidden:
+        structs = [
+            F.struct(
+                *_excuse(number, edges.excused.get(number, 0), is_hidden=number in edges.hidden)
+            )
+            for number in sorted({*edges.excused, *edges.hidden})
+        ]
+        excused = spark.range(1).select(F.inline(F.array(*structs)))
+    folded = fold_exactly(
+        shelf.put(few, "few", number), excused, shortened_partitions=sources.edges.shortened_partitions
+    )  # fmt: skip
+    exact = shelf.put(folded, "exact", number)
     rows = exact.where(is_transaction()).withColumn("verdict", verdict_column(judging))
     rows = to_stored(rows.withColumn("is_settled", _state()), keeps_core=False)
     shelf.put_rows(rows, number, options=_WRITING, adds=True)
     if sources.is_first:
         return False
     strangers = asked.where(F.isnull("core.h_n")).select("txn_id")
+    if copies is not None:
+        strangers = strangers.union(copies.select("txn_id"))
     if sources.orphans is not None:
         strangers = strangers.union(asked.select("txn_id").join(sources.orphans, "txn_id"))
     revised = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
     revised = revised.join(strangers, "txn_id", "left_semi").select("txn_id").distinct()
     shelf.put(revised, "revised", number)
     return True
+
+
+def _excuse(number: int, until_ms: int, *, is_hidden: bool) -> tuple[Column, ...]:
+    return (
+        F.lit(number).cast("bigint").alias("b"),
+        F.lit(until_ms).cast("bigint").alias("until_ms"),
+        F.lit(is_hidden).alias("is_hidden"),
+    )
 
 
 def _is_orphan() -> Column:
@@ -270,12 +454,37 @@ def _is_keyed_row() -> Column:
     return (F.col("is_settled") != int(State.ASKED)) & order.is_keyed(aside="more.")
 
 
+def _is_undecided_row() -> Column:
+    """Whether a stored row is of half records without a decision."""
+    decided = ("o_commit", "core.o_rollback", "core.o_abandon")
+    is_open = (F.col("is_settled") == int(State.OPEN)) & F.isnotnull("h_last")
+    return is_open & reduce(Column.__and__, map(F.isnull, decided))
+
+
+def _is_crowded_row() -> Column:
+    """The same as `_is_crowded` of a stored row."""
+    topics = F.coalesce("more.v_topics", "topics")
+    return (F.col("v_n") > 1) & ((F.bit_count(topics) < F.col("v_n")) | (topics < 0))
+
+
+def _is_several_row() -> Column:
+    """The same as `order.is_several` of a stored row."""
+    # `more` is there where the visible topics are others than those of the half records.
+    return (F.col("v_n") > 1) | (F.coalesce("more.v_topics", "topics") < 0)
+
+
+def _is_crowded() -> Column:
+    """Whether a topic has several messages of the transaction."""
+    topics = F.bit_count("v_topics")
+    return (F.col("v_n") > 1) & ((topics < F.col("v_n")) | (F.col("v_topics") < 0))
+
+
 def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> DataFrame:
     """The stored rows whose order is judged; `_several`: of more than one message, or of what an earlier run compared.
 
     `again`: ids whose rows may say what an earlier run compared.
     """
-    keyed = unfolded(rows).where(order.is_keyed()).withColumn("_several", F.col("v_n") > 1)
+    keyed = unfolded(rows).where(order.is_keyed()).withColumn("_several", order.is_several())
     if sources.is_first or not again:
         return keyed
     ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
@@ -296,8 +505,8 @@ def _order(  # the parts of a run
     shelf: Shelf,
     last: Run,
     judging: Judging,
-) -> bool:
-    """Write how far each key came, and what became visible too late; whether anything did."""
+) -> DataFrame | None:
+    """Write how far each key came; the ids of what became visible too late, None without any."""
     number, before = last.number + 1, shelf.order(last)
     messages = order.visible_alone(keyed.where(~F.col("_several")))
     if counts["several"]:
@@ -309,7 +518,4 @@ def _order(  # the parts of a run
     counted = Observation()
     compared = compared.observe(counted, F.count_if("is_late").alias("late"))
     found = shelf.put(compared, "order", number)
-    if not counted.get["late"]:
-        return False
-    shelf.put(found.where("is_late").select("txn_id").distinct(), "late", number)
-    return True
+    return found.where("is_late").select("txn_id", "nonce") if counted.get["late"] else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from txlayer_spark.catalog import Catalog
+from txlayer_spark.failures import done_again
 from txlayer_spark.report import to_html, to_json
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.shelf import Shelf
@@ -28,12 +29,19 @@ def write_report(
     Raises:
         UsageError: there is no ledger yet. Nothing was written.
     """
-    catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
-    run = shelf.last()
-    rows = shelf.rows(run)
-    dead = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
-    summary = summarise(rows, dead, namespace=namespace, cut_ms=run.cut_ms)
+    summary = done_again(lambda: _summary(spark, bronze, ledger, namespace))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(to_html(summary, made_at=made_at), "utf-8")
     page.with_suffix(".json").write_text(to_json(summary), "utf-8")
     return summary
+
+
+def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> Summary:
+    catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
+    run = shelf.last()
+    rows = shelf.rows(run)
+    state = catalog.state()
+    dead = catalog.records(catalog.cut(state), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
+    return summarise(
+        rows, dead, namespace=namespace, cut_ms=run.cut_ms, gaps=state.gaps, hidden_topics=state.hidden,
+    )  # fmt: skip

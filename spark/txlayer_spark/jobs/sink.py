@@ -176,6 +176,12 @@ class Sink:
                 value=f"{query}-{epoch}",
                 expected="letters, digits, _ -; an epoch >= 0",
             )
+        if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+            raise ConfigError(
+                name="spark.speculation",
+                value="true",
+                expected="false: a second copy of a task would store its messages once more, open until they are too old",
+            )
         epoch_id = f"{query}-{epoch}"
         # Computed once, not for every step; what memory does not hold goes to disk.
         rows = sink.messages(batch, topic=self._settings.topic).persist(
