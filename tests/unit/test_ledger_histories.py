@@ -38,6 +38,22 @@ def test_who_is_on_doubt_on_a_lines_word_alone_names_no_topic_after_a_restart() 
     assert set() == driver.ledger.unknown_topics
 
 
+@pytest.mark.promise("P2")
+def test_a_misplaced_line_about_one_that_was_settled_before_a_restart_parks_nobody() -> None:
+    """What stood on doubt then would take a second copy for its half record."""
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    driver.crash()
+
+    driver.op("R", A, FAR_AWAY)
+    driver.turn()
+    driver.give_up()
+    driver.publish()
+
+    assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
+
+
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 

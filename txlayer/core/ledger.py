@@ -296,7 +296,7 @@ class Ledger(Asking):
     def _give_up_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
-        if self.find(op.key) is None and self._recent_state(op.key) is None:
+        if self.find(op.key) is None and not self._is_known(op.key):
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, []
             )
