@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from tests.simulation.plan import (
@@ -74,6 +75,10 @@ class Planner:
                 Garbage(dice.uniform(0, until_s), dice.choice(GARBAGE_KINDS), dice.randrange(1000))
                 for _ in range(dice.randint(1, 3))
             )
+            while len({g.number for g in garbage}) < len(
+                garbage
+            ):  # each names a transaction of its own
+                garbage = tuple(replace(g, number=g.number + n) for n, g in enumerate(garbage))
         faults = self._faults(coordinator_count, producer_count, until_s)
         return Plan(self._seed, settings, coordinators, producers, garbage, faults, until_s)
 
