@@ -30,6 +30,7 @@ class Placed:
     key: str
     partition: int
     offsets: tuple[int, ...]
+    group: str = GROUP
 
     @property
     def txn_id(self) -> str:
@@ -67,7 +68,7 @@ class Crafted:
             partition,
             [{"value": value, "headers": [(codec.HALF_HEADER, header)]} for header in headers],
         )
-        return Placed(key, partition, offsets)
+        return Placed(key, partition, offsets, group)
 
     def home(self, key: str, *offsets: int) -> Placed:
         """Where half records of `key` would stand; nothing is written."""
@@ -84,12 +85,12 @@ class Crafted:
         is_abandon: bool = False,
         check_number: int | None = None,
     ) -> int:
-        """The offset of an op record with one line."""
+        """The offset of an op record with one line, of the group that the half records name."""
         offset = placed.offsets[-1] if last_offset is None else last_offset
         op = OpMessage(
             resolution,
             placed.key,
-            GROUP,
+            placed.group,
             offset,
             _now_ms(),
             source,

@@ -71,7 +71,8 @@ class CoordinatorConfig(ClientConfig):
     start_timeout: timedelta = timedelta(seconds=60)
     """How long a coordinator waits for a broker at start before it gives up with exit code 3."""
     misplaced_after: timedelta = timedelta(seconds=10)
-    """An op line beyond the end of half is misplaced after this time of answers from the broker."""
+    """An op line that names a place of half without a record is misplaced after this time, once half is read to its high
+    watermark."""
 
     def __post_init__(self) -> None:
         """Check every limit."""
