@@ -93,8 +93,9 @@ class Field:
         options: HalfOptions = NO_OPTIONS,
         indices: Sequence[int] | None = None,
         count: int | None = None,
+        born_ms: int | None = None,
     ) -> Transaction:
-        """Half records, acknowledged; `indices` are those that are written, all by default."""
+        """Half records, acknowledged; `indices` are those that are written, all by default; born now, unless it is said."""
         messages = messages or (Message(self.orders),)
         self._count += 1
         key = key or f"{self.namespace[-6:]}-{self._count}/{self._count:08x}"
@@ -103,7 +104,8 @@ class Field:
         home = partitions.half_partition(
             ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS
         )
-        born_ms = int(time.time() * 1000)
+        if born_ms is None:
+            born_ms = int(time.time() * 1000)
         written = range(len(messages)) if indices is None else indices
         records = []
         for index in written:
