@@ -136,7 +136,9 @@ COORDINATOR = (
         (_SAFETY, "unit/test_ledger_half.py::test_content_that_was_dropped_is_fetched_when_it_is_needed",
          "unit/test_ledger_half.py::test_settled_transactions_do_not_pile_up_behind_an_open_one",
          "unit/test_ledger_held.py::test_a_key_with_very_many_waits_on_doubt",
-         "unit/test_quick_path.py::test_the_headers_remembered_for_the_quick_way_are_bounded"),
+         "unit/test_quick_path.py::test_the_headers_remembered_for_the_quick_way_are_bounded",
+         "unit/test_ledger_bytes.py::test_what_a_second_copy_drives_out_of_half_is_bounded",
+         "unit/test_ledger_bytes.py::test_what_stands_on_doubt_counts_whole_after_a_restart"),
         "No process runs under a limit of the operating system; an end by that limit is a kill -9 like any other.",
     ),
     Row(

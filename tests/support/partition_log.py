@@ -102,6 +102,8 @@ class PartitionLog:
         if targets is not None:
             self.book.targets = targets
         self._publisher = self._new_publisher()
+        self.doubt_keys: set[bytes] = set()
+        """What the broker is known not to take whole on doubt."""
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class PartitionLog:
         name = self._publisher.name
         offsets = encode_stored(positions, writer=name, topics=TOPICS, partition=PARTITION)
         try:
-            kept = self._publisher.publish([(PARTITION, batch)], offsets, None)
+            kept = self._publisher.publish([(PARTITION, batch)], offsets, None, cut=self.doubt_keys)
         except RefusedRecordError:
             # The service halves the batch until one is left, and looks for the culprit then.
             self._publisher = self._new_publisher()
@@ -214,7 +216,9 @@ class PartitionLog:
         fold = DoubtFold(op_offset=self.stored.replay_offset)
         for entry in self.doubt:
             if entry.offset >= self.stored.doubt_low:
-                fold.fold(entry.offset, entry.record.key(), entry.record.value())
+                fold.fold(
+                    entry.offset, entry.record.key(), entry.record.value(), entry.record.headers
+                )
         return fold.everybody()
 
     def contents_on_doubt(self, key: str) -> dict[int, FakeRecord]:
@@ -370,9 +374,9 @@ class _Connections:
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> _Writer:
         return _Writer(self._log, transactional_id, batch_bytes_max)
 
-    def make_reader(self, isolation: str, *, has_headers: bool = True) -> _Reader:
+    def make_reader(self, isolation: str) -> _Reader:
         assert "read_committed" == isolation
-        return _Reader(self._log, has_headers=has_headers)
+        return _Reader(self._log)
 
     def start_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, 0)
@@ -387,8 +391,8 @@ class _Connections:
 class _Reader:
     """A `LogReader` over the entries of half, op and doubt."""
 
-    def __init__(self, log: PartitionLog, *, has_headers: bool) -> None:
-        self._log, self._has_headers = log, has_headers
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
         self._positions: dict[TopicPartition, int] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -401,7 +405,7 @@ class _Reader:
         for place, start in self._positions.items():
             entries, end = self._log.entries(place[0])
             found += [
-                _Placed(place[0], e.offset, e.record, e.appended_ms, has_headers=self._has_headers)
+                _Placed(place[0], e.offset, e.record, e.appended_ms)
                 for e in entries
                 if e.offset >= start
             ]
@@ -424,15 +428,14 @@ class _Reader:
 class _Placed(FakeRecord):
     """A record as a reader gives it; or the end of a partition."""
 
-    __slots__ = ("_appended_ms", "_has_headers", "_is_end", "_offset", "_topic")
+    __slots__ = ("_appended_ms", "_is_end", "_offset", "_topic")
 
     def __init__(
         self, topic: str, offset: int, record: FakeRecord, appended_ms: int, *, is_end: bool = False,
-        has_headers: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(key=record.key(), value=record.value(), headers=record.headers())
         self._topic, self._offset, self._is_end = topic, offset, is_end
-        self._appended_ms, self._has_headers = appended_ms, has_headers
+        self._appended_ms = appended_ms
 
     def topic(self) -> str:
         return self._topic
@@ -442,10 +445,6 @@ class _Placed(FakeRecord):
 
     def offset(self) -> int:
         return self._offset
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        assert self._has_headers, "nobody may ask these records for them"
-        return super().headers()
 
     def timestamp(self) -> tuple[int, int]:
         return LOG_APPEND_TIME, self._appended_ms

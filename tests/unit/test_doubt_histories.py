@@ -48,14 +48,8 @@ def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(
     assert [half_header(A)] == [codec.half_header_of(driver.log.contents_on_doubt(A)[0].headers())]
 
 
-HEADERS = "a restart reads doubt without headers: the user's key and headers, and what half has of a cut content, count nothing"
-
-
 @pytest.mark.promise("P11")
-@pytest.mark.parametrize(
-    "is_restarted",
-    [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=HEADERS))],
-)
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_headers_count_on_doubt(*, is_restarted: bool) -> None:
     driver = PartitionDriver(targets={"orders": MISSING})
     for key in KEYS:
@@ -78,9 +72,6 @@ def test_headers_count_on_doubt(*, is_restarted: bool) -> None:
 
 
 @pytest.mark.promise("P11")
-@pytest.mark.xfail(
-    strict=True, reason="all that are older move in one batch, however many bytes they are"
-)
 def test_a_second_copy_of_one_on_doubt_moves_as_many_as_a_batch_takes() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)

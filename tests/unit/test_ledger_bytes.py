@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.fake_records import half_bytes, half_header, half_record, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.messages import OrderMode
 from txlayer.core.target import accepting_target
@@ -146,3 +147,78 @@ def test_large_ones_of_one_key_do_not_wait_in_half(monkeypatch: pytest.MonkeyPat
     driver.turn()
 
     assert set(KEYS) == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P11")
+def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
+    driver = PartitionDriver()
+    first = txn_key("first")
+    driver.move_to_doubt(first)
+    places = prepare(driver)
+    copy = driver.half(first)
+    commit(driver, places)
+    driver.op("C", first, copy)
+    driver.read(half=len(KEYS))
+    driver.ledger.drop_content(DROP_ALL)
+    driver.ledger.batch_bytes_max = ROOM
+    driver.read()
+
+    moved = []
+    while driver.ledger.has_more:
+        driver.advance(byte_count=ROOM)
+        moved.append(sum(keep.is_whole for keep in driver.ledger.batch.keeps.values()))
+        driver.publish()
+
+    assert [4, 4, 4] == [count for count in moved if count]
+    assert sorted([first, *KEYS]) == sorted(driver.log.forwarded)
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("publish_count", [1, 2, 3, 4])
+def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
+    monkeypatch: pytest.MonkeyPatch, publish_count: int
+) -> None:
+    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)  # no key is remembered
+    driver = PartitionDriver()
+    first = txn_key("first")
+    driver.move_to_doubt(first)
+    prepare(driver)
+    driver.half(first)
+    driver.op("C", first, 0)
+    driver.ledger.batch_bytes_max = ROOM
+    driver.read()
+
+    for _ in range(publish_count):
+        driver.advance(byte_count=ROOM)
+        driver.publish()
+    driver.crash(is_new_process=True)
+    driver.ledger.batch_bytes_max = ROOM
+    driver.turn()
+    driver.crash(is_new_process=True)
+    while driver.ledger.has_more or not driver.log.forwarded:
+        driver.turn()
+
+    assert [first] == driver.log.forwarded
+    assert driver.state(first) is None
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> None:
+    driver = PartitionDriver(targets={"orders": accepting_target(100_000)})
+    places = []
+    for key in KEYS:
+        raw = [("big", LARGE), (HALF_HEADER, half_header(key))]
+        record = half_record(None, key=LARGE, value=None, headers=raw)
+        places.append(driver.log.add_half(record, appended_ms=driver.now_ms))
+    driver.turn()
+    if is_cut:
+        driver.log.doubt_keys.update(codec.content_key(key, 0) for key in KEYS)
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    driver.crash(is_new_process=True)
+    commit(driver, places)
+
+    work_off(driver, room=2 * ROOM)
+
+    assert [4, 4, 4] == per_append(driver)

@@ -339,11 +339,8 @@ class CoordinatorConnections(Protocol):
         """A writer, not initialised yet; the broker refuses a whole batch larger than a topic's largest message."""
         ...
 
-    def make_reader(self, isolation: str, *, has_headers: bool = True) -> LogReader:
-        """A reader that assigns itself; `read_committed` or `read_uncommitted`.
-
-        Without headers a record costs it half; nobody may ask those records for them.
-        """
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns itself; `read_committed` or `read_uncommitted`."""
         ...
 
     def make_group_reader(self) -> GroupReader:

@@ -145,14 +145,12 @@ class Recovery:
             BrokerUnavailableError: a range did not come; throw the ledgers away.
         """
         topics = self._config.topics
-        # Of a million records on doubt nobody asks for headers.
-        with closing(self._connections.make_reader("read_committed", has_headers=False)) as bare:
+        with closing(self._connections.make_reader("read_committed")) as reader:
             places = [(t, p) for t in (topics.doubt, topics.half, topics.op) for p in stored]
             starts = self._connections.start_offsets(places)
             # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
             ends = self._connections.end_offsets(places, is_committed=False)
-            doubts = self._read_doubt(bare, stored, starts, ends)
-        with closing(self._connections.make_reader("read_committed")) as reader:
+            doubts = self._read_doubt(reader, stored, starts, ends)
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
                 ledger.believe_until(latest_ms(self._wall_clock))
@@ -217,7 +215,9 @@ class Recovery:
         fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}
 
         def take(record: Any) -> None:
-            fold_of[record.partition()](record.offset(), record.key(), record.value())
+            fold_of[record.partition()](
+                record.offset(), record.key(), record.value(), record.headers
+            )
 
         self._read(reader, ranges, take)
         for partition, (done, _) in folds.items():

@@ -61,6 +61,7 @@ _PLAIN_SUMMARY = re.compile(
     re.ASCII,
 )
 _WHY_LENGTH_MAX = 500
+_CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
 
 
 # --- half -------------------------------------------------------------------------------------------------------------
@@ -397,6 +398,18 @@ def cut_why(why: Undecodable, *, size: int) -> Undecodable:
 def is_cut(headers: Headers | None) -> bool:
     """True for a doubt content without its value and headers: half has them at its origin."""
     return any(name == CUT_HEADER for name, _ in headers or ())
+
+
+def content_bytes(value: bytes, headers: Headers | None) -> int:
+    """How many bytes of key, value and headers the half record of a doubt content has; also of one that was cut."""
+    size = len(value)
+    for name, head in headers or ():
+        if head is not None:
+            size += len(head)
+            if name == CUT_HEADER and (said := _CUT_BYTES.search(head)) is not None:
+                size += int(said[1])
+        size += len(name) + 2
+    return size
 
 
 def encode_why(undecodable: Undecodable) -> bytes:

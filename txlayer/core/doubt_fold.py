@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txlayer.core import codec
 from txlayer.core.asleep import bytes_of, may_sleep, place_of, transaction_of, with_place
-from txlayer.core.messages import DoubtSummary
+from txlayer.core.messages import DoubtSummary, Headers
 from txlayer.core.transaction import RECORD_BYTES, Transaction, from_summary
 
 LINES_MAX = 1 << 24
@@ -12,6 +14,10 @@ LINES_MAX = 1 << 24
 
 _FIRST_CONTENT = b"/0"
 """How the key of a transaction's first content ends."""
+
+
+def _none() -> Headers | None:
+    return None
 
 
 class DoubtFold:
@@ -26,14 +32,20 @@ class DoubtFold:
         """Those that need no object yet (asleep.py); a key stands here or among the transactions."""
         self.unreadable: dict[str, int] = {}
         """Key → where its content stands, for those whose newest summary nobody here can read: a later release may."""
-        # Key → (offset of content 0, bytes of the contents), until its summary comes. Nobody asks for headers here.
+        # Key → (offset of content 0, bytes of the contents), until its summary comes.
         self._content_at: dict[bytes, tuple[int, int]] = {}
 
-    def fold(self, offset: int, raw_key: bytes | None, value: bytes | None) -> None:
-        """One record; a null value is a tombstone."""
+    def fold(
+        self,
+        offset: int,
+        raw_key: bytes | None,
+        value: bytes | None,
+        headers: Callable[[], Headers | None] = _none,
+    ) -> None:
+        """One record; a null value is a tombstone. A content's `headers` are asked for, because they cost memory too."""
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
             # Half of a million records that a restart reads; whose key is out of form nobody will ask for.
-            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = (offset, RECORD_BYTES + len(value))
+            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = (offset, _size(value, headers))
             return
         parsed = codec.parse_doubt_key(raw_key)
         if raw_key is None or parsed is None:
@@ -42,8 +54,7 @@ class DoubtFold:
         key = parsed[0]
         if parsed[1] is not None:  # the content of a further message
             if value is not None and (first := self._content_at.get(key.encode())) is not None:
-                size = first[1] + RECORD_BYTES + len(value)
-                self._content_at[key.encode()] = (first[0], size)
+                self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers))
             return
         if value is None:
             self.transactions.pop(key, None)
@@ -96,3 +107,7 @@ class DoubtFold:
             return place_of(sleeper), bytes_of(sleeper)
         before = self.transactions.get(key)
         return (offset, 0) if before is None else (before.extra().doubt_offset, before.size)
+
+
+def _size(value: bytes, headers: Callable[[], Headers | None]) -> int:
+    return RECORD_BYTES + codec.content_bytes(value, headers())

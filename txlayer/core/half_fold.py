@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from itertools import chain
 from sys import intern
 from typing import Any
 
@@ -23,7 +22,7 @@ from txlayer.core.transaction import (
     Transaction,
     held_bytes,
 )
-from txlayer.core.transitions import SETTLED, Effect, Kind, transition
+from txlayer.core.transitions import Effect, Kind, transition
 
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
@@ -162,6 +161,8 @@ class HalfFold(Settling):
             is_twin = header.index == 0 and offset != txn.first_offset
             if is_twin and txn.first_offset >= self._replay_low:
                 self._twins.append((offset, txn.first_offset, self.op_next))
+            elif is_twin:  # some of those before it were too many for the batches until then
+                self._leave_before = max(self._leave_before, offset)
         else:
             txn.state, effect = transition(txn.state, Kind.HALF, txn_id=txn.key)
             if effect is Effect.JOIN:
@@ -258,12 +259,8 @@ class HalfFold(Settling):
 
     def _leave_half(self, *, before: int) -> None:
         """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
-        for txn in chain(self._old, self._young):
-            if txn.first_offset >= before:
-                break
-            if txn.state not in SETTLED and not txn.is_in_doubt:
-                txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
-                self._keep(txn)
+        self._leave_before = max(self._leave_before, before)
+        self._go_on_leaving()
 
     def _join(
         self,

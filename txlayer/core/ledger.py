@@ -82,6 +82,10 @@ class Ledger(Asking):
             batch.byte_count = 0
             batch.marks.clear()
         self._go_on()
+        if (
+            self._leave_before
+        ):  # else a restart could take a second copy of one that is settled here for new
+            return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
         half_next = NEVER if self.is_replaying else self.half_next
@@ -217,7 +221,10 @@ class Ledger(Asking):
     def has_more(self) -> bool:
         """True when something is left that need not wait: op lines, or what was too much for one batch."""
         return bool(
-            (self._ops and self.waits_for_half is None) or self._mended or self._keys_to_go_on_with
+            (self._ops and self.waits_for_half is None)
+            or self._mended
+            or self._keys_to_go_on_with
+            or self._leave_before
         )
 
     def forget_batch(self) -> None:
@@ -227,7 +234,8 @@ class Ledger(Asking):
     def filled(self, txn: Transaction, contents: list[Content]) -> None:
         """Content that was not in memory is there again, for as long as the batch lives."""
         txn.content = contents
-        txn.size = sum(held_bytes(content.record) for content in contents)
+        # One that doubt did not take whole may be fetched as it stands there: it is as large as ever when it is forwarded.
+        txn.size = max(txn.size, sum(held_bytes(content.record) for content in contents))
         if txn.key in self.transactions:
             self.content_bytes += txn.size
 

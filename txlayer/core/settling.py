@@ -20,7 +20,7 @@ from txlayer.core.messages import HalfOptions, Origin, ParkReason, Undecodable
 from txlayer.core.second_copies import DISTANCE_MAX, HalfMarks
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
 from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of
-from txlayer.core.transitions import Effect, Kind, TxnState, transition
+from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 from txlayer.core.unsettled import UnsettledTransactions
 
 RELEASE_COUNT_MAX = 2_000
@@ -96,7 +96,7 @@ class Settling:
         self.waits_for_half: int | None = None
         self.ahead_line_count = 0
         self.is_replaying = False
-        self._replay_low = 0  # where the replay of half began
+        self._replay_low = self._leave_before = 0  # where the replay of half began; who must leave
         self.shelf = DoubtShelf()
         self.schedule = CheckSchedule(settings.checks)
         # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
@@ -326,8 +326,26 @@ class Settling:
                 self.batch.release_count += free.is_in_doubt
                 self._try(free)
 
+    def _go_on_leaving(self) -> None:
+        """Move those that must leave half, as many as one batch takes."""
+        if not self._leave_before or self.is_replaying:
+            return
+        for txn in chain(self._old, self._young):
+            if txn.first_offset >= self._leave_before:
+                break
+            if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
+                continue
+            if not self._has_room or len(self.batch.keeps) >= RELEASE_COUNT_MAX:
+                return
+            txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+            self._keep(txn)
+        self._leave_before = 0
+
     def _go_on(self) -> None:
         """Try more of those on doubt that were too many for the batches before."""
+        self._go_on_leaving()
+        if self._leave_before:
+            return
         while self._mended and self._has_room_for_releases:
             txn = self._mended.popleft()
             if txn.state is TxnState.HELD:

@@ -405,12 +405,10 @@ class PlainReader:
         config: ClientConfig,
         *,
         isolation: str = "read_committed",
-        has_headers: bool = True,
         fetch_wait_ms: int = 10,
         is_sparing: bool = False,
     ) -> None:
         self._config = config
-        self._has_headers = has_headers
         self._consumer = plain_consumer(
             config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing
         )
@@ -427,7 +425,7 @@ class PlainReader:
         records = [first, *self._consumer.consume(record_count_max - 1, 0)]
         if any(map(_error_of, records)):
             records = [record for record in records if not _is_of_group(record)]
-        return readable(records) if self._has_headers else records
+        return readable(records)
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop reading this one."""

@@ -88,9 +88,9 @@ class KafkaCoordinatorConnections:
             compression=self._config.compression,
         )
 
-    def make_reader(self, isolation: str, *, has_headers: bool = True) -> PlainReader:
+    def make_reader(self, isolation: str) -> PlainReader:
         """A reader that assigns itself."""
-        return PlainReader(self._config, isolation=isolation, has_headers=has_headers)
+        return PlainReader(self._config, isolation=isolation)
 
     def make_group_reader(self) -> KafkaGroupReader:
         """A member of the coordinator group, not started yet."""

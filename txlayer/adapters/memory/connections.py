@@ -104,12 +104,7 @@ class MemoryCoordinatorConnections:
             batch_bytes_max=batch_bytes_max,
         )
 
-    def make_reader(
-        self,
-        isolation: str,
-        *,
-        has_headers: bool = True,  # noqa: ARG002 - they cost nothing here
-    ) -> MemoryLogReader:
+    def make_reader(self, isolation: str) -> MemoryLogReader:
         """A reader that assigns itself."""
         return MemoryLogReader(self._link, isolation=isolation)
 
