@@ -21,6 +21,7 @@ from txlayer.adapters.kafka.client import (
 )
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
+from txlayer.config.client import PROTECTED_CLIENT_SETTINGS
 from txlayer.errors import ConfigError
 
 SECRET = "hunter2"
@@ -86,6 +87,9 @@ SLIPS: list[tuple[Mapping[Any, Any], str]] = [
     # Within it every protected setting of a topic could be changed.
     ({"default.topic.config": {"acks": "0"}}, "default.topic.config"),
     ({"logger": SECRET}, "logger"),
+    # The same slip behind a setting that a promise rests on, and behind the brokers.
+    ({"acks": f"all,sasl.password={SECRET}"}, "acks"),
+    ({"bootstrap.servers": f"broker:9093,sasl.password={SECRET}"}, "bootstrap.servers"),
     ({3: SECRET}, "client_settings"),
 ]  # fmt: skip
 
@@ -136,10 +140,49 @@ def test_a_program_hears_of_a_slip_from_what_it_makes(
         assert name == refused.value.name
 
 
+@pytest.mark.parametrize("name", sorted(PROTECTED_CLIENT_SETTINGS))
+def test_no_setting_that_is_refused_shows_what_it_was_to_be(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ClientConfig(client_settings={name: f"x,sasl.password={SECRET}"})
+
+    assert (name, False) == (refused.value.name, SECRET in shown(refused.value))
+
+
+@pytest.mark.parametrize("between", [",", ";", " ", ", ", "\n"])
+@pytest.mark.parametrize("settings", [{}, SASL])
+def test_settings_behind_the_brokers_are_refused_and_not_shown(
+    settings: Mapping[Any, Any], between: str
+) -> None:
+    servers = f"broker:9093{between}sasl.password={SECRET}"
+
+    with pytest.raises(ConfigError, match="HOST:PORT") as refused:
+        ClientConfig(bootstrap_servers=servers, client_settings=settings)
+
+    assert ("bootstrap_servers", False) == (refused.value.name, SECRET in shown(refused.value))
+
+
+@pytest.mark.parametrize(
+    "servers",
+    ["broker:9093", "broker", "kafka_1:9092 , 10.0.0.1:9092,", "[::1]:9092", "SASL_SSL://b-1.kafka.example:9093"],
+)  # fmt: skip
+def test_brokers_are_named_in_every_form_that_the_client_knows(servers: str) -> None:
+    assert ClientConfig(bootstrap_servers=servers, is_insecure_allowed=True)
+
+
 @pytest.mark.parametrize("settings", [None, [("client.id", "x")], "client.id=x", 7])
 def test_client_settings_that_are_no_mapping_are_refused(settings: Any) -> None:
     with pytest.raises(ConfigError, match="client_settings"):
         ClientConfig(client_settings=settings)
+
+
+@pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
+def test_a_mechanism_that_is_none_never_reaches_the_clients_own_warnings(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="SCRAM-SHA-256"):
+        plain_consumer(ClientConfig(client_settings={name: f"PLAIN,sasl.password={SECRET}"}))
+
+    assert SECRET not in "".join(capfd.readouterr())
 
 
 def test_what_a_file_is_missing_for_is_said() -> None:

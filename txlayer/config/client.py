@@ -37,10 +37,13 @@ _UNVERIFIED = {
 }
 
 # All four numbers are asked for: 127.example.org is a name like any other.
+_SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f]+")
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+_MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
+_MECHANISM = re.compile(r"[A-Za-z0-9_-]{1,20}")  # RFC 4422, section 3.1
 _SETTING_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -137,19 +140,12 @@ class ClientConfig:
     def __post_init__(self) -> None:
         """Check what can be checked without a broker."""
         check_namespace(self.namespace)
-        if not self.bootstrap_servers.strip():
-            raise ConfigError(
-                "no broker named",
-                name="bootstrap_servers",
-                value="",
-                expected="HOST:PORT[,HOST:PORT…]",
-            )
+        check_servers(self.bootstrap_servers)
         check_client_settings(self.client_settings)
         refused = sorted(PROTECTED_CLIENT_SETTINGS & set(self.client_settings))
         if refused:
             raise ConfigError(
-                "a promise rests on this setting; remove it", name=refused[0],
-                value=self.client_settings[refused[0]], expected="txlayer's own value",
+                "a promise rests on this setting; remove it", name=refused[0], expected="txlayer's own value"
             )  # fmt: skip
         check_transport(self)
 
@@ -157,6 +153,20 @@ class ClientConfig:
     def topics(self) -> SystemTopics:
         """The namespace's topics."""
         return SystemTopics(self.namespace)
+
+
+def check_servers(servers: str) -> None:
+    """Refuse what names no brokers.
+
+    Raises:
+        ConfigError: nothing is named, or something that is no address. It is not shown: a setting with a password may have slipped in.
+    """
+    named = [part for part in map(str.strip, servers.split(",")) if part]
+    if not named or not all(map(_SERVER.fullmatch, named)):
+        raise ConfigError(
+            "not an address of a broker" if named else "no broker named",
+            name="bootstrap_servers", expected="HOST:PORT[,HOST:PORT…]",
+        )  # fmt: skip
 
 
 def check_client_settings(settings: Mapping[str, Any]) -> None:
@@ -178,11 +188,18 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
         is_right = value is None or isinstance(value, (str, int, float)) or callable(value)
         if name == "logger":
             is_right = hasattr(value, "log")
+        elif name in _MECHANISMS and isinstance(value, str):
+            # The client's own warning would show what else was written there.
+            is_right = _MECHANISM.fullmatch(value) is not None
         # Above: surrogates, which are bytes of the environment that are no UTF-8.
         if not is_right or (isinstance(value, str) and re.search("[\0\ud800-\udfff]", value)):
             raise ConfigError(
                 "the client cannot be given this value", name=name,
-                expected="a text without NUL, in UTF-8, a number, true or false, or a function",
+                expected=(
+                    "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
+                    if name in _MECHANISMS
+                    else "a text without NUL, in UTF-8, a number, true or false, or a function"
+                ),
             )  # fmt: skip
 
 
