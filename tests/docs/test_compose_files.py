@@ -78,6 +78,16 @@ def test_a_service_is_watched_bounded_and_without_rights(name: str) -> None:
     assert "ports" not in service
 
 
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_a_probe_imports_nothing_from_the_working_directory(file: str) -> None:
+    """The folder is a volume that services share, and a probe has every secret of its container."""
+    probes = [service.get("healthcheck", {}).get("test", []) for service in services(file).values()]
+    pythons = [probe for probe in probes if probe[1:2] == ["python"]]
+
+    assert (file in (ALONE, "docker-compose.host.yml")) == bool(pythons)
+    assert [] == [probe for probe in pythons if probe[2] != "-P"]
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_an_image_is_pinned(name: str) -> None:
     assert PINNED.fullmatch(SERVICES[name]["image"])
