@@ -15,6 +15,7 @@ import pytest
 from tests.support.databases import free_port
 from tests.support.prometheus import get
 from tests.support.waiting import wait_until
+from txlayer.adapters.exposition import PAGE_KEPT_S
 from txlayer.adapters.http import (
     CONNECTION_COUNT_MAX,
     READER_TIMEOUT_S,
@@ -37,6 +38,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.told = Health("", "")
+        self.asked_count = 0
         self.failure: Exception | None = None
         seconds = Histogram((0.1, 1.0))
         seconds.observe(0.5, weight=3)
@@ -44,6 +46,7 @@ class Observed:
 
     def samples(self) -> Iterable[Sample]:
         """As told."""
+        self.asked_count += 1
         if self.failure is not None:
             raise self.failure
         return self.found
@@ -103,6 +106,16 @@ def test_probes_get_a_status_and_the_reason_in_one_line(
     assert (live, ready) == (get(port, "/livez"), get(port, "/readyz"))
 
 
+@pytest.mark.parametrize("version", ["x", "1.x", "9.9.9", ""])
+def test_a_reader_that_asks_for_a_strange_version_gets_a_page_and_no_line_is_logged(
+    port: int, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, body = get(port, "/metrics", accept=f"application/openmetrics-text; version={version}")
+
+    assert (200, True) == (status, body.endswith("# EOF\n"))
+    assert [] == [r.getMessage() for r in caplog.records if r.getMessage() == "metrics.failed"]
+
+
 def test_another_path_is_told_which_there_are(port: int) -> None:
     assert (404, "there are /metrics, /livez and /readyz\n") == get(port, "/")
 
@@ -136,6 +149,34 @@ def test_the_connection_that_came_first_gives_way(port: int) -> None:
         assert b"" == readers[0].recv(1)
         readers[-1].sendall(LIVEZ)
         assert answer_of(readers[-1]).startswith(b"HTTP/1.0 200 ")
+
+
+def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another(
+    port: int,
+) -> None:
+    with ExitStack() as stack:
+        probe = stack.enter_context(connect(port, source="127.0.0.2"))
+        for _ in range(3 * CONNECTION_COUNT_MAX):
+            stack.enter_context(connect(port))
+        assert 200 == get(port, "/livez")[0]
+        probe.sendall(LIVEZ)
+
+        assert answer_of(probe).startswith(b"HTTP/1.0 200 ")
+
+
+def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(
+    observed: Observed,
+) -> None:
+    clock, config = Clock(), MetricsConfig(metrics_port=free_port())
+    accepted = ["", *(f"application/openmetrics-text; version=1.0.0; q=0.{n}" for n in range(1, 9))]
+    with MetricsServer(config, observed, clock=clock):
+        bodies = [get(config.port, "/metrics", accept=accept)[1] for accept in accepted * 2]
+
+        assert 2 == observed.asked_count
+        assert (2, 1) == (bodies.count(bodies[0]), len(set(bodies[1:9])))
+        clock.now_s += PAGE_KEPT_S
+        observed.found = [Sample(OPEN, 7.5)]
+        assert "txlayer_open 7.5" in get(config.port, "/metrics")[1]
 
 
 @pytest.mark.parametrize(
@@ -226,9 +267,9 @@ def test_a_reader_that_does_not_take_its_answer_is_hung_up_on(observed: Observed
         assert len(answer_of(reader)) < 400 * 100_000
 
 
-def connect(port: int) -> socket.socket:
+def connect(port: int, *, source: str = "127.0.0.1") -> socket.socket:
     """A reader that has said nothing yet."""
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
 
 
 def answer_of(reader: socket.socket) -> bytes:

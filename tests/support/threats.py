@@ -148,10 +148,12 @@ THREATS = (
     Threat(
         "reach the port of metrics",
         "Read names of topics, groups and what is open; use the one thread that answers.",
-        "Take more than 16 connections of 8 KB and one answer each, or 5 s for one of them. Keep a probe out: when all are "
-        "taken, the one that came first gives way. Change anything.",
+        "Take more than 16 connections of 8 KB and one answer each, or 5 s for one of them. Keep a probe of another address out: when "
+        "all are taken, the oldest of the address that has the most gives way. Have a page made more than once a second. Change anything.",
         (
             "integration/test_metrics_server.py::test_readers_that_say_nothing_never_keep_a_probe_out",
+            "integration/test_metrics_server.py::test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another",
+            "integration/test_metrics_server.py::test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for",
             "integration/test_metrics_server.py::test_a_request_that_is_too_large_is_refused_before_it_has_come",
             "integration/test_metrics_server.py::test_a_reader_has_one_time_for_its_whole_request",
             "integration/test_metrics_server.py::test_a_reader_that_does_not_take_its_answer_is_hung_up_on",

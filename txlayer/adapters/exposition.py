@@ -5,7 +5,8 @@ Figures are read when somebody scrapes. Nothing is counted twice, and nothing co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -19,11 +20,27 @@ from txlayer.adapters.telemetry import printable
 
 _TOTAL = "_total"
 
+PAGE_KEPT_S = 1.0
+"""How long a page is given to further readers. Making one takes milliseconds of the process's only interpreter."""
+
+_OPENMETRICS = "application/openmetrics-text"
+_FORMS = {True: f"{_OPENMETRICS}; version=1.0.0", False: ""}
+"""What readers may choose between; one of them, whatever else they accept, so that few pages are kept."""
+
 
 class Page:
-    """The page of one process, in the form that the reader asks for. Any thread may ask; they take turns."""
+    """The page of one process, in the form that the reader asks for. Any thread may ask; they take turns.
 
-    def __init__(self, observed: Observed) -> None:
+    However often it is asked for, each form is made once in `PAGE_KEPT_S`.
+
+    Args:
+        observed: whose figures.
+        clock: seconds.
+    """
+
+    def __init__(self, observed: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[float, bytes]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(SampleCollector(observed))
         ProcessCollector(registry=self._registry)
@@ -31,9 +48,15 @@ class Page:
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """(body, content type); `accept` is the reader's header of that name."""
-        encode, content_type = choose_encoder(accept)
+        form = _FORMS[_OPENMETRICS in accept]
+        encode, content_type = choose_encoder(form)
         with self._lock:
-            return encode(self._registry), content_type
+            now = self._clock()
+            until, body = self._kept.get(form, (now, b""))
+            if now >= until:
+                body = encode(self._registry)
+                self._kept[form] = (now + PAGE_KEPT_S, body)
+            return body, content_type
 
 
 class SampleCollector(Collector):

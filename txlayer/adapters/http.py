@@ -1,7 +1,8 @@
 """One port with `/metrics`, `/livez` and `/readyz`. Never a user's value, and nothing that changes anything.
 
 Whoever reaches the port may send anything: one thread serves all connections, and what each of them may cost in bytes and time
-is bounded. When all places are taken, the connection that came first gives way to the next one, so that a probe is answered.
+is bounded. When all places are taken, one gives way to the next that comes: the oldest of the address that has the most. So a
+probe is answered, whatever another address does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -34,6 +36,7 @@ READER_TIMEOUT_S = 5.0
 LOOK_S = 0.2
 """How often the server looks whether it should end, and whose time is over."""
 BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted, all of them in one turn."""
 TEXT = "text/plain; charset=utf-8"
 
 Render = Callable[[str], tuple[bytes, str]]
@@ -67,7 +70,7 @@ class MetricsServer:
         """Listen, and answer from now on."""
         if self._server is not None:
             return
-        render = _make_page(self._observed)
+        render = _make_page(self._observed, self._clock)
         try:
             server = _Server(self._config, _Pages(self._observed, render), self._clock)
         except (OSError, OverflowError) as exc:
@@ -98,7 +101,7 @@ class MetricsServer:
         self.close()
 
 
-def _make_page(observed: Observed) -> Render:
+def _make_page(observed: Observed, clock: Callable[[], float]) -> Render:
     try:
         from txlayer.adapters.exposition import Page
     except ModuleNotFoundError as exc:
@@ -107,7 +110,7 @@ def _make_page(observed: Observed) -> Render:
         raise ConfigError(
             'metrics need their extra: pip install "txlayer[metrics]"', name="--metrics-port"
         ) from exc
-    return Page(observed).render
+    return Page(observed, clock=clock).render
 
 
 class _Pages:
@@ -155,10 +158,11 @@ def _answer(
 class _Connection:
     """One reader: what came of its request, what is left of its answer, and when its time is over."""
 
-    __slots__ = ("asked", "deadline", "left", "sock")
+    __slots__ = ("address", "asked", "deadline", "left", "sock")
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
         self.sock = sock
+        self.address = address
         self.deadline = deadline
         self.asked = b""
         self.left: memoryview | None = None
@@ -217,7 +221,7 @@ class _Server:
                 for connection in filter(None, ready):
                     self._serve(connection)
                 if None in ready:
-                    self._accept()
+                    self._accept_all()
                 now = self._clock()
                 for connection in [c for c in self._connections if c.deadline <= now]:
                     self._drop(connection)
@@ -227,23 +231,36 @@ class _Server:
             self._selector.close()
             self._listener.close()
 
-    def _accept(self) -> None:
+    def _accept_all(self) -> None:
+        """Whoever came, in one turn: a probe does not wait behind others for a turn of its own."""
+        for _ in range(BACKLOG):
+            if not self._accept():
+                return
+
+    def _accept(self) -> bool:
         try:
-            sock, _ = self._listener.accept()
+            sock, (address, *_) = self._listener.accept()
         except BlockingIOError:
-            return
+            return False
         except OSError:
             # No file is left, say; the listener would be ready again at once.
             self._ending.wait(LOOK_S)
-            return
+            return False
         if len(self._connections) >= CONNECTION_COUNT_MAX:
-            self._drop(next(iter(self._connections)))
+            self._drop(self._first_to_give_way())
         sock.settimeout(0)
-        connection = _Connection(sock, self._clock() + READER_TIMEOUT_S)
+        connection = _Connection(sock, address, self._clock() + READER_TIMEOUT_S)
         self._connections[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
         # What is asked for has mostly come with the connection.
         self._serve(connection)
+        return True
+
+    def _first_to_give_way(self) -> _Connection:
+        """The oldest of the address that has the most."""
+        counts = Counter(connection.address for connection in self._connections)
+        most = max(counts.values())
+        return next(c for c in self._connections if counts[c.address] == most)
 
     def _serve(self, connection: _Connection) -> None:
         if connection not in self._connections:
