@@ -153,6 +153,14 @@ def test_a_call_of_a_killed_process_has_no_end_and_one_that_ended_has_the_broker
     assert [(None, ""), (13, "handled")] == [(call.ended_ms, call.result) for call in found.calls]
 
 
+def test_a_store_in_the_millisecond_in_which_its_handler_began_was_not_there_before() -> None:
+    # A real broker did so in 4 of 1,500 calls: begun at .25, ended at .5, stored at .75, and the broker has whole milliseconds.
+    quick = [line for line in journal() if line.get("n") != 2]
+    quick += [began(2, 0, 31.25, attempt=2), ended(2, 31.5)]
+
+    assert [] == findings({"11": quick})
+
+
 PLANTED: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
     "a message that was stored as finished, and no handler had it": (
         Kind.LOST,
@@ -171,6 +179,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
     "handled again though its end was stored": (
         Kind.AGAIN,
         lambda: findings({"11": [*journal(), began(4, 2, 50.0, key=B), ended(4, 51.0)]}),
+    ),
+    "handled again in the millisecond after its end was stored": (
+        Kind.AGAIN,
+        lambda: findings({"11": [*journal(), began(4, 2, 43.0, key=B), ended(4, 44.0)]}),
     ),
     "an attempt that was not counted": (
         Kind.ATTEMPTS,
