@@ -236,12 +236,32 @@ def test_a_static_member_has_its_partitions_back_without_a_rebalance(broker: Bro
     first.start()
     second.start()
     wait_until(lambda: all(len(c.stats().partitions) == 1 for c in (first, second)), within=PATIENCE_S, what="each has one")  # fmt: skip
-    held = first.stats().partitions
+    held, (others,) = first.stats().partitions, second.stats().partitions
+    rebalance_count = second.stats().rebalance_count
+    stage.write(b"before", partition=others[1])
+    stage.journal.wait_for(1)
+
     first.close()
     again = stage.consumer(instance_id="one", session_timeout=timedelta(seconds=20))
     again.start()
     wait_until(lambda: again.stats().partitions == held, within=PATIENCE_S, what="the same one")
 
-    assert 1 == len(second.stats().partitions)
+    # What the group takes away has another lease, and another token, when it comes back.
+    stage.write(b"after", partition=others[1])
+    stage.journal.wait_for(2)
+    assert 1 == len({(seen.partition, seen.token) for seen in stage.journal.seen})
+    assert (others,) == second.stats().partitions
+    assert rebalance_count == second.stats().rebalance_count
     assert 0 == second.stats().rebuild_count
     stage.close()
+
+
+def test_what_a_static_member_has_ended_is_stored_when_it_closes(stage: Stage) -> None:
+    stage.write(b"0", b"1")
+    first = stage.consumer(instance_id="one", store_interval=timedelta(seconds=60))
+    first.start()
+    stage.journal.wait_for(2)
+
+    first.close()
+
+    assert 2 == stage.stored()

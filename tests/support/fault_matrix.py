@@ -224,6 +224,13 @@ CONSUMER = (
         "By a client that is not real: the real one freezes in a fraction of a millisecond (docs/explanation/kafka.md).",
     ),
     Row(
+        "consumer", "a static member restarts within its session",
+        "It has its partitions back; the others go on with theirs, and no lease of theirs changes.",
+        ("e2e/test_consumer_operating.py::test_a_static_member_has_its_partitions_back_without_a_rebalance",
+         "e2e/test_consumer_operating.py::test_what_a_static_member_has_ended_is_stored_when_it_closes",
+         "unit/test_group_reader_close.py::test_a_static_member_gives_its_share_back_and_leaves_no_group"),
+    ),
+    Row(
         "consumer", "reads uncommitted by mistake", "It sees what may never count; that is documented.",
         ("contract/test_isolation.py::test_a_reader_of_what_is_not_committed_sees_it_at_once",), "No command can see from outside how a consumer reads.",
     ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txlayer.adapters.kafka import group
+from txlayer.adapters.kafka.consumer_group import KafkaStoringGroupReader
 from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.config import ClientConfig
 
@@ -142,3 +144,25 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader.close()
 
     assert ["unsubscribe", "close with 0 waiting"] == client.calls
+
+
+def test_a_static_member_gives_its_share_back_and_leaves_no_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The client itself leaves with `unsubscribe`; with nothing but its destructor the group keeps the place.
+    clients = [FakeConsumer()]
+    monkeypatch.setattr(group, "group_consumer", lambda *_, **__: clients.pop())
+    told: list[bool] = []
+    calls, gone = clients[0].calls, weakref.ref(clients[0])
+    reader = KafkaStoringGroupReader(
+        ClientConfig(bootstrap_servers="127.0.0.1:1"), group="g", session_timeout_ms=6_000, fetch_wait_ms=10,
+        instance_id="one",
+    )  # fmt: skip
+    reader.start(["orders"], on_revoke=told.append)
+
+    reader.close()
+    reader.close()
+
+    assert [False] == told
+    assert [] == calls
+    assert gone() is None

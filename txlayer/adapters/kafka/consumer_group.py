@@ -7,6 +7,7 @@ meanwhile, and a store during a revocation is made by the very thread of the cal
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +22,8 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.translation import consumer_advice, translate_store_error
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
+
+logger = logging.getLogger("txlayer.kafka")
 
 
 class _Store:
@@ -56,6 +59,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             reader=f"the group {group}",
         )
         self._group = group
+        self._is_static = bool(instance_id)
         self._hook: OnRevoke | None = None
         self._under_way: deque[_Store] = (
             deque()
@@ -140,9 +144,28 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             raise self._translated(kafka_error(exc)) from exc
 
     def close(self) -> None:
-        """Leave the group; `on_revoke` is called first when there are partitions to give back."""
-        super().close()
+        """Leave the group; `on_revoke` is called first when there are partitions to give back.
+
+        A static member does not leave: the group keeps its partitions for its next process, until its session ends.
+        """
+        if not self._is_static:
+            super().close()
+        elif not self._is_closed:
+            self._is_closed = True
+            self._stay_in_group()
         self._deadline.close()
+
+    def _stay_in_group(self) -> None:
+        try:
+            self._serve_what_waits()
+        except KafkaException as exc:
+            logger.debug("group.closing", extra={"reason": str(exc)})
+        if self._holds_share:
+            self._holds_share = False
+            self._call_hook(is_lost=False)
+        # Without a subscription the client leaves, whoever it is, and in its `close` a callback may freeze the process. A client that
+        # is dropped calls nobody and sends nothing: its threads end here.
+        del self._consumer
 
     def _on_commit(
         self, error: KafkaError | None, partitions: Sequence[ClientPartition] | None
@@ -174,14 +197,18 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         return consumer_advice(self._group, topic)
 
     def _tell(self, *, is_lost: bool) -> None:
+        self._is_in_callback = True
         try:
-            self._is_in_callback = True
+            self._call_hook(is_lost=is_lost)
+        finally:
+            self._is_in_callback = False
+
+    def _call_hook(self, *, is_lost: bool) -> None:
+        try:
             if self._hook is not None:
                 self._hook(is_lost)
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
-        finally:
-            self._is_in_callback = False
 
 
 def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:
