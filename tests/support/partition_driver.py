@@ -26,7 +26,6 @@ from tests.support.partition_log import (
 )
 from txlayer.adapters.ports import GroupReader, TopicPartition
 from txlayer.coordinator.log_time import LogTime, latest_ms
-from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import Shard
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
@@ -113,7 +112,7 @@ class PartitionDriver:
             targets=self.book,
             limit_of=lambda topic: self.truth[topic].message_bytes_max,
         )
-        self._refusals = Refusals()
+        self._refusals = self.log.refusals
         self.reports: list[Report] = []
         self.ledger = self.log.rebuild(targets=self.book, refusals=self.refusals)
         self.crash_count = 0

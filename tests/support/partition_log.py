@@ -17,6 +17,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery
+from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import Shard, fill_contents
 from txlayer.coordinator.stored import StoredPositions, decode_stored, encode_stored
 from txlayer.coordinator.surroundings import Surroundings
@@ -26,7 +27,7 @@ from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import Ledger
-from txlayer.core.messages import Headers, Origin, ParkReason
+from txlayer.core.messages import CheckRecord, Headers, Origin, ParkReason
 from txlayer.core.settling import LedgerSettings
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES, Target
 from txlayer.core.transaction import Transaction, record_size
@@ -101,9 +102,11 @@ class PartitionLog:
         self.book = TargetBook(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
+        self.refusals = Refusals()
+        """What the coordinator remembers of records that the broker refused."""
         self._publisher = self._new_publisher()
-        self.doubt_keys: set[bytes] = set()
-        """What the broker is known not to take whole on doubt."""
+        self.check_bytes_max = 1 << 30
+        self.questions: list[CheckRecord] = []
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -131,17 +134,24 @@ class PartitionLog:
         name = self._publisher.name
         offsets = encode_stored(positions, writer=name, topics=TOPICS, partition=PARTITION)
         try:
-            kept = self._publisher.publish([(PARTITION, batch)], offsets, None, cut=self.doubt_keys)
+            kept = self._publish(batch, offsets)
         except RefusedRecordError:
             # The service halves the batch until one is left, and looks for the culprit then.
             self._publisher = self._new_publisher()
-            kept = self._publisher.publish([(PARTITION, batch)], offsets, None, is_careful=True)
+            kept = self._publish(batch, offsets, is_careful=True)
         return kept.get(PARTITION, {})
+
+    def _publish(
+        self, batch: Batch, offsets: dict[TopicPartition, StoredOffset], *, is_careful: bool = False
+    ) -> dict[int, dict[str, int]]:
+        return self._publisher.publish(
+            [(PARTITION, batch)], offsets, None, is_careful=is_careful, cut=self.refusals.doubt_keys,
+        )  # fmt: skip
 
     def _new_publisher(self) -> Publisher:
         publisher = Publisher(
             CONFIG, name="writer", make_writer=self.connections.make_writer, book=self.book,
-            surroundings=self._surroundings,
+            surroundings=self._surroundings, question_bytes_max=self.refusals.question_bytes_max,
         )  # fmt: skip
         publisher.start()
         return publisher
@@ -149,7 +159,8 @@ class PartitionLog:
     def is_refused(self, written: Written) -> bool:
         """True when the broker finds a record too large: one in form costs what the coordinator allows for at most."""
         if TOPICS.is_system(written.topic()):
-            return False
+            is_question = written.topic() == TOPICS.check
+            return is_question and len(written) > self.check_bytes_max
         record = self.half[half_offset_of(written)].record
         return record_size(record) + FORWARD_OVERHEAD_BYTES > self._limit_of(written.topic())
 
@@ -170,7 +181,11 @@ class PartitionLog:
             elif written.topic() == TOPICS.op:
                 self.op.append(entry)
                 self._op_end = entry.offset + 1
-            elif written.topic() != TOPICS.check:
+            elif written.topic() == TOPICS.check:
+                check = codec.decode_check(written.value() or b"")
+                assert isinstance(check, CheckRecord)
+                self.questions.append(check)
+            else:
                 messages.append(self._visible(written))
         self._doubt_end += 1  # the marker
         half, op = (offsets[topic, PARTITION] for topic in (TOPICS.half, TOPICS.op))
@@ -246,6 +261,7 @@ class PartitionLog:
         self, *, targets: Mapping[str, Target], refusals: Mapping[str, ParkReason]
     ) -> Ledger:
         """A ledger at the stored positions, as recovery builds it."""
+        self._publisher = self._new_publisher()
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
         recovery = Recovery(
             CONFIG, self.connections, is_still_ours=lambda: None, surroundings=self._surroundings

@@ -213,7 +213,7 @@ def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> N
         places.append(driver.log.add_half(record, appended_ms=driver.now_ms))
     driver.turn()
     if is_cut:
-        driver.log.doubt_keys.update(codec.content_key(key, 0) for key in KEYS)
+        driver.log.refusals.doubt_keys.update(codec.content_key(key, 0) for key in KEYS)
     driver.tick(after_ms=60_000)
     driver.publish()
     driver.crash(is_new_process=True)

@@ -374,3 +374,26 @@ def test_a_parked_one_is_asked_once_for_an_operator() -> None:
     assert [] == ask(driver, after_ms=HOUR_MS)
     answer(driver, "C", 1)
     assert [A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize(("bytes_max", "is_asked"), [(200, True), (10, False)])
+def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(
+    *, bytes_max: int, is_asked: bool
+) -> None:
+    driver = PartitionDriver(settings=settings(CheckPolicy()))
+    driver.log.check_bytes_max = bytes_max
+    for index in range(2):
+        driver.half(A, index=index, count=2, topic=str(index) * 200)
+    driver.half(B)
+
+    for _ in range(4):
+        driver.read()
+        driver.advance()
+        driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+        driver.publish()
+
+    assert {A, B} == set(driver.log.on_doubt())
+    asked = {(question.key, question.text) for question in driver.log.questions}
+    assert ({(A, ""), (B, "orders")} if is_asked else set()) == asked

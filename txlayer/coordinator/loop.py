@@ -226,6 +226,7 @@ class Coordinator:
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
             surroundings=self._surroundings, stats=self.measures.publishing,
             doubt_bytes_max=self._book.limit_of(self._topics.doubt),
+            question_bytes_max=self._refusals.question_bytes_max,
         )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,

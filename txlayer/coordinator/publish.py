@@ -40,6 +40,8 @@ class MakeWriter(Protocol):
         ...
 
 
+NO_LIMIT = 1 << 62
+
 COMMIT_PATIENCE_S = 10.0
 """How much longer than its own time-out an unanswered commit is asked for again."""
 
@@ -57,11 +59,13 @@ class Publisher:
         surroundings: Surroundings = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
+        question_bytes_max: int = NO_LIMIT,
     ) -> None:
         self.name = name
         self._doubt_bytes_max = (
             doubt_bytes_max  # None: nobody said; the broker refuses what is more
         )
+        self._question_bytes_max = question_bytes_max  # larger ones name no topics
         self._doubt_keys: Collection[bytes] = ()
         self._is_careful = False
         self._clock = surroundings.clock
@@ -103,7 +107,7 @@ class Publisher:
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
-        With `is_careful` each transaction, and each record of doubt, is acknowledged before the next, so that a refusal
+        With `is_careful` each transaction, record of doubt and question is acknowledged before the next, so that a refusal
         names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
@@ -243,7 +247,16 @@ class Publisher:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
         topic = self._topics.check
         for check in batch.checks.values():
-            self._produce(writer, (topic, codec.encode_check(check), codec.check_key(check)))
+            line = codec.encode_check(check)
+            if len(line) > self._question_bytes_max:
+                line = codec.encode_check(check._replace(text=""))
+            if len(line) > self._question_bytes_max:
+                continue  # nobody can be asked: the transaction grows old as one that nobody answers for
+            arguments = (topic, line, codec.check_key(check), -1)
+            if self._is_careful:
+                self._put_carefully(writer, arguments, size_bytes=len(line))
+            else:
+                self._produce(writer, arguments)
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
             self._produce(writer, (self._topics.op, lines, None, partition))
@@ -385,22 +398,31 @@ class Publisher:
         note: DeliveryReport | None = None,
     ) -> None:
         arguments = (self._topics.doubt, value, key, partition)
-        if not self._is_careful:
+        if self._is_careful:
+            self._put_carefully(writer, arguments, headers, note, doubt_key=key)
+        else:
             self._produce(writer, (*arguments, note, None, 0, headers))
-            return
-        report = _FirstError(note)
+
+    def _put_carefully(
+        self,
+        writer: TransactionalWriter,
+        arguments: tuple[Any, ...],
+        headers: list[tuple[str, bytes | None]] | None = None,
+        note: DeliveryReport | None = None,
+        **named: Any,
+    ) -> None:
+        """Produce and wait; when the broker refuses the record, the error has the fields `named`."""
+        report, topic = _FirstError(note), arguments[0]
         try:
             self._produce(writer, (*arguments, report, None, 0, headers))
             writer.flush(timeout_s=self._timeout_s)
-            error = report.error and writer.refusal(
-                report.error, topic=self._topics.doubt, txn_key=""
-            )
+            error = report.error and writer.refusal(report.error, topic=topic, txn_key="")
         except TxLayerError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001 - `failure` raises what is none of the client's
             error = writer.failure(exc)
         if isinstance(error, RefusedRecordError):
-            error = RefusedRecordError(error.detail, reason=error.reason, doubt_key=key)
+            error = RefusedRecordError(error.detail, reason=error.reason, topic=topic, **named)
         if error is not None:
             raise error
 

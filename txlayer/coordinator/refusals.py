@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from txlayer.coordinator.publish import NO_LIMIT
 from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
@@ -30,6 +31,8 @@ class Refusals:
         self.reasons: dict[str, ParkReason] = {}
         self.doubt_keys: set[bytes] = set()
         """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
+        self.question_bytes_max = NO_LIMIT
+        """The check topic refused a question of one byte more; larger ones name no topics."""
         self._bisections: dict[int, Bisection] = {}
 
     def is_careful(self, partitions: Collection[int]) -> bool:
@@ -83,6 +86,13 @@ class Refusals:
             logger.error(
                 "doubt.refused",
                 extra={"doubt_key": error.doubt_key.decode("ascii"), "reason": error.detail},
+            )
+        elif isinstance(error, RefusedRecordError) and error.size_bytes is not None:
+            self.question_bytes_max = error.size_bytes - 1
+            self._bisections.clear()
+            logger.error(
+                "question.refused",
+                extra={"size_bytes": error.size_bytes, "reason": error.detail},
             )
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
             self.reasons[error.txn_key] = ParkReason.REFUSED

@@ -8,6 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets them
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.conftest import Broker
 from tests.support.answering import Listener
@@ -207,3 +214,23 @@ def test_too_many_open_transactions_are_told_to_their_group_alone(
         told = group.listen(CheckKind.LIMIT)[0]
 
     assert ("", "on", 5) == (told.key, told.text, told.number)
+
+
+@pytest.mark.promise("P11")
+def test_a_question_larger_than_its_topic_allows_names_no_topics_and_stops_nobody(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    small = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, arena.topics.check, incremental_configs=[small])
+    admin = AdminClient({"bootstrap.servers": arena.servers, "log_level": 0})
+    admin.incremental_alter_configs([topic])[topic].result(30)
+    crafted.half("wide/00000001", *(f"{n:05}{'x' * 240}" for n in range(200)))
+    with (
+        coordinator(arena, tmp_path / "log"),
+        Listener(arena.servers, arena.topics, GROUP) as group,
+    ):
+        wait_until(group.listen, within=40, what="the group is asked")
+        assert ("wide/00000001", "") == (group.heard[0].key, group.heard[0].text)
+        placed = crafted.half("left/00000001", arena.targets[0])
+        crafted.op(placed, COMMIT)
+        wait_until(lambda: visible(arena) == ["left"], within=30, what="it is forwarded")
