@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
+from txlayer.consumer import process_pool
 from txlayer.consumer.calls import Caller, Chunk, Outcome
 from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.deserializing import Deserializer
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
 from txlayer.consumer.received import ReceivedMessage
@@ -43,10 +45,16 @@ def act(message: ReceivedMessage, context: Context) -> None:
 class PoolStage:
     """A pool with one process, and chunks of one job per word."""
 
-    def __init__(self, attempt_timeout_s: float = 60) -> None:
+    def __init__(
+        self, attempt_timeout_s: float = 60, deserializer: Deserializer | None = None
+    ) -> None:
         handlers = HandlerSet(is_async=False)
         handlers.add(act, topics=(), tags="*", retry=None, batch_count_max=0)
-        caller = Caller(handlers.routes(("orders",)), attempt_timeout_s=attempt_timeout_s)
+        caller = Caller(
+            handlers.routes(("orders",)),
+            deserializer=deserializer,
+            attempt_timeout_s=attempt_timeout_s,
+        )
         self.pool = ProcessPool(caller, worker_count=1)
         self._outcomes: list[Outcome] = []
 
@@ -141,6 +149,40 @@ def test_a_process_that_starts_slowly_does_not_hang() -> None:
         stage.pool.close(0.0)
 
     assert [b"go"] == words(outcome.done)
+
+
+class HangsElsewhere:
+    """A deserializer that the first other process does not get: it waits for ever there, as an import may."""
+
+    def __init__(self, file: Path, pid: int) -> None:
+        self._given = file, pid
+        if os.getpid() != pid and not file.exists():
+            file.touch()
+            threading.Event().wait()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HangsElsewhere, self._given
+
+    def __call__(self, raw: bytes | None, _message: Any) -> bytes | None:
+        return raw
+
+
+def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_pool, "START_S", 8.0)
+    stage = PoolStage(deserializer=HangsElsewhere(tmp_path / "began", os.getpid()))
+    try:
+        stage.begin(b"first", b"second")
+        (never,) = stage.outcomes(1)
+        stage.begin(b"first", b"second")
+        *_, gone_on = stage.outcomes(2)
+    finally:
+        stage.pool.close(0.0)
+
+    assert [b"first", b"second"] == words(never.not_run)
+    assert not never.failed
+    assert [b"first", b"second"] == words(gone_on.done)
 
 
 def test_a_chunk_that_does_not_fit_into_the_pipe_waits_for_the_one_before(stage: PoolStage) -> None:

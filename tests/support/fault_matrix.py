@@ -169,6 +169,11 @@ CONSUMER = (
         "A thread or task that was given up runs on beside the next attempt (docs/howto/consumers.md says what may run twice).",
     ),
     Row(
+        "consumer", "a handlers' process that hangs before it begins a message",
+        "It is killed after 60 s, and another one starts; no message is charged.",
+        ("integration/test_process_pool.py::test_a_process_that_never_begins_is_replaced_and_no_message_is_charged",),
+    ),
+    Row(
         "consumer", "bytes that its deserializer cannot read, or a schema registry that does not answer",
         "A dead letter, and its key goes on; without an answer, a failed attempt that is repeated.",
         ("contract/test_schema_registry.py::test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else",

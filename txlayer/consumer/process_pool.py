@@ -47,7 +47,7 @@ sends more waits for a reader that may itself wait to be read."""
 LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""
 START_S = 60.0
-"""How long a process may take to import what it needs."""
+"""How long a process may take until it begins a message, which is to import what it needs; then it is killed, and another one started."""
 END_S = 1.0
 """How long an idle process may take to end."""
 TRACEBACK_LENGTH_MAX = 8_000
@@ -316,9 +316,11 @@ class _Process:
     def kill_if_hung(self, timeout_s: float) -> None:
         """Kill it when its handler takes longer than that; what it has sent can still be taken."""
         place, begun_at = self._running()
-        if begun_at and time.monotonic() - begun_at >= timeout_s and self._killed_at is None:
+        limit_s = timeout_s if begun_at else START_S
+        begun_at = begun_at or self.given[0].begun_at
+        if time.monotonic() - begun_at >= limit_s and self._killed_at is None:
             self._killed_at = self.given[0], place
-            logger.error("process.hung", extra={"pid": self.pid, "attempt_timeout_s": timeout_s})
+            logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
             self._process.kill()
 
     def last_outcome(self, timeout_s: float) -> Outcome:
