@@ -13,8 +13,9 @@ from tests.support.fake_records import half_header, op_line, txn_key
 from tests.support.lab import FaultyLab, Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop
+from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.messages import Message
+from txlayer.core.messages import Message, OpMessage, Resolution
 from txlayer.core.transitions import TxnState
 
 
@@ -44,6 +45,41 @@ def test_what_is_committed_is_forwarded_once_and_what_is_rolled_back_never(shop:
         (history,) = producer.status("order-1")
         assert TxnState.ROLLED_BACK is history.state
     assert [(b"order-2", b"order-2")] == shop.visible()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_result_tells_what_was_decided_where_another_word_came_first(shop: Shop) -> None:
+    said = {"order-1": Resolution.COMMIT, "order-2": Resolution.ROLLBACK}
+    contrary = {"order-1": Resolution.ROLLBACK, "order-2": Resolution.COMMIT}
+    with shop.producer() as producer:
+        for name, word in said.items():
+            with producer.transaction(name, ordering_key="customer") as tx:
+                tx.send(shop.orders, key="customer", value=name)
+                tx.send(shop.orders, key="customer", value=name)
+                tx.prepare()
+                (stored,) = producer.status(name)
+                last = stored.half_records[-1].offset
+                op = OpMessage(
+                    contrary[name], f"{name}/{stored.nonce}", stored.producer_group, last, 0
+                )
+                shop.lab.write(
+                    shop.topics.op, codec.encode_op(op).encode(), partition=stored.partition
+                )
+                tx.commit() if word is Resolution.COMMIT else tx.rollback()
+
+            told = tx.result(30, with_decision=True)
+
+            assert (word, contrary[name]) == (told.resolution, told.decision)
+        with producer.transaction("order-3", ordering_key="customer") as tx:
+            tx.send(shop.orders, key="customer", value="order-3")
+            tx.prepare()
+            tx.unknown()
+        assert tx.result(30, with_decision=True).decision is None
+        with producer.transaction("order-4", ordering_key="customer") as tx:
+            tx.send(shop.orders, key="customer", value="order-4")
+            tx.prepare()
+        assert Resolution.COMMIT is tx.result(30, with_decision=True).decision
+        assert tx.result(30).decision is None
 
 
 @pytest.mark.usefixtures("coordinator")

@@ -48,8 +48,9 @@ class Logs:
         is_abandon: bool = False,
         reason: str = "",
         source: Source = Source.PRODUCER,
+        group: str = "g",
     ) -> None:
-        op = OpMessage(resolution, key, "g", last, 900, source, None, is_abandon, reason)
+        op = OpMessage(resolution, key, group, last, 900, source, None, is_abandon, reason)
         other = OpMessage(Resolution.COMMIT, "order-11/00000001", "g", 5, 900)
         lines = [codec.encode_op(other), codec.encode_op(op)]
         self.fold.op(
@@ -175,6 +176,30 @@ def test_a_line_that_names_another_half_record_says_nothing(logs: Logs) -> None:
     history = logs.only()
     assert TxnState.COMMITTED is history.state
     assert [False, True] == [line.is_counted for line in history.op_lines]
+
+
+@pytest.mark.parametrize("stands_on", ["half", "doubt"])
+def test_a_line_of_another_producer_group_says_nothing(logs: Logs, stands_on: str) -> None:
+    if stands_on == "half":
+        logs.half(0)
+    else:
+        logs.doubt("open")
+    logs.op(5, Resolution.COMMIT, group="strangers")
+    logs.op(6, Resolution.ROLLBACK)
+
+    history = logs.only()
+    assert (TxnState.ROLLED_BACK, (6, 1)) == (history.state, history.decided_at)
+    assert [False, True] == [line.is_counted for line in history.op_lines]
+
+
+def test_a_decision_is_told_as_it_is_carried_out(logs: Logs) -> None:
+    logs.half(0)
+    assert logs.only().decision is None
+    logs.doubt("held")
+    logs.op(5, Resolution.COMMIT)
+    assert Resolution.COMMIT is logs.only().decision
+    logs.op(6, Resolution.ROLLBACK, is_abandon=True)
+    assert Resolution.ROLLBACK is logs.only().decision
 
 
 def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:

@@ -126,7 +126,11 @@ def history_tables(row: Json) -> RenderableType:
         )
         for n in row["op_lines"]:
             check = "" if n["check_number"] is None else f" {n['check_number']}"
-            counts = "yes" if n["is_counted"] else f"no: names half offset {n['last_half_offset']}"
+            counts = "yes"
+            if not n["is_counted"]:
+                is_own = n["producer_group"] == row["producer_group"]
+                counts = f"no: names half offset {n['last_half_offset']}"
+                counts = counts if is_own else f"no: names group {n['producer_group']}"
             ops.add_row(
                 cell(f"{n['offset']}:{n['line']}"), cell(time_text(n["appended_ms"])), cell(n["resolution"]),
                 cell(n["source"] + check), cell(n["operator"] or ""), cell(n["reason"] or ""), cell(counts),

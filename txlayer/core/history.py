@@ -108,6 +108,13 @@ class TransactionHistory:
         return self.summary.appended_ms if self.summary is not None else None
 
     @property
+    def decision(self) -> Resolution | None:
+        """Commit or rollback, as it is carried out; None: undecided, or decided before what was read."""
+        if self.state is None or not self.is_decided:
+            return None
+        return Resolution.ROLLBACK if self.state is TxnState.ROLLED_BACK else Resolution.COMMIT
+
+    @property
     def is_decided(self) -> bool:
         """True once a commit or a rollback stands in the op log."""
         return self.state not in (TxnState.OPEN, TxnState.PARKED)
@@ -234,10 +241,15 @@ def _notes(traces: _Traces, kind: CheckKind) -> tuple[CheckNote, ...]:
 def _is_counted(
     op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None
 ) -> bool:
+    """Whether it names a half record of the transaction, and its producer group."""
     if summary is not None and summary.seen:
-        return summary.first_offset <= op.last_offset <= summary.last_offset
+        is_there = summary.first_offset <= op.last_offset <= summary.last_offset
+        return is_there and op.producer_group == summary.producer_group
     # Half records older than what was read cannot be compared: then the line is believed.
-    return not halves or any(offset == op.last_offset for offset, _, _ in halves)
+    return not halves or any(
+        offset == op.last_offset and half.producer_group == op.producer_group
+        for offset, _, half in halves
+    )
 
 
 def _state(

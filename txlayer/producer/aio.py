@@ -353,11 +353,16 @@ class AsyncTransaction(OpenTransaction):
         """
         await self._started.drive(self._join_steps(session))
 
-    async def result(self, timeout: float | None = None) -> TransactionSendResult:  # noqa: ASYNC109 - the word of sync.py
-        """Wait until the resolution is acknowledged.
+    async def result(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - the word of sync.py
+        *,
+        with_decision: bool = False,
+    ) -> TransactionSendResult:
+        """Wait until the resolution is acknowledged; `with_decision` also reads what was decided.
 
         Raises:
             TxLayerError: what `Transaction.result` raises.
         """
         async with asyncio.timeout(timeout):
-            return await self._started.drive(self._result_steps())
+            return await self._started.drive(self._result_steps(with_decision=with_decision))

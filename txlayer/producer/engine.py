@@ -15,7 +15,7 @@ from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
-from txlayer.core.messages import Message
+from txlayer.core.messages import Message, Resolution
 from txlayer.errors import TopicMismatchError
 from txlayer.producer.answers import AnswerWriter
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
@@ -178,6 +178,19 @@ class Engine:
             # Its own id places a transaction only when it had no ordering key, and that is what nobody knows here.
             partitions=None if place.partition is None else [place.partition],
         )
+
+    def decision(self, flight: Flight) -> Resolution | None:
+        """What was decided about a transaction whose op line is stored: what stands before that line is read; blocks."""
+        position = (flight.half_partition, flight.first_offset)
+        histories = self.connections.history().read(
+            flight.txn_id,
+            start=HistoryStart(
+                flight.born_ms - SINCE // timedelta(milliseconds=1),
+                position if flight.first_offset >= 0 else None,
+            ),
+            partitions=[flight.half_partition],
+        )
+        return next((h.decision for h in histories if h.nonce == flight.nonce), None)
 
 
 def open_engine(

@@ -42,7 +42,7 @@ class Flight:
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
     __slots__ = (
-        "born_ms", "error", "key", "last_offset", "op_offset", "queue", "resolution", "stage",
+        "born_ms", "error", "first_offset", "key", "last_offset", "op_offset", "queue", "resolution", "stage",
         "unreported_count", "unsent", "waker",
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ class Flight:
         self.born_ms = born_ms
         self.unreported_count = message_count
         self.stage = STORING
-        self.last_offset = UNSTORED
+        self.first_offset = self.last_offset = UNSTORED
         self.op_offset = UNSTORED
         self.resolution: Resolution | None = None
         self.error: BaseException | None = None
@@ -120,6 +120,8 @@ class Flight:
             pipeline.begin_round()
         if error is None:
             offset = record.offset()
+            if self.last_offset == UNSTORED and offset is not None:
+                self.first_offset = offset
             self.last_offset = PLACELESS if offset is None else offset
         elif self.error is None:
             self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)

@@ -130,11 +130,14 @@ def resolve(engine: Engine, flight: Flight, resolution: Resolution) -> None:
     engine.pipeline.resolved(flight)
 
 
-def result(engine: Engine, flight: Flight) -> Steps[TransactionSendResult]:
-    """Wait until the op line is acknowledged.
+def result(
+    engine: Engine, flight: Flight, *, with_decision: bool = False
+) -> Steps[TransactionSendResult]:
+    """Wait until the op line is acknowledged, and read what was decided if that is asked for.
 
     Raises:
         OutcomeUnknownError: it may not be stored; a check-back settles it.
+        BrokerUnavailableError, NotAuthorisedError: the line is stored, and what was decided cannot be read.
     """
     while not flight.is_over:
         if not engine.pipeline.is_alive:
@@ -143,7 +146,11 @@ def result(engine: Engine, flight: Flight) -> Steps[TransactionSendResult]:
     if flight.stage is FAILED:
         assert flight.error is not None
         raise flight.error
-    return flight.send_result()
+    found = flight.send_result()
+    if with_decision:
+        # What could decide before this line stands before it: the answer is final, unless UNKNOWN was said.
+        found = found._replace(decision=(yield Blocking(partial(engine.decision, flight))))
+    return found
 
 
 def close(engine: Engine, timeout_s: float) -> Steps[None]:

@@ -346,15 +346,23 @@ class Transaction(OpenTransaction):
         """
         drive(self._join_steps(session), self._engine.pipeline)
 
-    def result(self, timeout: float | None = None) -> TransactionSendResult:
+    def result(
+        self, timeout: float | None = None, *, with_decision: bool = False
+    ) -> TransactionSendResult:
         """Wait until the resolution is acknowledged.
+
+        `with_decision` also reads what was decided, which another word may have come first to do: half and op of the
+        transaction's partition from its first half record on, with clients of their own, outside of `timeout`. It
+        needs the rights of the role reader. After a commit or a rollback the answer is final.
 
         Raises:
             TimeoutError: it is not, after `timeout` seconds; it goes on.
             OutcomeUnknownError: it may not be stored; a check-back settles it.
             LifecycleError: nothing was said yet.
+            BrokerUnavailableError, NotAuthorisedError: the resolution is stored, and the decision cannot be read.
         """
-        return drive(self._result_steps(), self._engine.pipeline, timeout_s=timeout)
+        run = self._result_steps(with_decision=with_decision)
+        return drive(run, self._engine.pipeline, timeout_s=timeout)
 
 
 def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:

@@ -162,10 +162,10 @@ class OpenTransaction:
             yield from self._prepare_steps()
         yield from local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce)
 
-    def _result_steps(self) -> Steps[TransactionSendResult]:
+    def _result_steps(self, *, with_decision: bool) -> Steps[TransactionSendResult]:
         if self._phase is not RESOLVED or self._flight is None:
             raise LifecycleError("result: nothing was said yet", state=self._phase.value)
-        return steps.result(self._engine, self._flight)
+        return steps.result(self._engine, self._flight, with_decision=with_decision)
 
     def _leave_steps(self, error: BaseException | None) -> Steps[None]:
         """`leave`, where a barrier may have to be asked what became of the local transaction."""
