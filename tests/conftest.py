@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -20,6 +21,14 @@ GIVEN_SERVERS = os.environ.get("TXLAYER_TEST_BOOTSTRAP_SERVERS")
 LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
 IS_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
+HERE = Path(__file__).parent
+
+SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
+"""Their tests share a server or a Spark session that is slow to start, so one worker runs them all."""
+
+LONG_FIRST = ("spark", "e2e", "integration/security", "docs", "integration", "contract")
+"""Folders whose files take long. They begin first, so that no worker waits for a last one at the end."""
+
 
 class Broker(Protocol):
     """What every test of a broker may use."""
@@ -27,6 +36,28 @@ class Broker(Protocol):
     @property
     def bootstrap_servers(self) -> str:
         """Where clients reach it."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, a file stays on one of them, and long files begin first.
+
+    It runs last, so the order within a file and among files of one folder stays the random one.
+    """
+    items.sort(key=_turn)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    file = item.path.relative_to(HERE).as_posix()
+    return next((folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/")), file)
+
+
+def _turn(item: pytest.Item) -> int:
+    file = item.path.relative_to(HERE).as_posix()
+    starts = (turn for turn, folder in enumerate(LONG_FIRST) if file.startswith(f"{folder}/"))
+    return next(starts, len(LONG_FIRST))
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ def test_the_lists_name_no_block_that_is_not_there() -> None:
     assert [] == [name for name in (*RUN_ELSEWHERE, *NOT_RUN) if name not in names]
 
 
-@pytest.mark.parametrize(("page", "file"), {(p, f) for (p, _), f in RUN_ELSEWHERE.items()})
+@pytest.mark.parametrize(("page", "file"), sorted({(p, f) for (p, _), f in RUN_ELSEWHERE.items()}))
 def test_the_test_that_runs_a_block_reads_its_page(page: str, file: str) -> None:
     assert f"{Path(page).name}" in (ROOT / file).read_text(encoding="utf-8")
 

@@ -81,7 +81,7 @@ def test_an_op_line_or_a_half_record_is_expected_in_every_state(state: TxnState)
 
 
 @pytest.mark.promise("P4")
-@pytest.mark.parametrize("state", SETTLED)
+@pytest.mark.parametrize("state", sorted(SETTLED, key=str))
 def test_what_is_settled_stays_so(state: TxnState) -> None:
     after = {
         TRANSITIONS[pair][0] for pair in EVERY_PAIR if pair[0] is state and pair in TRANSITIONS
@@ -91,7 +91,7 @@ def test_what_is_settled_stays_so(state: TxnState) -> None:
 
 
 @pytest.mark.promise("P4")
-@pytest.mark.parametrize("state", DECIDED)
+@pytest.mark.parametrize("state", sorted(DECIDED, key=str))
 def test_a_rollback_after_a_commit_changes_nothing_and_is_a_conflict(state: TxnState) -> None:
     assert (state, Effect.CONFLICT) == transition(state, Kind.ROLLBACK, txn_id="a/0000000a")
 
@@ -104,7 +104,7 @@ def test_a_commit_after_a_rollback_changes_nothing_and_is_a_conflict() -> None:
 
 
 @pytest.mark.promise("P4")
-@pytest.mark.parametrize("state", UNDECIDED)
+@pytest.mark.parametrize("state", sorted(UNDECIDED, key=str))
 @pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.ROLLBACK])
 def test_parking_is_no_decision(state: TxnState, kind: Kind) -> None:
     after, _ = transition(state, kind, txn_id="a/0000000a")
