@@ -11,6 +11,7 @@ from typing import Protocol
 import pytest
 
 from tests.support.broker import GivenBroker
+from tests.support.debian import IS_CI
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
@@ -19,7 +20,6 @@ from txlayer.errors import ConfigError
 # Read once, before any test may change it.
 GIVEN_SERVERS = os.environ.get("TXLAYER_TEST_BOOTSTRAP_SERVERS")
 LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
-IS_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 HERE = Path(__file__).parent
 

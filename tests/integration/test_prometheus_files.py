@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 import yaml
 
 from tests.support.dashboards import alerts
-from tests.support.prometheus import COMPOSE, NoPrometheusError, program, promtool
+from tests.support.debian import program
+from tests.support.prometheus import COMPOSE, PACKAGE, promtool
 
 FOLDER = COMPOSE / "prometheus"
 
@@ -19,12 +19,7 @@ Tool = Callable[..., tuple[int, str]]
 @pytest.fixture(scope="module")
 def tool() -> Tool:
     """`promtool`, in the folder of our files."""
-    try:
-        program("promtool")
-    except NoPrometheusError as exc:
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            raise
-        pytest.skip(str(exc))
+    program("promtool", package=PACKAGE)
     return lambda *arguments: promtool(*arguments, folder=FOLDER)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import IS_CI, LOCAL_CONFIG, Broker
+from tests.conftest import LOCAL_CONFIG, Broker
 from tests.support.arena import Arena, make_arena
+from tests.support.debian import IS_CI
 from tests.support.operating import quick_coordinator
 from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
 from txlayer.cli.spark.session import spark_session

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.debian import install
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.ports import free_ports
 
@@ -46,11 +47,8 @@ def programs(kind: str) -> dict[str, str]:
         NoServerError: they are missing.
     """
     found = _found(kind)
-    if len(found) < len(BINARIES[kind]) and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES[kind]]
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update"], install):
-            subprocess.run(command, env=quiet, capture_output=True, check=False, timeout=300)
+    if len(found) < len(BINARIES[kind]):
+        install(*PACKAGES[kind])
         found = _found(kind)
     missing = [name for name in BINARIES[kind] if name not in found]
     if missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import urllib.error
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.databases import free_port
+from tests.support.debian import program
 from tests.support.waiting import wait_until
 
 PACKAGE = "prometheus"
@@ -24,32 +24,10 @@ START_S = 60.0
 ANSWER_S = 10.0
 
 
-class NoPrometheusError(Exception):
-    """Its programs are not there, and nobody could install them."""
-
-
-def program(name: str) -> str:
-    """The path of `prometheus` or `promtool`; the package is installed when this process may.
-
-    Raises:
-        NoPrometheusError: it is missing.
-    """
-    found = shutil.which(name)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", PACKAGE]
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        for command in (["apt-get", "update"], install):
-            subprocess.run(command, env=quiet, capture_output=True, check=False, timeout=300)
-        found = shutil.which(name)
-    if found is None:
-        raise NoPrometheusError(f"{name}: install Debian's package {PACKAGE}")
-    return found
-
-
 def promtool(*arguments: str, folder: Path, text: str | None = None) -> tuple[int, str]:
     """(exit code, everything it said)."""
     answer = subprocess.run(
-        [program("promtool"), *arguments],
+        [program("promtool", package=PACKAGE), *arguments],
         cwd=folder, input=text, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return answer.returncode, answer.stdout + answer.stderr
@@ -111,7 +89,7 @@ def running_prometheus(folder: Path, targets: Mapping[str, Sequence[str]]) -> It
     (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
     port, log_file = free_port(), folder / "prometheus.log"
     command = [
-        program("prometheus"), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+        str(program("prometheus", package=PACKAGE)), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
         f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
     with log_file.open("wb") as log:

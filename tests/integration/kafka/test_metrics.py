@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,16 +15,10 @@ from tests.support.broker import create_topic
 from tests.support.check_back import Asker
 from tests.support.dashboards import alerts, dashboard_expressions, named_in, series_names
 from tests.support.databases import free_port
+from tests.support.debian import program
 from tests.support.logs import partition_counts
 from tests.support.processes import CoordinatorProcess, TxlayerProcess
-from tests.support.prometheus import (
-    NoPrometheusError,
-    Prometheus,
-    get,
-    program,
-    promtool,
-    running_prometheus,
-)
+from tests.support.prometheus import PACKAGE, Prometheus, get, promtool, running_prometheus
 from tests.support.responders import ResponderProcess
 from tests.support.waiting import wait_until
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
@@ -136,12 +129,7 @@ def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int
 
 @pytest.fixture(scope="module")
 def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    try:
-        program("prometheus")
-    except NoPrometheusError as exc:
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            raise
-        pytest.skip(str(exc))
+    program("prometheus", package=PACKAGE)
     folder = tmp_path_factory.mktemp("metrics")
     ports = {role: free_port() for role in ("coordinator", "consumer", "responder", "producer")}
     targets = {f"txlayer-{role}": [f"127.0.0.1:{port}"] for role, port in ports.items()}
