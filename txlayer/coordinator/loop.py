@@ -410,6 +410,7 @@ class Coordinator:
                 encode_stored(position, writer=publisher.name, topics=self._topics, partition=p)
             )
         is_careful = self._refusals.is_careful(included)
+        began = self._clock()
         try:
             fill_contents(
                 batches, self._shards, config=self._config, connections=self._connections,
@@ -419,8 +420,8 @@ class Coordinator:
                 batches, offsets, self._assignment.member,
                 is_careful=is_careful, cut=self._refusals.doubt_keys,
             )  # fmt: skip
-        except BrokerUnavailableError:
-            if batches:
+        except TxLayerError as exc:
+            if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
                 self._batch_size.failed()
             raise
         if batches:
@@ -435,6 +436,12 @@ class Coordinator:
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
+
+    def _took_long(self, began: float) -> bool:
+        """True when a Kafka transaction may have failed for its size: the broker ends one that lasts too long, and then
+        its writer is told that it was fenced.
+        """
+        return self._clock() - began >= self._config.kafka_transaction_timeout.total_seconds() / 2
 
     @staticmethod
     def is_stored(shard: Shard, *, is_included: bool) -> bool:
