@@ -9,6 +9,7 @@ from typing import Any
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter, GivenUp
 from txlayer.consumer.owned import Owned
+from txlayer.core.batch import BatchSize
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.handling import (
     DeadLetter,
@@ -19,12 +20,16 @@ from txlayer.core.handling import (
 )
 from txlayer.core.items import Item, Snapshots
 from txlayer.core.messages import Origin
-from txlayer.errors import ConfigError, InvariantError, RefusedRecordError
+from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, TxLayerError
 
 logger = logging.getLogger("txlayer.consumer")
 
 END_COUNT_MAX = 500
-"""Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it."""
+"""Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it.
+
+After a Kafka transaction that took too long the next one has half as many of all queues together, and so on: with as
+many as before it would take too long for ever.
+"""
 
 
 CUT_COUNT_MAX = 10_000
@@ -34,9 +39,15 @@ CUT_COUNT_MAX = 10_000
 class Ends:
     """Writes what is due. Used by the engine's thread."""
 
-    def __init__(self, *, group: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int
+    ) -> None:
         self._group = group
         self._now_ms = now_ms
+        self._long_ms = kafka_transaction_timeout_ms // 2
+        self._size = BatchSize()
+        self._turn = 0
+        self._turns: dict[TopicPartition, int] = {}  # when a queue wrote last
         self._cut: dict[Origin, None] = {}  # those that their topic refused whole, in order
 
     def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
@@ -48,8 +59,7 @@ class Ends:
             ConfigError: its topic refuses it even so.
             TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
         """
-        due = [(owned, owned.queues.take_due(END_COUNT_MAX)) for owned in queues]
-        due = [(owned, items) for owned, items in due if items]
+        due = self._due(list(queues))
         if not due:
             return
         letters: list[GivenUp] = []
@@ -77,11 +87,18 @@ class Ends:
                     stored[place] = StoredOffset(taken.offset, taken.metadata)
             return stored
 
+        began_ms = self._now_ms()
         try:
             writer.write(letters, answers, offsets=offsets, member=member)
         except RefusedRecordError as exc:
             self._cut_refused([letters[at] for at in writer.refused if at < len(letters)], exc)
             raise
+        except TxLayerError:
+            # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
+            if self._now_ms() - began_ms >= self._long_ms:
+                self._size.failed()
+            raise
+        self._size.passed()
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
@@ -90,6 +107,21 @@ class Ends:
             for item, offset in zip(items, own, strict=True):
                 if offset >= 0:
                     self._log_letter(owned, item, offset)
+
+    def _due(self, queues: list[Owned]) -> list[tuple[Owned, list[Item[Any]]]]:
+        """What one Kafka transaction may take of what is due, from the queue on that waits longest."""
+        left = self._size.of(END_COUNT_MAX * max(1, len(queues)))
+        due = []
+        for owned in sorted(queues, key=lambda each: self._turns.get(each.place, 0)):
+            items = owned.queues.take_due(min(END_COUNT_MAX, left))
+            if items:
+                due.append((owned, items))
+                self._turn += 1
+                self._turns[owned.place] = self._turn
+            left -= len(items)
+            if left <= 0:
+                break
+        return due
 
     def _cut_refused(self, refused: list[GivenUp], reason: RefusedRecordError) -> None:
         for given_up in refused:

@@ -12,7 +12,7 @@ from typing import Any
 
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.ports import TopicPartition
-from txlayer.config import ConsumerConfig
+from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.context import FOR_EVER
 from txlayer.consumer.dead_letter_reader import DeadLetterReader
 from txlayer.consumer.dispatch import Dispatcher
@@ -108,7 +108,10 @@ class Engine:
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Intake(group=plan.group, letters=self._letters, now_ms=self._now_ms)
-        self._ends = Ends(group=plan.group, now_ms=self._now_ms)
+        timeout_ms = milliseconds(config.kafka_transaction_timeout)
+        self._ends = Ends(
+            group=plan.group, now_ms=self._now_ms, kafka_transaction_timeout_ms=timeout_ms
+        )
         self._limits = ReadLimits(
             self._reader, record_count_max=config.record_count_max, record_bytes_max=config.record_bytes_max,
         )  # fmt: skip

@@ -1,0 +1,107 @@
+"""Dead letters that took too long together go fewer at once, so that they come to an end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp
+from txlayer.consumer.ends import END_COUNT_MAX, Ends
+from txlayer.consumer.owned import Owned
+from txlayer.core.handling import DeadLetterReason
+from txlayer.core.messages import Origin
+from txlayer.errors import ProducerFencedError, TxLayerError
+
+TIMEOUT_MS = 10_000
+
+
+class FakeQueues:
+    """So many dead letters are due."""
+
+    def __init__(self, due_count: int) -> None:
+        self.due_count = due_count
+
+    def take_due(self, count_max: int) -> list[Any]:
+        item = SimpleNamespace(more=SimpleNamespace(end=DeadLetterReason.REJECTED), record=None)
+        return [item] * min(count_max, self.due_count)
+
+    def ending(self, items: list[Any], places: list[int]) -> list[Any]:
+        del items, places
+        return [SimpleNamespace(offset=0, metadata="")] * 2
+
+    def written(self, items: list[Any], places: list[int], snapshots: Any) -> None:
+        del places, snapshots
+        self.due_count -= len(items)
+
+
+class SlowWriter:
+    """Each letter takes a tenth of the time that a Kafka transaction has; the broker ends one that lasts too long."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.tried: list[int] = []
+
+    def write(
+        self, letters: list[GivenUp], answers: list[Any], *, offsets: Any, member: Any
+    ) -> None:
+        del answers, member
+        self.tried.append(len(letters))
+        self.now_ms += min(len(letters) * TIMEOUT_MS // 10, TIMEOUT_MS + 1)
+        if len(letters) > 10:
+            raise ProducerFencedError("its Kafka transaction was ended", transactional_id="w")
+        offsets(list(range(len(letters))))
+
+
+class PlainEnds(Ends):
+    """Makes no letter of an item that is none."""
+
+    def _letter(self, owned: Owned, item: Any) -> Any:
+        del owned, item
+        return SimpleNamespace(origin=Origin("orders", 0, 0))
+
+    def _log_letter(self, owned: Owned, item: Any, offset: int) -> None:
+        """Nothing."""
+
+
+def owned_queue(partition: int, due_count: int) -> Owned:
+    place = ("orders", partition)
+    return cast(
+        "Owned",
+        SimpleNamespace(
+            queues=FakeQueues(due_count), place=place, replay_place=place, tally=SimpleNamespace(dead_lettered=0)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.promise("P11")
+def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
+    writer = SlowWriter()
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    queues = [owned_queue(partition, 600) for partition in range(3)]
+
+    for _ in range(1_000):
+        try:
+            ends.write(queues, cast("DeadLetterWriter", writer), None)
+        except TxLayerError:
+            continue  # the consumer builds its queues anew, and writes again
+
+    assert 3 * END_COUNT_MAX == writer.tried[0]
+    assert [0, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
+
+
+def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
+    writer = SlowWriter()
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    queues = [owned_queue(partition, 100_000) for partition in range(3)]
+
+    for _ in range(30):
+        try:
+            ends.write(queues, cast("DeadLetterWriter", writer), None)
+        except TxLayerError:
+            continue
+
+    left = [cast("FakeQueues", owned.queues).due_count for owned in queues]
+    assert max(left) < 100_000
