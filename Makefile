@@ -45,7 +45,8 @@ integration: setup jars
 e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
 
-# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers.
+# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers,
+# unkind and unkind-consumers for clusters that do all that Kafka may do.
 simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 

@@ -18,6 +18,7 @@ from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.shrink import shrink_consumers
 from tests.simulation.consumers.trace import play_consumers_for_people
+from tests.simulation.consumers.unkind import make_unkind_consumer_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.play import Played, play
 from tests.simulation.shrink import shrink
@@ -64,10 +65,16 @@ def play_consumer_world(seed: int) -> Played[ConsumerPlan]:
     return play_consumers(make_consumer_plan(seed))
 
 
+def play_unkind_consumers(seed: int) -> Played[ConsumerPlan]:
+    """The same in an unkind cluster."""
+    return play_consumers(make_unkind_consumer_plan(seed))
+
+
 WORLDS: dict[str, Callable[[int], Played[Any]]] = {
     "coordinators": play_coordinators,
     "unkind": play_unkind,
     "consumers": play_consumer_world,
+    "unkind-consumers": play_unkind_consumers,
 }
 
 
@@ -129,8 +136,9 @@ def show(world: str, seed: int, *, is_shrunk: bool) -> int:
 def _as_table(
     world: str, seed: int, *, is_shrunk: bool
 ) -> tuple[Played[Any], list[str], Plan | ConsumerPlan | None]:
-    if world == "consumers":
-        consumer_plan = make_consumer_plan(seed)
+    if world.endswith("consumers"):
+        is_unkind = world.startswith("unkind")
+        consumer_plan = (make_unkind_consumer_plan if is_unkind else make_consumer_plan)(seed)
         consumed, table = play_consumers_for_people(consumer_plan)
         if not (consumed.findings and is_shrunk):
             return consumed, table, None

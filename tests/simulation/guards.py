@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
+from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
 from tests.simulation.unguarded import coordinator_with, wrapped
+from tests.simulation.unkind import make_unkind_plan
 from tests.support.checker import Kind
 
 
@@ -29,6 +32,8 @@ class Guard:
     """What a world without it has at least one of."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Of both worlds."""
+    plan: Callable[[int], Plan] = make_plan
+    """Of the seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,14 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a suspected partition that has nothing to do holds nobody up", "P11", "loop.py",
         Variant(make=un.StarvingCoordinator), 2239, _STUCK,
+    ),
+    Guard(
+        "content beyond its limit leaves memory", "P11", "shard.py",
+        Variant(make=coordinator_with(ledger=un.HoardingLedger)), 66, frozenset({_K.HOARDED}), plan=make_unkind_plan,
+    ),
+    Guard(
+        "a second copy moves no more to doubt at once than one Kafka transaction takes", "P11", "half_fold.py",
+        Variant(make=coordinator_with(ledger=un.SweepingLedger)), 952, _STUCK, plan=make_unkind_plan,
     ),
     Guard(
         "who cannot store what it folded last ends in peace", "P1", "loop.py",

@@ -50,6 +50,10 @@ class Network:
         self._world = world
         self._latency_s = latency_s
         self._slow_share = slow_share
+        self.bytes_per_s = 0.0
+        """How fast bytes are carried; 0: at once."""
+        self.fetched_bytes_max: Counter[str] = Counter()
+        """By slot: of the largest answer to a fetch."""
         self._cut: dict[str, float] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._late: dict[str, list[tuple[int, Call]]] = {}
@@ -144,8 +148,10 @@ class Network:
         """The cluster does it and answers."""
         world, name = self._world, call.actor.process.name
         outcome: Any
+        carried_s, before = 0.0, self._stored_bytes(call)
         try:
             outcome = self._act(call)
+            carried_s = self._carried_s(call, outcome, before)
         except RefusedError as exc:
             outcome = Raised(exc)
             world.trace.append((world.now, name, call.request, exc.code.kafka_name))
@@ -155,7 +161,25 @@ class Network:
         else:
             world.trace.append((world.now, name, call.request, ""))
         world.acted(call.request)
-        self._answer(call, outcome)
+        self._answer(call, outcome, carried_s=carried_s)
+
+    def _stored_bytes(self, call: Call) -> int:
+        if not self.bytes_per_s or call.request != "Produce":
+            return 0
+        return self._world.stored_bytes()
+
+    def _carried_s(self, call: Call, outcome: Any, before: int) -> float:
+        """How long the bytes of a request and its answer are under way."""
+        if not self.bytes_per_s:
+            return 0.0
+        carried = 0
+        if call.request == "Fetch":
+            carried = sum(record.size for fetched in outcome for record in fetched.records)
+            slot = call.actor.process.slot
+            self.fetched_bytes_max[slot] = max(self.fetched_bytes_max[slot], carried)
+        elif call.request == "Produce":
+            carried = self._world.stored_bytes() - before
+        return carried / self.bytes_per_s
 
     def _act(self, call: Call) -> Any:
         slot = call.actor.process.slot
@@ -173,9 +197,9 @@ class Network:
             self._twins.discard(slot)
         return outcome
 
-    def _answer(self, call: Call, outcome: Any) -> None:
+    def _answer(self, call: Call, outcome: Any, *, carried_s: float) -> None:
         fault, world = call.fault, self._world
-        after_s = self._latency()
+        after_s = self._latency() + carried_s
         if fault is not None:
             if fault.harm is Harm.DIE_AFTER:
                 world.kill(call.actor.process, away_s=fault.seconds)

@@ -57,7 +57,7 @@ def say_line(
 def settle(society: Society, key: str, resolution: Resolution, *, is_abandon: bool = False) -> None:
     """A person looks for the transaction and decides it, as the user's database says."""
     index, offset, partition = -1, -1, 0
-    for record in society.kafka.records(society.config.topics.half):
+    for record in society.records(society.config.topics.half):
         header = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
         if isinstance(header, HalfHeader) and header.key == key and header.index > index:
             index, offset, partition = header.index, record.offset(), record.partition()
@@ -83,7 +83,7 @@ def act(society: Society, planned: Act) -> None:
 def decided(society: Society) -> set[str]:
     """Keys of which somebody said commit or rollback."""
     found = set()
-    for record in society.kafka.records(society.config.topics.op):
+    for record in society.records(society.config.topics.op):
         for text in (record.value() or b"").decode("ascii", "replace").split("\n"):
             op = codec.decode_op(text)
             if isinstance(op, OpMessage) and op.resolution is not UNKNOWN:
@@ -95,7 +95,7 @@ def unanswered(society: Society) -> set[str]:
     """Keys that check-back must bring to an end and has not: neither decided nor parked."""
     waiting = society.must_end() - decided(society)
     if waiting:
-        for record in society.kafka.records(society.config.topics.doubt):
+        for record in society.records(society.config.topics.doubt):
             key = (record.key() or b"").decode("ascii", "replace")
             if key in waiting and record.value():
                 summary = codec.decode_summary(key, record.value() or b"")

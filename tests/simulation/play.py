@@ -85,6 +85,8 @@ def play(
                 world.run(until_s=world.now + LOOK_S)
             settle_the_rest(society)
             _come_to_rest(society, played)
+            if society.memory is not None:
+                played.findings += society.memory.end()
         except EndlessError as exc:
             played.findings.append(Finding(Kind.RESTLESS, "", str(exc)))
         finally:
@@ -97,6 +99,7 @@ def play(
             played.happened[detail] += 1
     played.findings = judged(played.findings, plan.unkind)
     played.findings += [Finding(Kind.BROKEN, "", failure) for failure in world.failures]
+    played.happened["records cleaned away"] += sum(map(len, society.cleaned.values()))
     played.step_count = world.step_count
     return played
 
@@ -152,7 +155,7 @@ def history_of(society: Society) -> History:
     kafka, settings = society.kafka, society.plan.settings
     there = [topic for topic in REAL_TOPICS if topic in kafka._cluster.topics]
     half, op, doubt, check = (
-        [seen(record) for record in kafka.records(topic)]
+        [seen(record) for record in society.records(topic)]
         for topic in (TOPICS.half, TOPICS.op, TOPICS.doubt, TOPICS.check)
     )
     real = [seen(record) for topic in there for record in kafka.records(topic)]

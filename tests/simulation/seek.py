@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tests.simulation.explore import say
 from tests.simulation.guards import GUARDS, Guard
-from tests.simulation.plan import make_plan
 from tests.simulation.play import play
 from tests.simulation.society import Variant
 from tests.support.checker import Finding
@@ -31,7 +30,7 @@ def with_it(guard: Guard) -> Variant:
 def red_seeds(guard: Guard, seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
     """Seeds of worlds that are clean with the guard and have one of its findings without."""
     for seed in seeds:
-        plan = make_plan(seed)
+        plan = guard.plan(seed)
         wrong = [f for f in play(plan, variant=without(guard)).findings if f.kind in guard.kinds]
         if wrong and play(plan, variant=with_it(guard)).is_clean:
             yield seed, wrong[0]

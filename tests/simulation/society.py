@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.aside import Aside
 from tests.simulation.attendance import Attendance
@@ -37,6 +37,9 @@ from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
+
+if TYPE_CHECKING:
+    from tests.simulation.memory import Memory
 
 TOPICS = SystemTopics(NAMESPACE)
 REAL_TOPICS = (*TARGETS, LATE_TARGET, SMALL_TARGET)
@@ -122,6 +125,9 @@ class Society(Stage):
         self.samples: list[Sample] = []
         self.busy_producers: set[str] = set()
         self.coordinators: list[Coordinator] = []
+        self.running: dict[str, Coordinator] = {}
+        """By slot: the newest."""
+        self.memory: Memory | None = None
         self._create_topics()
         self.check_partitions = len(self.kafka.cluster.topic(TOPICS.check).partitions)
         names = [group.name for group in plan.check_back.groups] if plan.check_back else []
@@ -232,7 +238,7 @@ class Society(Stage):
         } & self._halves()
 
     def _halves(self) -> set[str]:
-        headers = (codec.half_header_of(r.headers()) for r in self.kafka.records(TOPICS.half))
+        headers = (codec.half_header_of(r.headers()) for r in self.records(TOPICS.half))
         decoded = (codec.decode_half_header(header or b"") for header in headers)
         return {h.key for h in decoded if isinstance(h, HalfHeader) and not h.index}
 
@@ -270,6 +276,7 @@ class Society(Stage):
             self.config, self.variant.wrap(connections), surroundings=surroundings
         )
         self.coordinators.append(coordinator)
+        self.running[process.slot] = coordinator
         world.note(process.name, "starts", "")
         try:
             coordinator.run(should_stop=lambda: process.is_stopping)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from tests.simulation.plan import Fault, Harm
 from tests.simulation.processes import Process
 from tests.simulation.world import SimulatedWorld
 from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.memory.log import MemoryRecord, Partition
 
 
 class Conditions(Protocol):
@@ -66,8 +68,32 @@ class Stage:
         )
         self.world.attach(self.kafka)
         self.is_healing = False
+        self.cleaned: dict[tuple[str, int], list[MemoryRecord]] = {}
+        """What retention and compaction took away: the judge knows it, and nobody else."""
         self._incarnations: dict[str, int] = {}
         self._alive: dict[str, Process] = {}
+
+    # --- what ever was ------------------------------------------------------------------------------------------------
+
+    def records(self, topic: str) -> list[MemoryRecord]:
+        """Every committed record, also of those that were cleaned away, partition by partition."""
+        gone = [r for place, found in self.cleaned.items() if place[0] == topic for r in found]
+        if not gone:
+            return self.kafka.records(topic)
+        here = [*gone, *self.kafka.records(topic)]
+        return sorted(here, key=lambda record: (record.partition(), record.offset()))
+
+    @contextmanager
+    def keeping(self, place: tuple[str, int]) -> Iterator[Partition]:
+        """Keep what is taken from a partition meanwhile."""
+        partition = self.kafka._cluster.partitions[place]
+        before = partition._records[:]
+        yield partition
+        left = {record.place for record in partition._records}
+        gone = [r for r in before if r.place not in left and not r.is_aborted]
+        self.cleaned.setdefault(place, []).extend(gone)
+        if gone:
+            self.world.note(f"{place[0]}-{place[1]}", "is cleaned", f"of {len(gone)} records")
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ SECOND_LINE_SEEDS = range(200, 220)
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_a_world_is_clean_with_a_guard_and_red_without(guard: Guard) -> None:
-    plan = make_plan(guard.seed)
+    plan = guard.plan(guard.seed)
 
     clean = play(plan, variant=with_it(guard))
     red = play(plan, variant=without(guard))

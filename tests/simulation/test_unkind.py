@@ -1,4 +1,4 @@
-"""Worlds whose cluster does all that Kafka may do: strangers' Kafka transactions, late second copies, clocks that differ."""
+"""Worlds whose cluster does all that Kafka may do: strangers' Kafka transactions, late second copies, clocks that differ, costs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.unkind import make_unkind_consumer_plan
 from tests.simulation.play import TOO_LARGE, play
 from tests.simulation.unkind import make_unkind_plan
 from tests.support.seed import SEED, say
@@ -19,14 +21,25 @@ FOUND = {
     823433791223: "the world's own: it kept a record of doubt once more because a marker landed in the same moment",
     73: "a line that names the place of a marker was waited for without end",
 }
-"""Seeds of worlds that showed a fault, and which one."""
+"""Seeds of worlds that showed a fault, and which one; they are older than the costs of bytes, and than retention."""
 
+FOUND_WITH_COSTS = {
+    952: "a late second copy moved everybody before it to doubt at once: more than its Kafka transaction had time for, for ever",
+    3084: "the judge's own: a line that was kept aside counted when a late second copy came to stand where it points",
+}
+
+CONSUMER_COUNT = 60
 FIXED_COUNT = 120
 FRESH_S = 8.0
 
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_fault_that_an_unkind_cluster_showed_does_not_come_back(seed: int) -> None:
+    assert [] == play(make_unkind_plan(seed, has_costs=False)).findings
+
+
+@pytest.mark.parametrize("seed", FOUND_WITH_COSTS)
+def test_a_fault_that_costs_showed_does_not_come_back(seed: int) -> None:
     assert [] == play(make_unkind_plan(seed)).findings
 
 
@@ -50,6 +63,20 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
     kinds, ends = ("garbage", "half", "op"), ("ends", "is left open")
     wanted = {f"{kind} in a Kafka transaction that {end}" for kind in kinds for end in ends}
     assert {*wanted, "second copy, late", TOO_LARGE} <= happened.keys()
+    assert happened["records cleaned away"] > 300
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.promise("P10")
+def test_consumers_keep_their_promises_in_an_unkind_cluster() -> None:
+    cleaned_count = 0
+
+    for seed in range(CONSUMER_COUNT):
+        played = play_consumers(make_unkind_consumer_plan(seed))
+        assert [] == played.findings, f"make simulate WORLD=unkind-consumers SEED={seed}"
+        cleaned_count += played.happened["records cleaned away"]
+
+    assert cleaned_count > 300
 
 
 def test_promises_hold_in_unkind_clusters_that_nobody_has_seen() -> None:

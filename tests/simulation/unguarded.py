@@ -261,6 +261,22 @@ class TwinLedger(Ledger):
         return super().positions()
 
 
+class HoardingLedger(Ledger):
+    """Keeps every content in memory until its transaction is settled."""
+
+    def drop_content(self, byte_count: int) -> None:
+        del byte_count
+
+
+class SweepingLedger(Ledger):
+    """A second copy of what stands on doubt moves whoever lies before it there, all at once."""
+
+    def _leave_half(self, *, before: int) -> None:
+        for txn in self._young_ones():
+            if txn.first_offset < before:
+                self._keep(txn)
+
+
 class LonelyLedger(Ledger):
     """Leaves in half who waits for one on doubt."""
 

@@ -1,5 +1,6 @@
 """What a cluster may do beside faults, added to the plan of a world: strangers, second copies that come late, brokers
-whose clocks differ, a topic that stores batches larger than they were sent. Never: the rest of the plan.
+whose clocks differ, a topic that stores batches larger than they were sent, bytes that cost time and memory, retention
+and compaction. Never: the rest of the plan.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.plan import SMALL_TARGET, Plan, make_plan
+from tests.simulation.memory import Memory
+from tests.simulation.plan import SMALL_TARGET, Fault, Harm, Plan, PlannedTransaction, make_plan
 from tests.simulation.world import START_MS
 from tests.support.checker import Finding, Kind
 from tests.support.fake_records import half_header, op_line
@@ -24,10 +26,18 @@ if TYPE_CHECKING:
     from tests.simulation.society import Society
 
 _SALT = 0x0DD_C10C
+_SALT_OF_COSTS = 0xB17E5
 GROUP = "strangers"
 BYTES_MAX = 100_000
 SMALL_BYTES = 4_000
 """A batch that grows by half is larger than this when it holds one large message; the coordinator takes that for fitting."""
+
+CLEAN_S = 0.7
+"""How often retention and compaction run."""
+KEPT_S = 4.5
+"""Retention, and the lag of compaction, are longer than any process sleeps (4 s), as in production."""
+LONGER_S = 3.5
+"""So much longer is a world with retention, and then a coordinator must begin on what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,51 @@ class Unkind:
     """Of the broker that leads the n-th partition of half, op and doubt: by how much its clock is ahead."""
     growth: float = 1.0
     """How much larger batches of `SMALL_TARGET` are stored than they were sent."""
+    bytes_per_s: float = 0.0
+    """How fast bytes are carried, to a broker and from it; 0: at once. Then memory is judged, too."""
+    is_cleaned: bool = False
+    """Retention of half and op, and compaction of doubt, run."""
 
 
-def make_unkind_plan(seed: int) -> Plan:
-    """The plan of a seed in an unkind cluster: its own dice, so that the rest stays as it is."""
-    plan, dice = make_plan(seed), Random(seed ^ _SALT)
+def make_unkind_plan(seed: int, *, has_costs: bool = True) -> Plan:
+    """The plan of a seed in an unkind cluster: its own dice, so that the rest stays as it is.
+
+    `has_costs` is False: as it was before bytes cost anything and topics were cleaned.
+    """
+    plan = _with_strangers(make_plan(seed), seed)
+    return _with_costs(plan, seed) if has_costs else plan
+
+
+def _with_costs(plan: Plan, seed: int) -> Plan:
+    """Bytes cost time and memory, or half, op and doubt are cleaned, or both, or neither."""
+    dice, unkind = Random(seed ^ _SALT_OF_COSTS), plan.unkind or Unkind()
+    if dice.random() < 0.5:
+        unkind = replace(unkind, bytes_per_s=dice.choice((20_000.0, 100_000.0)))
+        settings = replace(plan.settings, content_bytes_max=dice.choice((200, 3_000, 8_000)))
+        producers = tuple(
+            tuple(_heavier(dice, transaction) for transaction in transactions)
+            for transactions in plan.producers
+        )
+        plan = replace(plan, settings=settings, producers=producers)
+    if dice.random() < 0.5:
+        unkind = replace(unkind, is_cleaned=True)
+        until_s = plan.until_s + LONGER_S
+        slot = f"c{dice.randrange(len(plan.coordinators))}"
+        death = Fault(Harm.DIE, slot, at_s=until_s - dice.uniform(0, 2), seconds=dice.choice((0.0, 0.3, 1.0)))  # fmt: skip
+        plan = replace(plan, until_s=until_s, faults=(*plan.faults, death))
+    return replace(plan, unkind=unkind)
+
+
+def _heavier(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
+    messages = tuple(
+        (topic, max(size, dice.choice((5, 500, 2_000))), has_key)
+        for topic, size, has_key in transaction.messages
+    )
+    return replace(transaction, messages=messages)
+
+
+def _with_strangers(plan: Plan, seed: int) -> Plan:
+    dice = Random(seed ^ _SALT)
     kinds = dice.sample(("strangers", "copies", "clocks", "growth"), k=dice.randint(1, 3))
     unkind = Unkind()
     if "strangers" in kinds:
@@ -120,11 +170,62 @@ def begin_unkindness(society: Society, unkind: Unkind) -> None:
         society.kafka._cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": str(SMALL_BYTES)})
         for partition in society.kafka._cluster.topic(SMALL_TARGET).partitions:
             partition.growth = unkind.growth
+    if unkind.bytes_per_s:
+        world.network.bytes_per_s = unkind.bytes_per_s
+        society.memory = Memory(society)
+        society.memory.begin()
+    if unkind.is_cleaned:
+        kept_ms = str(int(KEPT_S * 1000))
+        settings = {"min.compaction.lag.ms": kept_ms, "delete.retention.ms": kept_ms}
+        society.kafka._cluster.alter_topic(topics.doubt, settings)
+        society.kafka._cluster._clean_at_ms = 1 << 62  # what it took away nobody would keep
+        world.after(CLEAN_S, Cleaning(society).clean)
     for copy in unkind.copies:
         world.network.keep_late(copy.slot, copy.number, after_s=copy.after_s)
     for number, stranger in enumerate(unkind.strangers):
         process = society.new_process(f"s{number}")
         world.start(process, partial(_write, society, process, stranger), after_s=stranger.at_s)
+
+
+class Cleaning:
+    """Retention of half and op, compaction of doubt; what they take away is kept for the judge alone.
+
+    Half and op lose whatever nobody needs who looks at what was stored `KEPT_S` ago. Where a broker may keep batches twice,
+    half keeps what a second copy is known by.
+    """
+
+    def __init__(self, society: Society) -> None:
+        self._society = society
+        self._positions: list[tuple[float, dict[tuple[str, int], int]]] = []
+
+    def clean(self) -> None:
+        """Now, and again and again."""
+        society, world = self._society, self._society.world
+        if society.kafka._cluster.is_up:
+            topics = society.config.topics
+            self._positions.append((world.now, self._needed_from()))
+            old = [starts for at_s, starts in self._positions if at_s <= world.now - KEPT_S]
+            for place, offset in old[-1].items() if old else ():
+                with society.keeping(place) as partition:
+                    partition.delete_before(offset)
+            for place in [place for place in society.kafka._cluster.partitions if place[0] == topics.doubt]:  # fmt: skip
+                with society.keeping(place) as partition:
+                    partition.clean(world.now_ms())
+        world.after(CLEAN_S, self.clean)
+
+    def _needed_from(self) -> dict[tuple[str, int], int]:
+        topics, unkind = self._society.config.topics, self._society.plan.unkind
+        found = {}
+        for place, stored in self._society.kafka.stored_offsets(topics.coordinator_group).items():
+            if not stored.metadata:
+                continue
+            fields = stored.metadata.split("|")
+            if place[0] == topics.op:
+                found[place] = int(fields[4].partition(":")[0])
+            elif place[0] == topics.half:
+                has_copies = unkind is not None and bool(unkind.copies)
+                found[place] = min(stored.offset, int(fields[2])) if has_copies else stored.offset
+        return found
 
 
 def _write(society: Society, process: Process, stranger: Stranger) -> None:
@@ -169,7 +270,7 @@ def _say(society: Society, produce: object, stranger: Stranger) -> None:
     """A line about somebody's transaction: it counts when its Kafka transaction is committed, and only then."""
     assert callable(produce)
     last = []  # of complete transactions
-    for record in society.kafka.records(society.config.topics.half):
+    for record in society.records(society.config.topics.half):
         header = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
         if isinstance(header, HalfHeader) and header.index == header.count - 1:
             last.append((record, header))

@@ -212,6 +212,12 @@ class SimulatedWorld:
         )
         self.acted("Produce")
 
+    def stored_bytes(self) -> int:
+        """Of all records in the cluster."""
+        assert self._kafka is not None
+        partitions = self._kafka._cluster.partitions.values()
+        return sum(record.size for partition in partitions for record in partition._records)
+
     def acted(self, request: str) -> None:
         """The cluster may have changed."""
         if self.on_act is not None:

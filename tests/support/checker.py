@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
     OpMessage,
+    Origin,
     Resolution,
     Source,
     Undecodable,
@@ -48,6 +49,7 @@ class Kind(Enum):
     UNSTEADY = "unsteady"  #: a reader saw what later was not so
     HANGING = "hanging"  #: an open Kafka transaction holds readers back at the end
     RESTLESS = "restless"  #: something that must come to its end did not
+    HOARDED = "hoarded"  #: more content in memory than its limits allow (P11)
     BROKEN = "broken"  #: a process ended by an error that it must not meet
     ASKED = "asked"  #: a question too early, to nobody, or about what is over
     MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
@@ -147,8 +149,8 @@ class Judge:
     def verdict(self) -> Verdict:
         """Everything that is wrong."""
         self._fold_half()
-        self._fold_op()
         self._fold_doubt()
+        self._fold_op()
         self._look_at_real()
         self._count()
         self._verdict.findings += self._findings_of_the_model()
@@ -181,7 +183,11 @@ class Judge:
                 (record.value or b"").decode("ascii", "replace").split("\n")
             ):
                 op = codec.decode_op(line)
-                if isinstance(op, OpMessage):
+                where = Origin(record.topic, record.partition, record.offset)
+                if (
+                    isinstance(op, OpMessage)
+                    and codec.kept_aside_key(where, number) not in self.asides
+                ):
                     self._apply(op, record, number)
 
     def _apply(self, op: OpMessage, record: Seen, number: int) -> None:

@@ -228,14 +228,15 @@ def _garbage(history: History) -> Iterable[tuple[bytes, str]]:
 
 
 def _lines_that_name_nothing(history: History, judge: Judge) -> Iterable[tuple[bytes, str]]:
-    """Lines that were ahead of half's end when they were read, and turned out to name another's record or none."""
+    """Lines that were ahead of half's end when they were read, and turned out to name another's record, a late copy or none."""
     for record in history.logs.op:
         lines = codec.split_ops(record.value)
         for number, line in enumerate([] if isinstance(lines, Undecodable) else lines):
             op = codec.decode_op(line)
             if isinstance(op, OpMessage):
                 txn = judge.expected.get(op.key)
-                if txn is None or op.last_offset not in txn.offsets:
+                firsts = {} if txn is None else txn.records
+                if op.last_offset not in {first.offset for first in firsts.values()}:
                     where = Origin(history.op_topic, record.partition, record.offset)
                     yield codec.kept_aside_key(where, number), op.key
 

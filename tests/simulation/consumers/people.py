@@ -108,9 +108,7 @@ def _ask(society: ConsumerSociety, request: Request) -> None:
     partition = request.number // 7 % count
     name = f"r{society.next_number()}"
     letters = [
-        r
-        for r in society.kafka.records(dead_letter_topic(GROUP, topic))
-        if r.partition() == partition
+        r for r in society.records(dead_letter_topic(GROUP, topic)) if r.partition() == partition
     ]
     word = request.word
     if word in ("pause", "resume"):
@@ -173,7 +171,7 @@ class Closer:
         topic, partition = place
         letters = [
             r
-            for r in self._society.kafka.records(dead_letter_topic(GROUP, topic))
+            for r in self._society.records(dead_letter_topic(GROUP, topic))
             if r.partition() == partition
         ]
         by_partition = self._society.plan.settings.order.value == "partition"
@@ -190,7 +188,7 @@ class Closer:
     def _is_waiting(self, place: TopicPartition) -> bool:
         """True while something that was asked for here has no answer."""
         asked: set[tuple[str, int | None]] = set()
-        for record in self._society.kafka.records(replay_topic(GROUP, place[0])):
+        for record in self._society.records(replay_topic(GROUP, place[0])):
             said = decode_replay(record.value())
             if record.partition() == place[1] and not isinstance(said, Undecodable):
                 if said.kind is ReplayKind.REPLAY and said.request_id.startswith(HEALER):
@@ -202,7 +200,7 @@ class Closer:
     def _ended(self, place: TopicPartition) -> set[int]:
         topic, partition = place
         found: dict[int, ReplayOutcome] = {}  # the last word counts
-        for record in self._society.kafka.records(replay_topic(GROUP, topic)):
+        for record in self._society.records(replay_topic(GROUP, topic)):
             said = decode_replay(record.value())
             if record.partition() != partition or isinstance(said, Undecodable):
                 continue

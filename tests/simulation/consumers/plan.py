@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tests.simulation.plan import Fault
 from txlayer.core.handling import AfterExhausted
 from txlayer.core.items import NullKeys, Order
+
+if TYPE_CHECKING:
+    from tests.simulation.consumers.unkind import UnkindToConsumers
 
 NAMESPACE = "sim"
 GROUP = "loyalty"
@@ -89,6 +93,9 @@ class ConsumerPlan:
     requests: tuple[Request, ...]
     faults: tuple[Fault, ...]
     until_s: float
+    unkind: UnkindToConsumers | None = (
+        None  # beside faults, the cluster does nothing that it need not
+    )
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ def play_consumers(
         finally:
             world.close()
     played.happened += society.figures
+    played.happened["records cleaned away"] += sum(map(len, society.cleaned.values()))
     for *_, detail in world.trace:
         if detail in FENCES:
             played.happened[detail] += 1
@@ -89,10 +90,10 @@ def unrest(society: ConsumerSociety) -> bool:
     stored = society.stored_now()
     for topic in society.plan.topics:
         needed: dict[tuple[str, int], int] = {}
-        for record in society.kafka.records(topic):
+        for record in society.records(topic):
             needed[topic, record.partition()] = record.offset() + 1
         replays = replay_topic(GROUP, topic)
-        for record in society.kafka.records(replays):
+        for record in society.records(replays):
             if b"|E|" not in (record.value() or b""):  # answers are passed over at leisure
                 needed[replays, record.partition()] = record.offset() + 1
         for place, end in needed.items():
@@ -113,7 +114,7 @@ def history_of(society: ConsumerSociety) -> ConsumerHistory:
     settings = plan.settings
 
     def log(*names: str) -> list[Seen]:
-        return [seen(record) for name in names for record in kafka.records(name)]
+        return [seen(record) for name in names for record in society.records(name)]
 
     return ConsumerHistory(
         ConsumerLogs(

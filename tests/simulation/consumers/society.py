@@ -127,7 +127,10 @@ class ConsumerSociety(Stage):
     def begin(self) -> None:
         """Everybody starts, and what is planned by time is on its way."""
         from tests.simulation.consumers.people import Feeder, ask
+        from tests.simulation.consumers.unkind import begin_unkindness
 
+        if self.plan.unkind is not None:
+            begin_unkindness(self, self.plan.unkind)
         for number, at_s in enumerate(self.plan.consumers):
             self.start_consumer(number, after_s=at_s)
         Feeder(self).start()
