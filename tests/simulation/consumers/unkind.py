@@ -37,7 +37,7 @@ def make_unkind_consumer_plan(seed: int) -> ConsumerPlan:
     if "clocks" in kinds:
         unkind = replace(unkind, clocks_s=tuple(dice.choice((0.0, 0.4, -0.4, 20.0, -20.0)) for _ in range(3)))  # fmt: skip
     if "bytes" in kinds:
-        unkind = replace(unkind, bytes_per_s=dice.choice((2_000.0, 20_000.0)))
+        unkind = replace(unkind, bytes_per_s=dice.choice((5_000.0, 20_000.0)))
     if "cleaning" in kinds:
         unkind = replace(unkind, is_cleaned=True)
         until_s = plan.until_s + LONGER_S
