@@ -33,10 +33,15 @@ def standing(state: str, *, reason: ParkReason | None = None) -> Standing:
 
 
 def said(
-    resolution: Resolution, at: tuple[int, int] = OWN, *, offset: int = 7, abandon: bool = False
+    resolution: Resolution,
+    at: tuple[int, int] = OWN,
+    *,
+    offset: int = 7,
+    abandon: bool = False,
+    group: str = "orders",
 ) -> Said:
     """An operator's line; one second per op offset."""
-    op = OpMessage(resolution, KEY, "orders", offset, 900, Source.OPERATOR, is_abandon=abandon)
+    op = OpMessage(resolution, KEY, group, offset, 900, Source.OPERATOR, is_abandon=abandon)
     return Said(at, at[0] * 1_000, op)
 
 
@@ -108,6 +113,8 @@ def test_the_first_line_that_counts_decides(
     assert (Result.DONE, state) == result(act, before, own)
     assert (Result.DONE, state) == result(act, before, said(UNKNOWN, (19, 0)), own)
     assert (Result.DONE, state) == result(act, before, said(contrary, (19, 0), offset=9), own)
+    stranger = said(contrary, (19, 0), group="strangers")
+    assert (Result.DONE, state) == result(act, before, stranger, own)
     assert (Result.DONE, state) == result(act, before, own, said(contrary, (21, 0)))
     assert (Result.ALREADY, state) == result(act, before, said(resolution, (20, 2)), own)
     assert (Result.REFUSED, other_state) == result(act, before, said(contrary, (20, 2)), own)

@@ -39,6 +39,7 @@ def folded(*, with_doubt: bool = False) -> HistoryFold:
     lines = [
         OpMessage(Resolution.UNKNOWN, KEY, "orders", 17, 900, Source.CHECK, 3),
         OpMessage(Resolution.COMMIT, KEY, "orders", 99, 900),
+        OpMessage(Resolution.ROLLBACK, KEY, "strangers", 17, 900),
         OpMessage(
             Resolution.COMMIT, KEY, "orders", 17, 900, Source.OPERATOR, reason="ticket \x1b[7m 12"
         ),
@@ -62,7 +63,7 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     row = tx_show_rows.history_json(history, is_applied=False)
     text = drawn(tx_show_rows.history_tables(row))
 
-    assert ("committed", False, {"offset": 5, "line": 2}) == (
+    assert ("committed", False, {"offset": 5, "line": 3}) == (
         row["state"],
         row["is_applied"],
         row["decided_at"],
@@ -70,14 +71,16 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     assert [
         ("UNKNOWN", "check", True),
         ("COMMIT", "producer", False),
+        ("ROLLBACK", "producer", False),
         ("COMMIT", "operator", True),
     ] == [(n["resolution"], n["source"], n["is_counted"]) for n in row["op_lines"]]
-    assert [3, None, None] == [n["check_number"] for n in row["op_lines"]]
+    assert [3, None, None, None] == [n["check_number"] for n in row["op_lines"]]
     assert [(16, "shop", 0), (17, "loyalty", 1)] == [
         (r["offset"], r["topic"], r["index"]) for r in row["half_records"]
     ]
     assert "committed (not carried out yet)" in text
     assert "no: names half offset 99" in text
+    assert "no: names producer group strangers" in text
     assert "ordering key 028c7948712c936a, by prepare, immunity 1 min" in text
     assert r"ticket \x1b[7m 12" in text
     assert "\x1b" not in text
@@ -155,11 +158,11 @@ def test_show_tells_which_operator_said_what() -> None:
     row = tx_show_rows.history_json(history, is_applied=True)
 
     assert (None, rb"ticket \x1b[7m 12".decode("unicode_escape")) == (
-        row["op_lines"][2]["operator"],
-        row["op_lines"][2]["reason"],
-    )
-    assert ("zoe@desk", "ticket 12: lost") == (
         row["op_lines"][3]["operator"],
         row["op_lines"][3]["reason"],
+    )
+    assert ("zoe@desk", "ticket 12: lost") == (
+        row["op_lines"][4]["operator"],
+        row["op_lines"][4]["reason"],
     )
     assert "zoe@desk" in drawn(tx_show_rows.history_tables(row))

@@ -148,7 +148,12 @@ def became(
     `said` are the lines since `before` was seen, the oldest first; `now` is None for what is settled, `left_doubt_ms`
     tells when it left the doubt topic since.
     """
-    counted = [s for s in said if before.txn.has_half_at(s.op.last_offset)]
+    txn = before.txn
+    counted = [
+        s
+        for s in said
+        if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)
+    ]
     decision = None
     if before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)

@@ -197,7 +197,7 @@ class Ledger(Asking):
             self._report(
                 ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}"
             )
-        elif op.producer_group != txn.group and txn.seen:  # without a half record nobody knows
+        elif not txn.is_of_group(op.producer_group):
             detail = f"{kind.value} names producer group {op.producer_group}"
             self._report(ReportKind.WRONG_GROUP, op.key, detail)
         else:

@@ -170,6 +170,10 @@ class Transaction:
             or (more is not None and more.twins is not None and offset in more.twins)
         )
 
+    def is_of_group(self, producer_group: str) -> bool:
+        """True when a line that names `producer_group` may speak of this transaction."""
+        return producer_group == self.group or not self.seen  # without a half record nobody knows
+
     def is_complete_at(self, offset: int) -> bool:
         """True when all of its half records stand at or before `offset`.
 
