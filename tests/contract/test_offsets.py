@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.contract.clients import (
     stored,
 )
 from tests.support.broker import unique_name
+from tests.support.fake_records import FakeRecord
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import (
@@ -27,6 +29,12 @@ from txlayer.adapters.ports import (
     StoredOffset,
     TransactionalWriter,
 )
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.surroundings import Surroundings
+from txlayer.coordinator.targets import TargetBook
+from txlayer.core.batch import Batch
+from txlayer.core.transaction import Transaction
 from txlayer.errors import (
     BrokerUnavailableError,
     LifecycleError,
@@ -132,6 +140,45 @@ def test_a_stale_generation_is_refused_and_stores_nothing(
 
     open_writer(connections, writer.transactional_id)
     assert stored(connections, group, (topic, 0)) is None
+    second.close()
+
+
+def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
+    lab: Lab,
+    connections: CoordinatorConnections,
+    joined: tuple[GroupReader, Assignment],
+    group: str,
+    topic: str,
+) -> None:
+    """It was frozen, so that its writers look as if they had been idle: the group tells, before a record is written."""
+    clock = [0.0]
+    config = CoordinatorConfig(session_timeout=timedelta(seconds=6))
+    book = TargetBook(config, connections)
+    book.learn([topic])
+    publisher = Publisher(
+        config, name=unique_name("writer"), make_writer=connections.make_writer, book=book,
+        surroundings=Surroundings(clock=lambda: clock[0]),
+    )  # fmt: skip
+    publisher.start()
+    first, share = joined
+    offsets = {(topic, 0): StoredOffset(1, "")}
+    publisher.publish([], offsets, share.member)
+    second = connections.make_group_reader()
+    second.start([topic])
+    assigned(first, second)
+    for letter in "ab":
+        open_writer(connections, f"{publisher.name}.{letter}")
+    clock[0] += 60
+
+    record = FakeRecord(value=b"zombie")
+    txn = Transaction("txn-1/00000000", "g", topic, 1, 0, "0", (0, 0), record)
+    batch = Batch(forwards=[txn])
+    with pytest.raises(MemberFencedError):
+        publisher.publish([(0, batch)], {(topic, 0): StoredOffset(2, "")}, share.member)
+    publisher.close()
+
+    assert [] == [r.value for r in lab.read(topic, isolation="read_uncommitted")]
+    assert 1 == stored(connections, group, (topic, 0))
     second.close()
 
 

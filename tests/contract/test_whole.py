@@ -220,3 +220,40 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_double
 
     assert {b"before", b"meanwhile", b"after"} == {value for _, value in shop.visible()}
     assert 3 == len(shop.visible())
+
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(
+    shop: Shop, letter: str
+) -> None:
+    """A late request opens a Kafka transaction of it, and the broker gives that up after its time-out."""
+    timeout = timedelta(seconds=2)
+    running = shop.coordinator(kafka_transaction_timeout=timeout)
+    producer = shop.producer()
+    producer.publish(Message(shop.orders, b"k", b"before"))
+    shop.wait_for(1)
+    connections = shop.lab.coordinator(shop.topics.namespace)
+    stored = connections.stored_offsets(
+        shop.topics.coordinator_group, [(shop.topics.op, 0)], is_stable=True
+    )[shop.topics.op, 0]
+    assert stored is not None
+    name = stored.metadata.split("|")[1]
+    turned_at = running.coordinator.measures.turned_at or 0.0
+    wait_until(  # its last progress was stored a second after the last message, at most
+        lambda: (running.coordinator.measures.turned_at or 0.0) > turned_at + 4,
+        within=40, what="both of its writers were idle for longer than the time-out",
+    )  # fmt: skip
+    fence = connections.make_writer(f"{name}.{letter}", batch_bytes_max=16_384)
+    fence.initialise(timeout_s=20)
+    fence.close()
+
+    for number in range(2):
+        producer.publish(Message(shop.orders, b"k", b"%d" % number))
+        shop.wait_for(2 + number)
+    measures = running.coordinator.measures
+    running.stop()
+    producer.close()
+    connections.close()
+
+    assert [b"before", b"0", b"1"] == [value for _, value in shop.visible()]
+    assert (0, 1) == (measures.rebuild_count, measures.publishing.replaced_count)

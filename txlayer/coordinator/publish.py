@@ -6,6 +6,7 @@ broker still writes the markers of the last, the other writer's is under way. Ne
 The guard: librdkafka re-sends EndTxn and TxnOffsetCommit without a word, and a late one lands in a later Kafka
 transaction of the same producer. A re-send takes at least 0.8 of `retry.backoff.ms`, so a writer whose send_offsets or
 commit took longer than 0.7 of it is replaced (same id, new epoch: every stale request is fenced) before it begins again.
+One that the broker fenced while it was idle is replaced at once: the group says whether the partitions are still ours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
@@ -27,7 +28,14 @@ from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import user_headers
 from txlayer.core.target import FORWARD_OVERHEAD_BYTES
 from txlayer.core.transaction import Content, Transaction
-from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    MemberFencedError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+)
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -44,6 +52,17 @@ NO_LIMIT = 1 << 62
 
 COMMIT_PATIENCE_S = 10.0
 """How much longer than its own time-out an unanswered commit is asked for again."""
+
+
+class _Filled(NamedTuple):
+    """A Kafka transaction before its commit: where whole ones begin on doubt, and what took how long."""
+
+    kept: dict[int, dict[str, int]]
+    began: float
+    written: float
+    started: float  # to send offsets
+    sent: float
+    offsets_s: float  # how long the longest request for offsets took
 
 
 class Publisher:
@@ -78,6 +97,7 @@ class Publisher:
         self._timeout_s = config.kafka_transaction_timeout.total_seconds()
         self._recycle_after_s = config.recycle_after.total_seconds()
         self._writers: list[TransactionalWriter] = []
+        self._used_at = [0.0, 0.0]  # when each was last made, or its Kafka transaction ended
         self._turn = 0
         self._further_count = (
             0  # messages of this Kafka transaction beyond the first of each transaction
@@ -95,6 +115,7 @@ class Publisher:
             writer = self._new_writer(f"{self.name}.{letter}")
             self._writers.append(writer)
             writer.initialise(timeout_s=self._timeout_s)
+        self._used_at = [self._clock()] * 2
 
     def publish(
         self,
@@ -118,8 +139,40 @@ class Publisher:
         """
         writer = self._next_writer()
         self._is_careful, self._doubt_keys = is_careful, cut
+        idle_s = self._clock() - self._used_at[self._turn]
+        try:
+            filled = self._fill(writer, batches, offsets, member)
+        except FencedError as exc:
+            # Its commit was not asked for yet: nothing of it counts.
+            if isinstance(exc, MemberFencedError) or not self.may_be_fenced_idle(idle_s):
+                raise
+            writer = self._replace_fenced(writer)
+            filled = self._fill(writer, batches, offsets, member, is_member_asked_first=True)
+        kept, began, written, started, sent, offsets_s = filled
+        self._commit(writer)
+        ended = self._used_at[self._turn] = self._clock()
+        if self.may_be_haunted(offsets_s=offsets_s, commit_s=ended - sent):
+            self._replace_aside(self._turn)
+        self.stats.took(began, written, started, sent, ended)
+        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
+        self._turn = 1 - self._turn
+        return kept
+
+    def _fill(
+        self,
+        writer: TransactionalWriter,
+        batches: Sequence[tuple[int, Batch]],
+        offsets: Mapping[TopicPartition, StoredOffset],
+        member: Any,
+        *,
+        is_member_asked_first: bool = False,
+    ) -> _Filled:
+        """A Kafka transaction up to its commit; with `is_member_asked_first` the group may refuse before anything is written."""
         began, self._further_count = self._clock(), 0
         writer.begin()
+        if is_member_asked_first:
+            writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
+        asked_s = self._clock() - began
         try:
             kept = self._write(writer, batches)
         except TxLayerError:
@@ -140,14 +193,25 @@ class Publisher:
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
-        self._commit(writer)
-        ended = self._clock()
-        if self.may_be_haunted(offsets_s=sent - started, commit_s=ended - sent):
-            self._replace_aside(self._turn)
-        self.stats.took(began, written, started, sent, ended)
-        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
-        self._turn = 1 - self._turn
-        return kept
+        return _Filled(kept, began, written, started, sent, max(asked_s, sent - started))
+
+    def may_be_fenced_idle(self, idle_s: float) -> bool:
+        """True when the broker itself may have fenced a writer that nobody used for `idle_s`.
+
+        A late request opens a Kafka transaction that nobody ends; the broker gives that up after its time-out, and fences.
+        """
+        return idle_s >= self._timeout_s
+
+    def _replace_fenced(self, old: TransactionalWriter) -> TransactionalWriter:
+        """A successor of a writer that was fenced while nobody used it: no sign of a second owner, whom the group would know."""
+        successor = self._new_writer(old.transactional_id)
+        successor.initialise(timeout_s=self._timeout_s)
+        self._writers[self._turn] = successor
+        # A close after a fatal error may hang, as in `abandon`.
+        self._aside.start(partial(close_all, [old]), name="txlayer-close")
+        self.stats.replaced_count += 1
+        logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
+        return successor
 
     def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
         """True when a request took so long that it may have been sent twice, and the copy is still under way."""
