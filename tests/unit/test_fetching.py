@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from tests.support.fake_records import half_header, txn_key
+from tests.support.fake_records import FakeRecord, half_header, txn_key
 from tests.support.memory_stage import Stage
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.ranges import fetch_contents
 from txlayer.coordinator.targets import TargetBook
+from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.transaction import Transaction
+from txlayer.core.messages import NO_OPTIONS
+from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import InvariantError
 
 A = txn_key("a")
@@ -47,14 +50,26 @@ def test_the_same_key_in_two_partitions_is_two_transactions() -> None:
 
 @pytest.mark.promise("P3")
 @pytest.mark.parametrize("topic", ["secrets", "txlayer.doubt", "never-asked-about"])
-def test_nothing_is_produced_to_a_topic_that_is_not_allowed(topic: str) -> None:
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("is_careful", [True, False])
+def test_nothing_is_produced_to_a_topic_that_is_not_allowed(
+    topic: str, *, is_plain: bool, is_careful: bool
+) -> None:
+    """Whatever let a transaction come so far: the publisher itself looks at the topic of every message."""
     stage = Stage()
     stage.kafka.create_topic("secrets", partitions=1)
     config = CoordinatorConfig(target_topics=("orders",), session_timeout=timedelta(seconds=6))
-    book = TargetBook(config, cast("CoordinatorConnections", stage.connections()))
+    connections = stage.connections()
+    book = TargetBook(config, cast("CoordinatorConnections", connections))
     book.learn(["orders", "secrets", "txlayer.doubt"])
-    check: Any = book.check_allowed
-    check("orders", txn_key=A)
+    publisher = Publisher(config, name="writer", make_writer=connections.make_writer, book=book)
+    publisher.start()
+    txn = Transaction(A, "shop", topic, 0, 0, "0", (0, 0), FakeRecord())
+    if not is_plain:
+        txn.content = [Content(0, topic, 0, NO_OPTIONS, "0", FakeRecord())]
 
     with pytest.raises(InvariantError):
-        check(topic, txn_key=A)
+        publisher.publish([(0, Batch(forwards=[txn]))], {}, None, is_careful=is_careful)
+
+    publisher.close()
+    assert [] == stage.kafka.records("secrets")
