@@ -188,6 +188,7 @@ def test_a_line_of_another_producer_group_says_nothing(logs: Logs, stands_on: st
     logs.op(6, Resolution.ROLLBACK)
 
     history = logs.only()
+    assert "g" == history.producer_group
     assert (TxnState.ROLLED_BACK, (6, 1)) == (history.state, history.decided_at)
     assert [False, True] == [line.is_counted for line in history.op_lines]
 

@@ -80,7 +80,7 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     ]
     assert "committed (not carried out yet)" in text
     assert "no: names half offset 99" in text
-    assert "no: names producer group strangers" in text
+    assert "no: names group strangers" in text
     assert "ordering key 028c7948712c936a, by prepare, immunity 1 min" in text
     assert r"ticket \x1b[7m 12" in text
     assert "\x1b" not in text

@@ -288,9 +288,9 @@ def _group(
 ) -> str:
     if halves:
         return halves[0][2].producer_group
-    if lines:
-        return lines[0].op.producer_group
-    return summary.producer_group if summary is not None else ""
+    if summary is not None and summary.seen:
+        return summary.producer_group
+    return lines[0].op.producer_group if lines else ""
 
 
 # --- what an operator says --------------------------------------------------------------------------------------------
