@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,20 @@ from tests.reference.model import judge
 FRESH_COUNT = 300
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.
 ONLY_TOLD = {"not ended"}
+
+
+def test_the_model_and_its_histories_know_nothing_of_the_product() -> None:
+    program = (
+        "import sys, tests.reference.model, tests.reference.histories\n"
+        "print(*sorted(m for m in sys.modules if m.split('.')[0] in ('txlayer', 'txlayer_spark')))"
+    )
+    root = Path(__file__).parents[2]
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
+
+    assert "" == done.stdout.strip()
 
 
 def test_the_judges_agree_on_fresh_histories() -> None:

@@ -1,0 +1,30 @@
+"""Whoever takes a queue over ends at once when the group moves the partitions meanwhile: the next owner handles it, too."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from txlayer.consumer.holdings import Holdings
+from txlayer.errors import MemberFencedError
+
+
+@pytest.mark.parametrize(
+    ("has_moved", "is_assigned", "is_over"),
+    [(False, True, False), (True, True, True), (False, False, True), (True, False, True)],
+)
+def test_a_take_over_ends_when_the_group_moved_or_took_everything(
+    *, has_moved: bool, is_assigned: bool, is_over: bool
+) -> None:
+    stub = SimpleNamespace(
+        look_at_group=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
+    )  # fmt: skip
+    holdings = cast("Holdings", stub)
+
+    if is_over:
+        with pytest.raises(MemberFencedError):
+            Holdings.raise_if_moved(holdings)
+    else:
+        Holdings.raise_if_moved(holdings)
