@@ -45,6 +45,22 @@ def test_one_record_from_the_future_rolls_nothing_back(ahead: str) -> None:
     assert [b"R"] not in [line.split(b"|")[1:2] for line in stage.said()]
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_broker_that_is_half_a_minute_ahead_ages_its_own_partition_alone(
+    *, is_elsewhere: bool
+) -> None:
+    """So little is believed: it is within what clocks may differ by."""
+    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+    stage.half(A)
+    ahead, partition = (AWAY, 1) if is_elsewhere else (B, 0)
+    stage.half(ahead, partition=partition, ahead_s=30)
+    stage.work(seconds=5)
+
+    assert (A in stage.on_doubt()) is not is_elsewhere
+
+
 @pytest.mark.promise("P7")
 def test_one_record_from_the_future_holds_up_nobody_behind_it() -> None:
     stage = StillCoordinator(doubt_after=timedelta(seconds=20))
