@@ -132,6 +132,14 @@ COORDINATOR = (
         "Not on a real broker: its poll interval is five minutes.",
     ),
     Row(
+        "coordinator", "a Kafka transaction takes longer than the broker lets it live, because bytes are slow",
+        "The next ones are half as large each, until one goes through.",
+        ("unit/test_shrinking.py::test_after_a_kafka_transaction_that_the_broker_ended_for_its_length_fewer_go_at_once",
+         "simulation/test_unkind.py::test_promises_hold_in_an_unkind_cluster",
+         "simulation/test_unkind.py::test_a_fault_that_costs_showed_does_not_come_back"),
+        "Not on a real broker.",
+    ),
+    Row(
         "coordinator", "short of memory", "What it keeps is bounded; it is fetched again when it is needed.",
         (_SAFETY, "unit/test_ledger_half.py::test_content_that_was_dropped_is_fetched_when_it_is_needed",
          "unit/test_ledger_half.py::test_settled_transactions_do_not_pile_up_behind_an_open_one",
@@ -196,6 +204,18 @@ CONSUMER = (
         "The dead letter stands there once, with its offset; a successor ends what was left open.",
         (_CONSUMERS, "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without",
          _CHAOS),
+    ),
+    Row(
+        "consumer", "dead letters together take longer than a Kafka transaction may",
+        "Fewer go at once, of each queue in turn, until they go through.",
+        ("unit/test_ends_shrink.py::test_dead_letters_that_take_too_long_together_go_fewer_at_once",
+         "unit/test_ends_shrink.py::test_no_queue_waits_for_all_others_while_few_go_at_once"),
+        "Not on a real broker. Replays: up to 500 dead letters are read for them at once, whatever their bytes, and no lease is renewed meanwhile.",
+    ),
+    Row(
+        "consumer", "dies behind any of its stores", "Order, attempts, dead letters and leases are as without it.",
+        ("simulation/test_every_restart.py::test_a_consumer_may_die_behind_any_of_its_stores",
+         "simulation/test_unkind.py::test_consumers_keep_their_promises_in_an_unkind_cluster"),
     ),
     Row(
         "consumer", "brokers are away when it starts, or when it must take its leases anew",
