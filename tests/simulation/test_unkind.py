@@ -25,6 +25,7 @@ FOUND = {
 
 FOUND_WITH_COSTS = {
     952: "a late second copy moved everybody before it to doubt at once: more than its Kafka transaction had time for, for ever",
+    900783: "after a restart, while a second copy still drove others out of half, what was settled was open again",
     3084: "the judge's own: a line that was kept aside counted when a late second copy came to stand where it points",
 }
 

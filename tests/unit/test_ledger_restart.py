@@ -180,3 +180,30 @@ def test_the_newest_time_does_not_go_back() -> None:
     driver.turn()
 
     assert newest_ms == driver.ledger.newest_ms
+
+
+@pytest.mark.promise("P2")
+def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_nothing_twice() -> (
+    None
+):
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+    between = [txn_key(f"between-{number}") for number in range(4)]
+    for key in between:
+        driver.half(key)
+    driver.op("C", B, driver.half(B))
+    driver.turn()
+    driver.half(
+        A
+    )  # kept twice by the broker: whoever lies between must leave half, and there is room for one at a time
+    driver.ledger.batch_bytes_max = 1
+    driver.turn()
+    assert driver.log.stored.low_water < len(driver.log.half) == driver.log.stored.half_next
+
+    driver.crash(is_new_process=True)
+    for _ in range(9):
+        driver.turn()
+
+    assert [B] == driver.log.forwarded
+    assert 1 == len(driver.log.visible)
+    assert {A, *between} == set(driver.log.on_doubt())

@@ -82,9 +82,8 @@ class Ledger(Asking):
             batch.byte_count = 0
             batch.marks.clear()
         self._go_on()
-        if (
-            self._leave_before
-        ):  # else a restart could take a second copy of one that is settled here for new
+        if self._leave_before and not self.is_replaying:
+            # Else a restart could take a second copy of one that is settled here for new. A replay applies what was applied.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
