@@ -177,6 +177,7 @@ THREATS = (
         (
             "integration/test_planted_modules.py::test_a_command_runs_no_module_of_the_working_directory",
             "integration/test_planted_modules.py::test_workers_of_a_consumer_import_its_module_and_no_other",
+            "spark/test_planted_modules.py::test_sparks_workers_run_no_module_of_the_working_directory",
         ),
     ),
 )
