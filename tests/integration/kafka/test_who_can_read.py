@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from tests.support.arena import Arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.logs import read_log
+from tests.support.processes import CoordinatorProcess
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
@@ -23,7 +26,7 @@ pytestmark = [
     ),  # kafka-python
 ]
 
-COUNT = 50
+COUNT, KILL_COUNT = 50, 4
 READ_MS = 30_000
 Read = Callable[[str, str, int], list[tuple[bytes | None, bytes | None]]]
 
@@ -84,6 +87,35 @@ def test_a_client_without_extras_reads_what_was_forwarded(arena: Arena, read: Re
 
     assert sorted(wanted) == sorted(forwarded(arena, topic))
     assert sorted(wanted) == sorted(read(arena.servers, topic, COUNT))
+
+
+def test_after_kills_other_clients_read_what_confluent_kafka_reads(
+    arena: Arena, tmp_path: Path
+) -> None:
+    """Kills leave Kafka transactions that are given up: each client passes over them, and over the markers."""
+    raw = RawWriter(arena)
+    topic = create_topic(arena.servers, unique_name("read"), partitions=2)
+    wanted = {(b"k%d" % n, b"value %d" % n) for n in range(KILL_COUNT * COUNT)}
+    todo = iter(sorted(wanted))
+    settings = {"session_timeout": "1.5s", "batch_lines_max": "7"}
+    for number in range(KILL_COUNT):
+        with CoordinatorProcess(
+            arena.servers, arena.namespace, log_file=tmp_path / str(number), settings=settings
+        ) as running:
+            running.wait_for("partitions.taken_over")
+            for key, value in islice(todo, COUNT):
+                raw.commit(raw.prepare((topic, key, value)))
+    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+    with RunningCoordinator(config):
+        wait_until(
+            lambda: len(forwarded(arena, topic)) >= len(wanted),
+            within=READ_MS / 1000, what="all forwarded",
+        )  # fmt: skip
+
+    found = sorted(forwarded(arena, topic))
+    assert sorted(wanted) == found
+    for read in (with_kafka_python, with_aiokafka):
+        assert found == sorted(read(arena.servers, topic, len(wanted)))
 
 
 def test_an_unknown_compression_is_refused_by_its_name() -> None:
