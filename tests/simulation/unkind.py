@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tests.simulation.plan import SMALL_TARGET, Fault, Harm, Plan, PlannedTransa
 from tests.simulation.world import START_MS
 from tests.support.checker import Finding, Kind
 from tests.support.fake_records import half_header, op_line
+from txlayer.adapters.memory.log import Partition
 from txlayer.core import codec
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import HalfHeader
@@ -175,9 +177,6 @@ def begin_unkindness(society: Society, unkind: Unkind) -> None:
         society.memory = Memory(society)
         society.memory.begin()
     if unkind.is_cleaned:
-        kept_ms = str(int(KEPT_S * 1000))
-        settings = {"min.compaction.lag.ms": kept_ms, "delete.retention.ms": kept_ms}
-        society.kafka._cluster.alter_topic(topics.doubt, settings)
         society.kafka._cluster._clean_at_ms = 1 << 62  # what it took away nobody would keep
         world.after(CLEAN_S, Cleaning(society).clean)
     for copy in unkind.copies:
@@ -185,6 +184,21 @@ def begin_unkindness(society: Society, unkind: Unkind) -> None:
     for number, stranger in enumerate(unkind.strangers):
         process = society.new_process(f"s{number}")
         world.start(process, partial(_write, society, process, stranger), after_s=stranger.at_s)
+
+
+def compact(partition: Partition, *, now_ms: int) -> None:
+    """As Kafka's cleaner: nothing younger than the lag goes, nor does what only a younger record replaces."""
+    kept_ms = int(KEPT_S * 1000)
+    before_ms = now_ms + partition.clock_ahead_ms - kept_ms
+    stable, records = partition.last_stable_offset, partition._records
+    old = list(takewhile(lambda r: r.place < stable and r.timestamp()[1] <= before_ms, records))
+    newest = {record.key(): record.place for record in old if not record.is_aborted}
+    records[: len(old)] = [
+        record
+        for record in old
+        if newest.get(record.key()) == record.place
+        and (record.value() is not None or record.timestamp()[1] > before_ms - kept_ms)
+    ]
 
 
 class Cleaning:
@@ -210,7 +224,7 @@ class Cleaning:
                     partition.delete_before(offset)
             for place in [place for place in society.kafka._cluster.partitions if place[0] == topics.doubt]:  # fmt: skip
                 with society.keeping(place) as partition:
-                    partition.clean(world.now_ms())
+                    compact(partition, now_ms=world.now_ms())
         world.after(CLEAN_S, self.clean)
 
     def _needed_from(self) -> dict[tuple[str, int], int]:
