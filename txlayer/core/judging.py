@@ -291,10 +291,12 @@ def judge(traces: Traces, window: Window) -> list[Judged]:
     attempts = _attempts(traces, window)
     strangers = _give_out(traces.forwards, attempts, window)
     stored = [attempt for attempt in attempts.values() if attempt.halves]
-    is_several = sum(1 for a in stored if a.visible and 0 in a.halves) > 1
+    readings = [_reading_of(attempt, window) for attempt in stored]
+    pairs = list(zip(stored, readings, strict=True))
+    is_several = sum(bool(a.visible) and not _is_cut_off(a, reading) for a, reading in pairs) > 1
     found = [
-        _judged(traces.txn_id, attempt, window, is_several=is_several)
-        for attempt in stored
+        _judged(traces.txn_id, attempt, reading, window, is_several=is_several)
+        for attempt, reading in pairs
         if attempt.first.offset < window.ends.get(attempt.first.partition, 0)
     ]
     return [*found, *_strangers(traces.txn_id, strangers, window)]
@@ -422,7 +424,8 @@ def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
 # --- one attempt ------------------------------------------------------------------------------------------------------
 
 
-def _judged(txn_id: str, attempt: _Attempt, window: Window, *, is_several: bool) -> Judged:
+def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
+    """The reading of its lines that blames it least."""
     reading = _read(attempt, window, is_counting_all=True)
     if reading.is_broken and any(not is_certain for _, is_certain in attempt.lines):
         other = _read(attempt, window, is_counting_all=False)
@@ -430,14 +433,24 @@ def _judged(txn_id: str, attempt: _Attempt, window: Window, *, is_several: bool)
             reading = other
         elif not other.is_broken:  # unless it waits for others of its key
             reading.missing = other.faults[:1] or [(other.verdict, None, "")]
+    return reading
+
+
+def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
+    """Whether half messages of it are older than the window: they are written in their order."""
+    is_incomplete = reading.released is not None and len(attempt.halves) < attempt.first.count
+    return 0 not in attempt.halves or is_incomplete
+
+
+def _judged(
+    txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *, is_several: bool
+) -> Judged:
     first, visible, faults = attempt.first, attempt.visible, reading.faults
     if visible and is_several:
         detail = "another attempt of the id is visible"
         faults.append((Verdict.DUPLICATE, visible[0][1].place, detail))
-    is_incomplete = reading.released is not None and len(attempt.halves) < first.count
-    is_cut_off = 0 not in attempt.halves or is_incomplete
+    is_cut_off = _is_cut_off(attempt, reading)
     if is_cut_off:
-        # Half messages are written in their order: without the first one, that was before the window.
         detail = "half messages of it are older than the window"
         faults = [(Verdict.OUT_OF_WINDOW, None, detail)]
     may_wait = bool(reading.missing) and not faults
