@@ -64,7 +64,7 @@ class Said(IntEnum):
 
 COLUMNS = (
     "txn_id", "nonce", "kind", "partition", "pos", "at_ms", "born_ms", "n", "idx", "hash", "a", "b", "c", "key",
-    "g", "w", "d",
+    "g", "w", "d", "t",
 )  # fmt: skip
 EVENT_KINDS = (
     TopicKind.HALF,
@@ -175,7 +175,7 @@ def events(
 def _half(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode; key: hash of the ordering key;
     hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
-    d: of the content.
+    d: of the content; t: of the timestamp that it names.
     """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     # One header is ours: a further one makes the record one that nobody takes.
@@ -188,6 +188,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
             "_key": lines.option_or_empty(options, "k", lines.KEY_HASH),
             "_immunity": lines.option_or_empty(options, "i"),
             "_wanted": lines.option_or_empty(options, "n"),
+            "_timed": lines.option_or_empty(options, "t"),
         }
     )
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
@@ -197,6 +198,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
     immunity = F.least(F.coalesce(immunity, F.lit(0)), F.lit(IMMUNITY_MS_MAX))
     wanted = F.when(F.col("_wanted") != "", lines.whole(F.col("_wanted")))
+    timed = F.when(F.col("_timed") != "", lines.whole(F.col("_timed")))
     part, born_ms = _field(4), lines.whole(_field(5))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     content = F.xxhash64(_field(3), index, "_content")
@@ -206,6 +208,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
         ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]), g=F.xxhash64(_field(2), "partition"),
         w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)), d=content,
+        t=F.when(F.isnotnull(timed), F.xxhash64(index, timed)),
         is_misplaced=_is_misplaced(names, halves[0]) | ~F.coalesce(index < count, F.lit(False)),
     )  # fmt: skip
 
@@ -339,7 +342,8 @@ _FORWARDED_HEADERS = 2
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     """partition, pos: of the half record; n: count; a: 1 when the headers say nothing that can be read; b: number of the topic;
     c: partition and offset where it is visible; hash: as of a half record; g: append time, null where a producer sets the
-    time; key: 1 when its half record was gone before it could be read; w: of its partition; d: of the message's key.
+    time; key: 1 when its half record was gone before it could be read; w: of its partition; d: of the message's key;
+    t: of its time, null where the broker sets that.
     """
     headers = F.col("headers")
     # Folders of earlier releases do not say whose time it is.
@@ -349,6 +353,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_place=-2)),
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
+        _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
         # What only looks like a copy of a dead letter counts: the mark is one header more.
         _mark=F.coalesce(
@@ -376,6 +381,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         n=count, idx=index, hash=_claim(content, half_partition, offset, count, born_ms),
         a=F.when(~F.coalesce(is_good, F.lit(False)), 1), b=F.col("_topic"), c=place, g=F.col("_at_ms"),
         ordering=F.when(names.is_in_gap(half_partition, offset), F.lit(1)), w=F.xxhash64(index, F.col("partition").cast("bigint")), d=F.col("_lane"),
+        t=F.when(F.isnotnull("_timed"), F.xxhash64(index, F.col("_timed"))),
     )  # fmt: skip
 
 

@@ -93,6 +93,8 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "h_content": _Part(F.bit_xor, when(Kind.HALF, "d")),
         "h_named": _Part(F.bit_or, when(Kind.HALF, index_bit, F.isnotnull("w"))),
         "h_wanted": _Part(F.bit_xor, when(Kind.HALF, "w")),
+        "h_timed": _Part(F.bit_or, when(Kind.HALF, index_bit, F.isnotnull("t"))),
+        "h_time": _Part(F.bit_xor, when(Kind.HALF, "t")),
         "h_topics": _Part(F.bit_or, when(Kind.HALF, bit(F.col("b")))),
         "h_options": _Part(F.max, when(Kind.HALF, "c")),
         "h_key": _Part(F.max, when(Kind.HALF, "key")),
@@ -127,6 +129,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "v_gone": _Part(F.sum, when(Kind.FORWARDED, one, F.isnotnull("key"))),
         "v_early_ms": _Part(F.min, when(Kind.FORWARDED, "g")),
         "v_wanted": _Part(F.bit_xor, when(Kind.FORWARDED, "w")),
+        "v_time": _Part(F.bit_xor, when(Kind.FORWARDED, "t")),
         "v_count": _Part(F.max, when(Kind.FORWARDED, "n")),
         "v_partition": _Part(F.max, when(Kind.FORWARDED, "partition")),
         "v_first": _Part(F.min, when(Kind.FORWARDED, "pos")),
@@ -210,14 +213,17 @@ def _is_plainly_stored() -> Column:
 
 
 def is_plainly_visible() -> Column:
-    """Each message once, as it was stored and where it was wanted."""
+    """Each message once, as it was stored, where it was wanted, and of the time that was asked for."""
     is_once = (F.col("v_n") == F.col("h_count")) & (F.bit_count("v_bits") == F.col("v_n"))
     named = F.coalesce(F.col("h_named"), F.lit(0))
     wanted = (F.col("h_named") == F.col("h_bits")) & (F.col("h_wanted") == F.col("v_wanted"))
     is_as_stored = (F.col("v_hash") == F.col("h_hash")) & (
         (named == 0) | F.coalesce(wanted, F.lit(False))
     )
-    return F.coalesce(is_once & is_as_stored, F.lit(False))
+    timed = (F.col("h_timed") == F.col("h_bits")) & (F.col("h_time") == F.col("v_time"))
+    # Where the broker sets the times, nobody can ask for one.
+    is_in_time = F.isnull("h_timed") | F.isnull("v_time") | F.coalesce(timed, F.lit(False))
+    return F.coalesce(is_once & is_as_stored & is_in_time, F.lit(False))
 
 
 def is_kept_plainly() -> Column:
@@ -396,7 +402,7 @@ def _not_given_up(ops: DataFrame, asides: DataFrame) -> DataFrame:
 
 def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
     """Every message that is known, once: of half, else of doubt (`pos` null)."""
-    columns = (*_ATTEMPT, "idx", "n", "born_ms", "pos", "hash", "b", "w", "d")
+    columns = (*_ATTEMPT, "idx", "n", "born_ms", "pos", "hash", "b", "w", "d", "t")
     stored = half.where(~F.col("is_copy")).select(*columns)
     others = contents.join(stored, [*_ATTEMPT, "idx"], "left_anti")
     return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
@@ -462,10 +468,10 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> DataFrame:
-    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`)."""
+    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`)."""
     expected = (
         F.col("nonce").alias("_nonce"), F.col("b").alias("_b"), F.col("hash").alias("_hash"), F.col("w").alias("_w"),
-        F.lit(True).alias("_stored"),
+        F.col("t").alias("_t"), F.lit(True).alias("_stored"),
     )  # fmt: skip
     claim = ["txn_id", "partition", "pos", "idx", "n", "born_ms"]
     found = forwarded.drop("nonce").join(half.select(*claim, *expected), claim, "left")
@@ -478,7 +484,7 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> Dat
     kept = messages.where(F.isnull("pos")).select(*claim, *expected[:-1]).withColumn(
         "_stored", F.lit(False)
     )  # fmt: skip
-    own = ("_nonce", "_b", "_hash", "_w", "_stored")
+    own = ("_nonce", "_b", "_hash", "_w", "_t", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
     others = others.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
@@ -486,7 +492,8 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> Dat
 
 def _shown(forwarded: DataFrame) -> DataFrame:
     """Per attempt and message that is visible: whether on its own topic, and whether one of its records differs."""
-    differs = (F.col("_stored") & (F.col("hash") != F.col("_hash"))) | (F.col("w") != F.col("_w"))
+    differs = F.col("_stored") & (F.col("hash") != F.col("_hash"))
+    differs = differs | (F.col("w") != F.col("_w")) | (F.col("t") != F.col("_t"))
     own = forwarded.where(F.col("nonce") != STRAY)
     return own.groupBy(*_ATTEMPT, "idx").agg(
         F.max(F.coalesce(F.col("b").eqNullSafe(F.col("_b")), F.lit(False)) | ~F.col("_stored")).alias("_own_topic"),

@@ -63,10 +63,13 @@ def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
     assert {done.published[0]: 4} == attempts_in(arena, "whole-3")
 
 
+@pytest.mark.parametrize(
+    "said", ["true", "True", " TRUE"]
+)  # as Spark reads it; PySpark writes a bool as "True"
 def test_where_tasks_are_started_twice_nothing_is_published(
-    spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
+    said: str, spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speculative = spark.sparkContext.getConf().set("spark.speculation", "true")
+    speculative = spark.sparkContext.getConf().set("spark.speculation", said)
     monkeypatch.setattr(SparkContext, "getConf", lambda _: speculative)
 
     with pytest.raises(ConfigError, match=r"spark\.speculation"):

@@ -458,6 +458,53 @@ OPERATION = (
     ),
 )  # fmt: skip
 
+_SPARK_LEDGER, _SPARK_BRONZE = "spark/test_ledger.py::", "spark/test_bronze.py::"
+_SPARK_SINK = "spark/test_sink.py::"
+
+SPARK = (
+    Row(
+        "Spark", "bronze is killed at any step, also between its readers, while a ledger is made",
+        "The ledger reads the cut of the last whole call; no fault is told that is none, and none stays.",
+        ("spark/test_kills.py::test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so",
+         _SPARK_LEDGER + "test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so",
+         _SPARK_LEDGER + "test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so",
+         _SPARK_BRONZE + "test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing"),
+    ),
+    Row(
+        "Spark", "half records are read after what came of them",
+        "What was an orphan is judged anew from every record of its transaction.",
+        (_SPARK_LEDGER + "test_half_records_that_are_read_later_heal_what_came_before_them",),
+    ),
+    Row(
+        "Spark", "a topic is shortened by retention, compacted, deleted, or ends behind a stranger's open Kafka transaction",
+        "Bronze goes on; what may be missing is not judged, or open, and the report names it.",
+        (_SPARK_BRONZE + "test_gaps_that_retention_left_are_noted_and_stop_nothing",
+         _SPARK_BRONZE + "test_a_deleted_topic_and_a_gap_in_locks_stop_nothing",
+         "spark/test_edges.py::test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged"),
+        "A system topic that was deleted and made anew stops bronze.",
+    ),
+    Row(
+        "Spark", "a history that was once judged wrongly, or any random one",
+        "Ledger, `txlayer verify` and the reference model give one verdict, and the right one.",
+        ("reference/test_cases.py::test_model_and_verify_give_a_case_its_right_verdict",
+         "spark/test_against_model.py::test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says",
+         "spark/test_against_model.py::test_random_histories_are_judged_alike",
+         "reference/test_differential.py::test_the_judges_agree_on_fresh_histories"),
+    ),
+    Row(
+        "Spark", "kill -9 of a job that publishes, at any step", "Its epoch is published once.",
+        ("spark/test_sink_kills.py::test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once",
+         "spark/test_sink_kills.py::test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once"),
+    ),
+    Row(
+        "Spark", "a second copy of a task still writes, or a retried one has its rows in another order",
+        "What was published is whole and in order; `spark.speculation` is refused.",
+        (_SPARK_SINK + "test_a_second_copy_of_a_task_that_still_writes_hides_nothing",
+         _SPARK_SINK + "test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing",
+         _SPARK_SINK + "test_where_tasks_are_started_twice_nothing_is_published"),
+    ),
+)  # fmt: skip
+
 MATRIX: tuple[Row, ...] = (
-    *PRODUCER, *COORDINATOR, *CONSUMER, *BROKER, *NETWORK, *CLOCK, *CHECK, *DATA, *AUTH, *OPERATION,
+    *PRODUCER, *COORDINATOR, *CONSUMER, *BROKER, *NETWORK, *CLOCK, *CHECK, *DATA, *AUTH, *OPERATION, *SPARK,
 )  # fmt: skip

@@ -176,10 +176,12 @@ class Sink:
                 value=f"{query}-{epoch}",
                 expected="letters, digits, _ -; an epoch >= 0",
             )
-        if self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        said = self._spark.sparkContext.getConf().get("spark.speculation", "false")
+        # As Spark reads it: `SparkConf.set("spark.speculation", True)` writes "True".
+        if said.strip().lower() == "true":
             raise ConfigError(
                 name="spark.speculation",
-                value="true",
+                value=said,
                 expected="false: a second copy of a task would store its messages once more, open until they are too old",
             )
         epoch_id = f"{query}-{epoch}"

@@ -1,0 +1,682 @@
+"""Histories that were once judged wrongly, each with the verdict that every judge must give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
+from tests.reference.wire import Bounds, History, Record
+
+AGAIN = "again/0000000b"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One history, and what is right of it."""
+
+    build: Callable[[Log], None]
+    #: Of the transaction that it is about.
+    word: str
+    #: Whether a record on a real topic belongs to no transaction.
+    has_orphan: bool
+
+    @property
+    def txn_key(self) -> str:
+        return AGAIN if "two_attempts" in self.build.__name__ else KEY
+
+    def history(self) -> History:
+        log = Log()
+        self.build(log)
+        bounds = {}
+        for topic in {HALF, OP, DOUBT, "shop", *(topic for topic, _ in log.ends)}:
+            count = max(
+                [log.partition_counts.get(topic, 1), *(p + 1 for t, p in log.ends if t == topic)]
+            )
+            for partition in range(count):
+                end = max(log.ends.get((topic, partition), 0), log.starts.get(topic, 0))
+                bounds[topic, partition] = Bounds(
+                    log.starts.get(topic, 0), end, log.stable_ends.get(topic)
+                )
+        return History(log.records, bounds, log.settings)
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(word: str, orphan: str = "") -> Callable[[Callable[[Log], None]], Callable[[Log], None]]:
+    """Name a history by the function that builds it, and say what it is."""
+
+    def note(build: Callable[[Log], None]) -> Callable[[Log], None]:
+        CASES[build.__name__] = Case(build, word, bool(orphan))
+        return build
+
+    return note
+
+
+def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
+    """Two half records of a transaction."""
+    return log.half(KEY, "0/2", **fields), log.half(KEY, "1/2", **fields)
+
+
+# --- what is in order -------------------------------------------------------------------------------------------------
+
+
+@case("ok")
+def committed(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+
+
+@case("rolled_back")
+def rolled_back(log: Log) -> None:
+    half = log.half()
+    log.op(("U", half), ("R", half))
+
+
+@case("open")
+def undecided(log: Log) -> None:
+    log.half()
+
+
+@case("lost")
+def lost(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+
+
+@case("torn")
+def torn(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.show(first)
+
+
+# --- a real topic or op that begins late ------------------------------------------------------------------------------
+
+
+@case("out_of_window")
+def real_topic_shortened(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.starts["shop"] = 5
+
+
+@case("lost")
+def real_topic_shortened_long_before(log: Log) -> None:
+    for _ in range(6):
+        log.add("shop", value=b"of others")
+    half = log.half()
+    log.op(("C", half))
+    log.starts["shop"] = 5
+
+
+@case("out_of_window")
+def half_of_it_on_a_shortened_topic(log: Log) -> None:
+    first, last = log.half(numbers="0/2", topic="other"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.show(first, "other")
+    log.starts["shop"] = 5
+
+
+@case("out_of_window")
+def real_topic_compacted(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
+
+
+@case("out_of_window")
+def half_of_it_on_a_compacted_topic(log: Log) -> None:
+    _, last = _whole(log)
+    log.op(("C", last))
+    log.show(last)
+    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
+
+
+@case("corrupt")
+def another_value_on_a_compacted_topic(log: Log) -> None:
+    _, last = _whole(log)
+    log.op(("C", last))
+    log.show(last, value=b"another")
+    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
+
+
+@case("out_of_window")
+def op_shortened_before_half(log: Log) -> None:
+    log.add(OP, value=b"1|C|gone/00000000|orders|9|1700000000000|producer||")
+    half = log.half()
+    log.op(("R", half))
+    log.show(half)
+    log.add(OP, value=b"1|U|gone/00000000|orders|9|1700000000000|producer||")
+    log.starts[OP] = 2
+
+
+@case("out_of_window")
+def undecided_and_op_shortened(log: Log) -> None:
+    log.half()
+    log.starts[OP] = 3
+
+
+@case("ok")
+def op_shortened_long_before(log: Log) -> None:
+    for _ in range(3):
+        log.add(OP, value=b"1|U|gone/00000000|orders|9|1700000000000|producer||")
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.starts[OP] = 2
+
+
+@case("out_of_window")
+def commit_whose_halves_are_gone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("out_of_window")
+def commit_and_message_whose_halves_are_gone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("out_of_window")
+def first_half_record_gone(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+    log.starts[HALF] = 1
+
+
+@case("open")
+def foreign_kafka_transaction_open_on_the_real_topic(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.add("shop", value=b"of a stranger", kafka="open")
+    log.show(half)
+    log.stable_ends["shop"] = 0
+
+
+@case("lost")
+def foreign_kafka_transaction_open_on_another_topic(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.add("other", value=b"of a stranger", kafka="open")
+    log.stable_ends["other"] = 0
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@case("ok")
+def user_timestamps_far_in_the_past(log: Log) -> None:
+    half = log.half(options="t5")
+    log.op(("C", half))
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=5, is_append_time=False)
+
+
+@case("corrupt")
+def another_timestamp_than_was_asked_for(log: Log) -> None:
+    half = log.half(options="t5")
+    log.op(("C", half))
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=6, is_append_time=False)
+
+
+@case("ok")
+def user_timestamps_where_the_broker_sets_its_own(log: Log) -> None:
+    half = log.half(options="t5")
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("ok")
+def user_timestamps_and_two_attempts_of_many_messages(log: Log) -> None:
+    log.half("again/0000000a")
+    half = log.half("again/0000000b", options="t5")
+    log.op(("C", half), key="again/0000000b")
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=5, is_append_time=False)
+
+
+@case("leaked")
+def visible_before_its_decision(log: Log) -> None:
+    half = log.half()
+    log.show(half)
+    log.op(("C", half))
+
+
+# --- what decides -----------------------------------------------------------------------------------------------------
+
+
+@case("conflicting")
+def rollback_at_one_half_offset_and_commit_at_another(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("R", first))
+    log.op(("C", last))
+
+
+@case("leaked")
+def rollback_at_one_half_offset_and_commit_at_another_visible(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("R", first))
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+
+
+@case("conflicting")
+def abandon_then_commit(log: Log) -> None:
+    half = log.half()
+    log.op(("A", half))
+    log.op(("C", half))
+
+
+@case("leaked")
+def abandon_then_commit_visible(log: Log) -> None:
+    half = log.half()
+    log.op(("A", half))
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("rolled_back")
+def abandon_alone(log: Log) -> None:
+    half = log.half()
+    log.op(("A", half))
+
+
+@case("leaked")
+def abandon_alone_visible(log: Log) -> None:
+    half = log.half()
+    log.op(("A", half))
+    log.show(half)
+
+
+@case("rolled_back")
+def commit_then_abandon(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.op(("A", half))
+
+
+@case("torn")
+def commit_then_abandon_half_visible(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.op(("A", last))
+    log.show(first)
+
+
+@case("lost")
+def commit_of_an_earlier_half_record(log: Log) -> None:
+    first, _ = _whole(log)
+    log.op(("C", first))
+
+
+@case("ok")
+def commit_of_an_earlier_half_record_then_of_the_last(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", first))
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+
+
+@case("leaked")
+def commit_of_an_earlier_half_record_visible(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", first))
+    log.show(first)
+    log.show(last)
+
+
+@case("ok")
+def line_of_another_producer_group(log: Log) -> None:
+    half = log.half()
+    log.op(("R", half), group="strangers")
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("ok")
+def op_record_that_is_not_ascii(log: Log) -> None:
+    half = log.half()
+    rollback = f"1|R|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
+    log.op(rollback, "1|U|x/00000000|ö|0|0|producer||".encode())
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("open")
+def commit_in_an_op_record_that_is_not_ascii(log: Log) -> None:
+    half = log.half()
+    commit = f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
+    log.op(commit, "1|U|x/00000000|ö|0|0|producer||".encode())
+
+
+@case("leaked")
+def commit_in_an_op_record_that_is_not_ascii_visible(log: Log) -> None:
+    half = log.half()
+    commit = f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
+    log.op(commit, "1|U|x/00000000|ö|0|0|producer||".encode())
+    log.show(half)
+
+
+# --- doubt ------------------------------------------------------------------------------------------------------------
+
+
+@case("parked")
+def parked_whole(log: Log) -> None:
+    half = log.half()
+    log.summary("parked", half, reason="too-old")
+    log.content(half)
+
+
+@case("lost")
+def parked_without_contents(log: Log) -> None:
+    half = log.half()
+    log.summary("parked", half, reason="too-old")
+
+
+@case("open")
+def held_whole(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half, reason="topic-missing")
+    log.content(half)
+
+
+@case("lost")
+def held_without_contents(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half, reason="topic-missing")
+
+
+@case("lost")
+def held_with_another_content(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half, reason="topic-missing")
+    log.content(half, value=b"another")
+
+
+@case("lost")
+def parked_with_half_of_its_contents(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.summary("parked-committed", first, last, reason="too-large")
+    log.content(first)
+
+
+@case("parked")
+def parked_cut(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    cut = [*half.headers, ("txl-origin", b"0:0"), ("txl-cut", b"too-large 2000000")]
+    log.content(half, value=b"", headers=cut)
+
+
+@case("out_of_window")
+def parked_cut_and_its_half_record_gone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    cut = [*half.headers, ("txl-origin", b"0:0"), ("txl-cut", b"too-large 2000000")]
+    log.content(half, value=b"", headers=cut)
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("out_of_window")
+def parked_and_its_half_record_gone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    log.content(half)
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("lost")
+def ended_on_doubt_and_undecided(log: Log) -> None:
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.end_on_doubt(0)
+
+
+@case("ok")
+def ended_on_doubt_and_visible(log: Log) -> None:
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("C", half))
+    log.show(half)
+    log.end_on_doubt(0)
+
+
+@case("lost")
+def ended_on_doubt_and_lost(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half)
+    log.content(half)
+    log.end_on_doubt(0)
+
+
+@case("lost")
+def held_and_undecided(log: Log) -> None:
+    half = log.half()
+    log.summary("held", half)
+    log.content(half)
+
+
+@case("lost")
+def open_on_doubt_and_committed(log: Log) -> None:
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("C", half))
+
+
+@case("ok")
+def visible_and_still_parked(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    log.content(half)
+    log.show(half)
+
+
+# --- what is visible --------------------------------------------------------------------------------------------------
+
+
+@case("ok", "orphan")
+def second_copy_with_a_broken_origin(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    headers = [("trace", b"t"), ("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:0|0")]
+    log.show(half, headers=headers)
+
+
+@case("open", "orphan")
+def phantom_without_an_origin(log: Log) -> None:
+    log.half()
+    log.add("shop", value=b"x", headers=[("txl-id", KEY.split("/")[0].encode())])
+
+
+@case("open", "orphan")
+def phantom_with_a_broken_origin(log: Log) -> None:
+    log.half()
+    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:0|0")]
+    log.add("shop", key=b"k", value=b"0/1", headers=headers)
+
+
+@case("open", "orphan")
+def phantom_of_a_half_record_that_never_was(log: Log) -> None:
+    log.half()
+    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:7|0/1|1700000000000")]
+    log.add("shop", key=b"k", value=b"0/1", headers=headers)
+
+
+@case("duplicate")
+def twice(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.show(half)
+
+
+@case("corrupt")
+def another_value(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half, value=b"another")
+
+
+@case("corrupt")
+def wanted_partition_not_kept(log: Log) -> None:
+    half = log.half(options="n1")
+    log.op(("C", half))
+    log.partition_counts["shop"] = 2
+    log.show(half, partition=0)
+
+
+@case("ok")
+def wanted_partition_kept(log: Log) -> None:
+    half = log.half(options="n1")
+    log.op(("C", half))
+    log.partition_counts["shop"] = 2
+    log.show(half, partition=1)
+
+
+@case("corrupt")
+def one_wanted_partition_of_two_not_kept(log: Log) -> None:
+    first, last = log.half(numbers="0/2", options="n1"), log.half(numbers="1/2")
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+    log.partition_counts["shop"] = 2
+
+
+@case("out_of_order")
+def messages_of_one_transaction_and_key_reversed(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.show(last)
+    log.show(first)
+
+
+@case("out_of_order")
+def messages_of_one_transaction_and_ordering_key_reversed(log: Log) -> None:
+    first, last = _whole(log, options=f"k{HASH}", key=None)
+    log.op(("C", last))
+    log.show(last)
+    log.show(first)
+
+
+@case("ok")
+def messages_of_different_keys_reversed(log: Log) -> None:
+    first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")
+    log.op(("C", last))
+    log.show(last)
+    log.show(first)
+
+
+# --- half records -----------------------------------------------------------------------------------------------------
+
+
+@case("ok")
+def half_copy_after_settlement(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.half()
+
+
+@case("rolled_back")
+def half_copy_after_a_rollback(log: Log) -> None:
+    half = log.half()
+    log.op(("R", half))
+    log.half()
+
+
+@case("rolled_back")
+def half_copy_after_an_abandon(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.op(("A", half))
+    log.half()
+
+
+@case("duplicate")
+def half_copy_forwarded_again(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.show(log.half())
+
+
+@case("ok")
+def decided_by_a_copy(log: Log) -> None:
+    half = log.half()
+    log.op(("C", log.half()))
+    log.show(half)
+
+
+@case("ok", "orphan")
+def half_record_of_another_count(log: Log) -> None:
+    half = log.half()
+    stray = log.half(numbers="1/2")
+    log.op(("C", half))
+    log.show(half)
+    log.show(stray)
+
+
+@case("leaked", "orphan")
+def half_records_in_another_order(log: Log) -> None:
+    last, first = log.half(numbers="1/2"), log.half(numbers="0/2")
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+
+
+@case("ok")
+def half_record_of_a_later_index(log: Log) -> None:
+    first = log.half(numbers="0/3")
+    stray = log.half(numbers="2/3")
+    middle, last = log.half(numbers="1/3"), log.half(numbers="2/3")
+    log.op(("C", last))
+    for half in (first, middle, last):
+        log.show(half)
+    assert stray.offset < middle.offset
+
+
+@case("ok")
+def two_attempts(log: Log) -> None:
+    log.half("again/0000000a")
+    half = log.half("again/0000000b")
+    log.op(("C", half), key="again/0000000b")
+    log.show(half)
+
+
+@case("torn")
+def many_messages_and_one_lost(log: Log) -> None:
+    halves = [log.half(numbers=f"{index}/70") for index in range(70)]
+    log.op(("C", halves[-1]))
+    for half in halves[:-1]:
+        log.show(half)
