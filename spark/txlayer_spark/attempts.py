@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from txlayer.core import codec
 from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX
-from txlayer.core.messages import Resolution
+from txlayer.core.messages import ParkReason, Resolution
 from txlayer.core.transitions import TxnState
 from txlayer_spark import lines
 from txlayer_spark.parse import parse
@@ -44,6 +44,8 @@ class Attempt:
     decision: Resolution | None = None
     is_settled: bool = False
     """It left the doubt topic: it is decided, also where the deciding line is older than what was read."""
+    is_incomplete: bool = False
+    """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
     twins: tuple[int, ...] = ()
     """Offsets of second copies that doubt tells of."""
 
@@ -134,7 +136,16 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
         parse(raw.where(whole | part), TopicKind.OP)
         .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
         .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
-        .select("offset", "line", "txn_id", "nonce", "producer_group", "resolution", "last_offset")
+        .select(
+            "offset",
+            "line",
+            "txn_id",
+            "nonce",
+            "producer_group",
+            "resolution",
+            "last_offset",
+            "is_abandon",
+        )
     )
 
 
@@ -160,7 +171,7 @@ def fold(
     """What was known and what was read; rows of other epochs are passed over.
 
     The first rollback that names one of its half records decides an attempt, or the first commit that does so where all of
-    them were there, as it does for the coordinator (docs/decisions/002). `places`: (id/nonce, offset) of half records that
+    them were there, as it does for the coordinator (docs/decisions/002). Behind a commit that names an earlier one no rollback counts. `places`: (id/nonce, offset) of half records that
     lines name (`in_question`).
     """
     attempts = dict(known)
@@ -183,8 +194,8 @@ def fold(
         attempt = attempts.get(key) or Attempt(
             row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset
         )
-        if attempt.decision is None and _decides(attempt, row, places):
-            attempt = replace(attempt, decision=Resolution[row.resolution])
+        if attempt.decision is None and _counts(attempt, row, places):
+            attempt = _decided(attempt, row)
         attempts[key] = attempt
     return attempts
 
@@ -201,17 +212,24 @@ def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
     }
 
 
-def _decides(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> bool:
+def _counts(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> bool:
     if attempt.producer_group and row.producer_group != attempt.producer_group:
         return False
     if (attempt.first_offset, attempt.last_offset) == _ANYWHERE:
         return True
-    if not attempt.knows(row.last_offset) and (attempt.key, row.last_offset) not in places:
-        return False
+    return attempt.knows(row.last_offset) or (attempt.key, row.last_offset) in places
+
+
+def _decided(attempt: Attempt, row: Row) -> Attempt:
+    """What a line that counts makes of an attempt that nobody has decided."""
     if row.resolution == _ROLLBACK:
-        return True
-    # A commit that names an earlier one is parked as incomplete.
-    return attempt.completed_at is not None and row.last_offset >= attempt.completed_at
+        is_refused = attempt.is_incomplete and not row.is_abandon
+        return attempt if is_refused else replace(attempt, decision=Resolution.ROLLBACK)
+    is_anywhere = (attempt.first_offset, attempt.last_offset) == _ANYWHERE
+    is_whole = attempt.completed_at is not None and row.last_offset >= attempt.completed_at
+    if is_anywhere or is_whole:
+        return replace(attempt, decision=Resolution.COMMIT)
+    return replace(attempt, is_incomplete=True)
 
 
 def _joined(before: Attempt, more: Attempt) -> Attempt:
@@ -242,6 +260,9 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
             row.txn_id, row.nonce, summary.first_offset, summary.last_offset,
             summary.last_offset if is_whole else None, summary.producer_group, summary.born_ms,
         )  # fmt: skip
-    attempt = replace(attempt, twins=tuple(summary.twin_offsets or ()))
-    decision = Resolution.COMMIT if summary.state in _AFTER_A_COMMIT else attempt.decision
-    attempts[key] = replace(attempt, decision=decision, is_settled=False)
+    attempt = replace(attempt, twins=tuple(summary.twin_offsets or ()), is_settled=False)
+    if summary.reason == ParkReason.INCOMPLETE.value:
+        attempt = replace(attempt, is_incomplete=True)
+    elif summary.state in _AFTER_A_COMMIT:
+        attempt = replace(attempt, decision=Resolution.COMMIT)
+    attempts[key] = attempt

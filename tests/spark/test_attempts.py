@@ -29,18 +29,25 @@ def half(
 
 
 def line(
-    resolution: str, *, names: int = 12, offset: int = 3, txn_id: str = EPOCH, group: str = "spark"
+    resolution: str,
+    *,
+    names: int = 12,
+    offset: int = 3,
+    txn_id: str = EPOCH,
+    group: str = "spark",
+    is_abandon: bool = False,
 ) -> Row:
     """One op line."""
     return Row(
-        offset=offset, line=0, txn_id=txn_id, nonce="00000001", producer_group=group, resolution=resolution, last_offset=names
+        offset=offset, line=0, txn_id=txn_id, nonce="00000001", producer_group=group, resolution=resolution, last_offset=names,
+        is_abandon=is_abandon,
     )  # fmt: skip
 
 
-def doubt(state: str | None, *, offset: int = 0) -> Row:
+def doubt(state: str | None, *, offset: int = 0, reason: str = "") -> Row:
     """A summary, or its end."""
     summary = None if state is None else Row(
-        state=state, first_offset=10, last_offset=12, twin_offsets=[15], seen=3, count=3, producer_group="spark", born_ms=5
+        state=state, reason=reason, first_offset=10, last_offset=12, twin_offsets=[15], seen=3, count=3, producer_group="spark", born_ms=5
     )  # fmt: skip
     return Row(
         offset=offset, txn_id=EPOCH, nonce="00000001", is_tombstone=state is None, summary=summary
@@ -80,6 +87,19 @@ def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
         # Parked as incomplete, and still to be settled.
         ({"halves": [half()], "ops": [line("COMMIT", names=11)], "places": {(KEY, 11)}}, None, True),
         ({"halves": [half(completed=None)], "ops": [line("COMMIT")]}, None, True),
+        # Then the coordinator refuses a rollback, and takes an abandon or a commit of the last one.
+        ({"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4)]}, None, True),
+        (
+            {"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4, is_abandon=True)]},
+            Resolution.ROLLBACK, False,
+        ),
+        (
+            {"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4), line("COMMIT", offset=5)]},
+            Resolution.COMMIT, False,
+        ),
+        ({"doubts": [doubt("parked-committed", reason="too-large")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("parked-committed", reason="incomplete")]}, None, True),
+        ({"doubts": [doubt("parked-committed", reason="incomplete")], "ops": [line("ROLLBACK")]}, None, True),
         ({"halves": [half()], "ops": [line("COMMIT", group="another")]}, None, True),
         ({"halves": [half(last=20)], "ops": [line("COMMIT", names=20)]}, Resolution.COMMIT, False),
         ({"doubts": [doubt("open")], "ops": [line("COMMIT", names=15)]}, Resolution.COMMIT, False),

@@ -22,11 +22,12 @@ from tests.support.spark_sink import (
     wait_until_all_are_visible,
 )
 from txlayer.core import codec
-from txlayer.core.messages import Resolution
+from txlayer.core.messages import Resolution, Source
 from txlayer.errors import (
     ConfigError,
     FencedError,
     ForbiddenTopicError,
+    OutcomeUnknownError,
     RefusedRecordError,
     ReservedHeaderError,
     TopicMismatchError,
@@ -270,6 +271,27 @@ def test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing(
     Retried(spark, settings_for(arena)).write(numbers(spark, 4), query="mixed", epoch=0)
 
     assert ["v0", "v1", "v2", "v3"] == values(arena.wait_until_visible("mixed-0", count=4))
+
+
+def test_an_attempt_that_no_rollback_ends_any_more_stops_its_epoch_until_it_is_abandoned(
+    spark: SparkSession, arena: Arena
+) -> None:
+    orders, hand = arena.targets[0], crafted(arena)
+    old = hand.half("stuck-0/00000001", orders, orders, value=b"old")
+    hand.op(old, Resolution.COMMIT, last_offset=old.offsets[0])
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError, match="txlayer tx abandon"):
+            write_transactional(numbers(spark, 2), settings_for(arena), query="stuck", epoch=0)
+    hand.op(old, Resolution.ROLLBACK, is_abandon=True, source=Source.OPERATOR, reason="zoe: stuck")
+    done = write_transactional(numbers(spark, 2), settings_for(arena), query="stuck", epoch=0)
+
+    assert Outcome.PUBLISHED is done.outcome
+    assert ["v0", "v1"] == values(arena.wait_until_visible("stuck-0", count=2))
+    # The coordinator sees it as Spark does: this commit comes too late.
+    hand.op(old, Resolution.COMMIT)
+    arena.wait_until_applied(within=30)
+    assert 2 == len(arena.visible("stuck-0"))
 
 
 def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(

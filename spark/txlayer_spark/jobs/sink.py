@@ -280,7 +280,9 @@ class Sink:
         undecided = [a for a in attempts.values() if a.is_open]
         if undecided:
             raise OutcomeUnknownError(
-                "an earlier attempt can be neither found nor rolled back",
+                "an earlier attempt was committed before all of its half records: `txlayer tx abandon` it"
+                if undecided[0].is_incomplete
+                else "an earlier attempt can be neither found nor rolled back",
                 txn_id=undecided[0].txn_id, step="take-over",
             )  # fmt: skip
         return attempts
