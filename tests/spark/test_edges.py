@@ -31,7 +31,14 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
         f"{field.namespace}-compacted",
         config={"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
     )
-    stranger = Producer({"bootstrap.servers": field.servers, "transactional.id": field.namespace})
+    # Open for as long as the test takes, wherever it runs.
+    stranger = Producer(
+        {
+            "bootstrap.servers": field.servers,
+            "transactional.id": field.namespace,
+            "transaction.timeout.ms": 900_000,
+        }
+    )
     stranger.init_transactions(30)
     stranger.begin_transaction()
     stranger.produce(field.stock, b"of a stranger", partition=0)
