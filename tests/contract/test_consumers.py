@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
@@ -206,6 +207,42 @@ def test_what_ended_above_a_stuck_message_is_not_handled_again_after_a_restart(
         )
 
     assert 51 == len([seen for seen in stage.journal.seen if seen.value != b"stuck"])
+
+
+@pytest.mark.promise("P9")
+def test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over_a_restart(
+    stage: Stage,
+) -> None:
+    # At 420 bytes what ended between a third of 3,500 messages has no room as runs.
+    dice, fails = random.Random(1), threading.Event()
+    keys = [b"bad", *(b"bad" if dice.random() < 0.3 else b"good" for _ in range(3_499))]
+    for n, key in enumerate(keys):
+        stage.write(b"%d" % n, key=key)
+    settings: dict[str, Any] = {
+        "metadata_bytes_max": 420, "parked_keys_max": 1,
+        "retry": RetryPolicy(attempt_count_max=10_000, backoff_first_ms=100, backoff_max_ms=100),
+    }  # fmt: skip
+    good = [b"%d" % n for n, key in enumerate(keys) if key == b"good"]
+    bad = [b"%d" % n for n, key in enumerate(keys) if key == b"bad"]
+
+    def act(message: ReceivedMessage, _context: Context) -> None:
+        if message.key == b"bad" and fails.is_set():
+            raise ValueError
+
+    fails.set()
+    with stage.consumer(act, **settings) as first:
+        wait_until(
+            lambda: first.stats().topics[stage.topic].handled == len(good),
+            within=PATIENCE_S, what="all others are handled", growing=lambda: first.stats().topics[stage.topic].handled,
+        )  # fmt: skip
+    fails.clear()
+    with stage.consumer(act, **settings):
+        stage.wait_stored(len(keys))
+
+    assert good == stage.journal.values(b"good")
+    handled = stage.journal.values(b"bad")
+    assert {b"0"} == set(handled[: -len(bad)])
+    assert bad == handled[-len(bad) :]
 
 
 def test_foreign_metadata_is_passed_over_with_a_warning(

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.simulation.elsewhere import HASH_SEEDS, fingerprints_elsewhere
 from tests.simulation.plan import Fault, Harm
 from tests.simulation.play import REST_WITHIN_S
 from tests.support.seed import SEED, say
+from txlayer.core.progress import Progress
 
 FOUND = {
     2261: "a consumer that was told to stop ended by an error when its session was over",
@@ -105,6 +107,30 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None
         slowest_s = max(slowest_s, played.rest_after_s)
 
     assert slowest_s < REST_WITHIN_S / 2
+
+
+@pytest.mark.promise("P9")
+def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Worlds are too small for their runs to have no room.
+    named_count, by_room = 0, Progress._best
+
+    def by_key(progress: Progress, encoded: Any, ended: Any, offset: int) -> Any:
+        nonlocal named_count
+        waiting = progress._waiting_keys(ended, offset) if progress._waiting is None else None
+        found = None if waiting is None else encoded(waiting)
+        if found is None or found[0].is_cut:
+            return by_room(progress, encoded, ended, offset)
+        named_count += 1
+        return found
+
+    monkeypatch.setattr(Progress, "_best", by_key)
+
+    for seed in range(60):
+        assert [] == play_consumers(make_consumer_plan(seed)).findings, seed
+
+    assert named_count > 200
 
 
 def test_a_seed_is_the_same_world_of_consumers_in_every_process() -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ class Sample(NamedTuple):
     at_ms: float
     offset: int
     said: StoredProgress
+    above: frozenset[int] = frozenset()
+    """Offsets above the stored one that are finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Chain:
 
 def is_finished(sample: Sample, offset: int) -> bool:
     """True when a successor would not handle that offset."""
-    return offset < sample.offset or any(a <= offset < b for a, b in sample.said.finished)
+    return offset < sample.offset or offset in sample.above
 
 
 class Evidence:
@@ -103,10 +106,26 @@ class Evidence:
         for at_ms, place, stored in history.stored:
             said = decode(stored.offset, stored.metadata)
             if not isinstance(said, Foreign):
-                self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said))
+                above = self._finished_above(place, stored.offset, said)
+                self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said, above))
         self._ends: dict[tuple[Place, str], float] = {}
         self._finished: dict[Place, Ends] = {}
         self._chains = {queue: self._sort_chains(queue) for queue in self.queues}
+
+    def _finished_above(self, place: Place, offset: int, said: StoredProgress) -> frozenset[int]:
+        runs = {at for first, end in said.finished for at in range(first, end)}
+        records = self.records.get(place)
+        if records is None:
+            return frozenset(runs)  # requests: nobody looks up their keys
+        if said.waiting is not None:
+            # By the protocol page: a record is unfinished when its key's hash is named at its offset or before.
+            firsts = said.waiting.keys
+            for at in range(offset, said.waiting.until):
+                key = records[at].key if at in records else None
+                name = bytes(8) if key is None else blake2b(key, digest_size=8).digest()
+                if firsts.get(name, at + 1) > at:
+                    runs.add(at)
+        return frozenset(runs & records.keys())  # an offset without a record is nobody's
 
     def _letters(self) -> dict[Place, list[Letter]]:
         found: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
@@ -218,12 +237,11 @@ class Evidence:
         found = self._finished.get(place)
         if found is None:
             found, furthest = Ends(), -1
-            for at_ms, stored, said in self.samples.get(place, ()):
+            for at_ms, stored, _, finished in self.samples.get(place, ()):
                 furthest = max(furthest, stored)
                 found.at_ms.append(at_ms)
                 found.furthest.append(furthest)
-                for first, end in said.finished:
-                    for above in range(first, end):
-                        found.above.setdefault(above, at_ms)
+                for above in finished:
+                    found.above.setdefault(above, at_ms)
             self._finished[place] = found
         return found.of(offset)

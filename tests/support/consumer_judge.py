@@ -168,8 +168,7 @@ def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
     for place in (queue, evidence.replay_place(queue)):
         samples = evidence.samples.get(place, [])
         for before, now in pairwise(samples):
-            ran = {o for a, b in before.said.finished for o in range(a, b)}
-            lost = [o for o in ran if not is_finished(now, o)]
+            lost = [o for o in before.above if not is_finished(now, o)]
             fewer = [
                 offset
                 for offset, attempts in before.said.attempts.items()

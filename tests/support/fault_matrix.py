@@ -189,6 +189,14 @@ CONSUMER = (
         "When the registry stays away until the attempts are used up, its messages are dead letters.",
     ),
     Row(
+        "consumer", "a key that fails for hours, with many messages behind it",
+        "It delays itself alone; what ended between its messages is not handled again after a restart.",
+        ("contract/test_consumers.py::test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over_a_restart",
+         "unit/test_key_queues_limits.py::test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait",
+         "simulation/test_consumers.py::test_they_keep_them_where_stored_progress_names_the_keys_that_wait"),
+        "Beyond 28 such keys, or `record_count_max` messages, the partition pauses (docs/howto/consumers.md).",
+    ),
+    Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
         ("contract/test_consumer_ends.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
          "contract/test_consumer_ends.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),

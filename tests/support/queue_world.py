@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.handling import AfterExhausted, DeadLetterReason, ReplayKind, ReplayOutcome
@@ -208,12 +209,16 @@ class QueueWorld:
         assert is_full or kept == self.ended | set(range(self.stage.stored[TOPIC][0]))
 
     def _stored_ends(self) -> set[int]:
-        runs = self.stage.known(TOPIC).finished
-        return {
-            offset
-            for offset in range(len(self.stage.log))
-            if offset < self.stage.stored[TOPIC][0] or any(a <= offset < b for a, b in runs)
-        }
+        stored, known = self.stage.stored[TOPIC][0], self.stage.known(TOPIC)
+        until, firsts = known.waiting or (0, {})
+
+        def is_ended(offset: int, key: bytes | None) -> bool:
+            name = bytes(8) if key is None else blake2b(key, digest_size=8).digest()
+            if offset < stored or any(a <= offset < b for a, b in known.finished):
+                return True
+            return offset < until and firsts.get(name, until) > offset
+
+        return {offset for offset, key in enumerate(self.stage.log) if is_ended(offset, key)}
 
     def _one_in_flight(self, number: int) -> list[Item[str]] | None:
         return self.in_flight.pop(number % len(self.in_flight)) if self.in_flight else None

@@ -36,7 +36,7 @@ from txlayer.core.handling import (
 from txlayer.core.items import NullKeys, Order
 from txlayer.core.lock_codec import encode_lock
 from txlayer.core.messages import Origin
-from txlayer.core.progress_codec import Attempts, encode, fixed_part
+from txlayer.core.progress_codec import Attempts, Waiting, encode, fixed_part, hash_of_key
 from txlayer.core.replays import encode_replay
 
 GROUP, TOPIC = "g", "orders"
@@ -97,9 +97,10 @@ def stored(
     parked: dict[bytes, int] | None = None,
     writer: str = "w",
     is_paused: bool = False,
+    waiting: Waiting | None = None,
 ) -> Stored:
     fixed = fixed_part(
-        offset, writer=writer, is_paused=is_paused, parked=parked or {},
+        offset, writer=writer, is_paused=is_paused, parked=parked or {}, waiting=waiting,
         attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()},
     )  # fmt: skip
     text = encode(offset, finished, fixed, bytes_max=4096).text
@@ -190,6 +191,11 @@ def and_stored(*last: Stored) -> ConsumerHistory:
     return replace(history, stored=[*history.stored, *last])
 
 
+def and_stored_at_first(early: Stored) -> ConsumerHistory:
+    history = clean()
+    return replace(history, stored=[*history.stored[:2], early, *history.stored[2:]])
+
+
 def taken_over() -> list[Seen]:
     """Another process took the queue over at 50."""
     return [
@@ -217,6 +223,8 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
         Kind.OUT_OF_ORDER, lambda: with_logs(letters=[LETTERS[1]._replace(offset=0), LETTERS[0]._replace(offset=1)])),
     "handled although its key is parked": (Kind.OUT_OF_ORDER, lambda: also(call(1, 65))),
     "finished, and never handled": (Kind.LOST, lambda: without_call(2)),
+    "finished because its key is not named, and never handled": (
+        Kind.LOST, lambda: and_stored_at_first(stored(15, 0, waiting=Waiting(3, {hash_of_key(A): 0})))),
     "a message without an end": (Kind.RESTLESS, lambda: with_logs(topics=[message(0), message(1), message(2, B), message(3, B)])),
     "parked for ever": (Kind.RESTLESS, lambda: without_stored(8)),
     "paused for ever": (Kind.RESTLESS, lambda: and_stored(stored(110, 3, is_paused=True))),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
+from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
 from txlayer.core.attempts import RetryPolicy
 from txlayer.core.handling import ReplayKind
-from txlayer.core.items import Failure, Item, Order, QueueSettings
+from txlayer.core.items import Failure, Item, NullKeys, Order, QueueSettings
 from txlayer.core.progress import attempt_records_max
 from txlayer.errors import ConfigError
 
@@ -24,6 +24,83 @@ AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_m
 def many(count: int) -> list[bytes]:
     """So many keys."""
     return [str(n).encode() for n in range(count)]
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("null_keys", list(NullKeys))
+def test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait(
+    null_keys: NullKeys,
+) -> None:
+    # A tenth of 100,000 records: runs of finished ones between them filled the metadata after some 3,800.
+    dice = random.Random(1)
+    keys = [A, *(A if dice.random() < 0.1 else b"%d" % dice.randrange(97) for _ in range(99_999))]
+    settings = QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000), null_keys=null_keys)
+    stage = QueueStage(keys[:1], settings)
+    (failing,) = stage.take()
+    stage.fail(failing)
+    assert not stage.store()
+
+    for start in range(1, len(keys), 1_000):
+        stage.append(*keys[start : start + 1_000])
+        while items := stage.take():
+            stage.queue.handled(items)
+        assert not stage.store()
+
+    assert keys.count(A) == stage.queue.count
+    stage.restart()
+    assert [] == stage.take()
+    assert not stage.store()
+    stage.now_ms += 60_000
+    again = []
+    while items := stage.take():
+        again += [item.offset for item in items]
+        stage.queue.handled(items)
+    assert [offset for offset, key in enumerate(keys) if key == A] == again
+    assert not stage.store()
+    assert (len(keys), "1|||||") == stage.stored[TOPIC]
+
+
+def test_a_restart_on_the_way_through_what_waited_repeats_and_forgets_nothing() -> None:
+    dice = random.Random(1)
+    keys = [A, *(A if dice.random() < 0.3 else b"%d" % dice.randrange(9) for _ in range(40_000))]
+    stage = QueueStage(keys[:1], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
+    stage.fail(stage.take()[0])
+    stage.append(*keys[1:])
+    while items := stage.take():
+        stage.queue.handled(items)
+    assert not stage.store()
+    assert stage.known(TOPIC).waiting is not None
+
+    again: list[int] = []
+    while stage.stored[TOPIC][0] < len(keys):
+        stage.restart(is_reading=False)
+        stage.now_ms += 60_000
+        stage.read(5_000)
+        for _ in range(300):
+            items = stage.take()
+            again += [item.offset for item in items]
+            stage.queue.handled(items)
+        assert not stage.store()
+
+    assert [offset for offset, key in enumerate(keys) if key == A] == again
+
+
+def test_more_keys_that_fail_than_have_room_fill_the_metadata_until_one_ends() -> None:
+    settings = QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000))
+    failing = many(40)
+    stage = QueueStage(failing, settings)
+    for item in stage.take():
+        stage.fail(item)
+    dice, is_full = random.Random(1), stage.store()
+    while not is_full:
+        stage.append(*(dice.choice(failing + [B] * 40) for _ in range(1_000)))
+        while items := stage.take():
+            stage.queue.handled(items)
+        is_full = stage.store()
+
+    before = stage.queue.count
+    stage.restart()
+    assert before == stage.queue.count
 
 
 # --- fair picking -----------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from txlayer.core import progress as progress_module
 from txlayer.core.progress import Progress, Snapshot, attempt_records_max
 from txlayer.core.progress_codec import Attempts, StoredProgress, decode
 from txlayer.errors import ConfigError, InvariantError
@@ -324,3 +326,117 @@ def test_it_is_a_naive_model(gaps: list[int], steps: list[tuple[str, int]], has_
             )
         assert min(naive.unfinished(), default=progress.lowest) == progress.lowest
         assert len(naive.unfinished()) == progress.unfinished_count
+
+
+# --- the same, where records of one key end in their order ------------------------------------------------------------
+
+KEYED_STEP = st.tuples(
+    st.sampled_from(["read", "finish", "finish", "fail", "end", "restart", "store"]),
+    st.integers(0, 40),
+)
+AB = [b"a", b"b", b"a", b"b"]
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"a", b"b", b"c", b"d", None]), min_size=1, max_size=120),
+    st.lists(KEYED_STEP, max_size=60),
+    st.booleans(),
+    st.booleans(),
+)
+@example([None] * 6, [("read", 6), ("finish", 1), ("store", 0)], False, True)
+@example(
+    AB,
+    [
+        ("read", 4),
+        ("finish", 1),
+        ("store", 0),
+        ("restart", 0),
+        ("read", 1),
+        ("finish", 0),
+        ("store", 0),
+    ],
+    True,
+    True,
+)
+@example(AB, [("read", 4), ("finish", 1), ("end", 0)], True, True)
+@example(
+    AB,
+    [("read", 4), ("finish", 1), ("store", 0), ("restart", 0), ("read", 3), ("end", 0)],
+    True,
+    True,
+)
+def test_with_keys_it_is_a_naive_model(
+    keys: list[bytes | None], steps: list[tuple[str, int]], orders_null_keys: bool, names_keys: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if names_keys:
+            patch.setattr(progress_module, "_NEARLY_FULL", 0.0)  # as if the runs had no room
+        _follow(keys, steps, orders_null_keys=orders_null_keys)
+
+
+def _follow(
+    keys: list[bytes | None], steps: list[tuple[str, int]], *, orders_null_keys: bool
+) -> None:
+    def begun(stored: Snapshot) -> Progress:
+        found = decode(stored.offset, stored.metadata)
+        assert isinstance(found, StoredProgress)
+        return Progress(
+            stored.offset, found, metadata_bytes_max=420, ends_by_key=True, orders_null_keys=orders_null_keys
+        )  # fmt: skip
+
+    log = range(len(keys))
+    naive = NaiveProgress(list(log))
+    progress = begun(Snapshot(0, "", is_full=False, version=0))
+    stored = progress.snapshot()
+    kept: set[int] = set()
+    for step, number in steps:
+        unfinished = naive.unfinished()
+        if step == "read":
+            batch = log[naive.read : naive.read + number]
+            fresh = progress.read(batch, keys[batch.start : batch.stop])
+            assert [o for o in batch if o not in naive.ended] == list(fresh)
+            naive.read += len(batch)
+        elif step == "finish":
+            key = keys[unfinished[number % len(unfinished)]] if unfinished else b""
+            mine = [offset for offset in unfinished if keys[offset] == key]
+            chosen = mine[: 1 + number % 5]
+            if key is None and not orders_null_keys:
+                chosen = mine[number % 7 :: 1 + number % 3]
+            progress.finish(chosen)
+            naive.ended.update(chosen)
+        elif step == "fail" and unfinished:
+            progress.failed(unfinished[number % len(unfinished)], started_ms=0)
+        elif step in ("store", "end"):
+            ended = set(unfinished[:1]) if step == "end" else set()  # with it, as a dead letter
+            stored = progress.snapshot(ended=ended)
+            progress.finish(sorted(ended))
+            naive.ended |= ended
+            again = begun(stored).read(log, keys)
+            kept = set(log) - set(again)
+            assert kept == naive.ended
+        elif step == "restart":
+            progress = begun(stored)
+            naive.read, naive.ended = stored.offset, set(kept)
+        assert min(naive.unfinished(), default=progress.lowest) == progress.lowest
+        assert len(naive.unfinished()) == progress.unfinished_count
+
+
+def test_keys_have_no_room_where_runs_have_and_nothing_that_was_stored_is_missing() -> None:
+    dice, limit = random.Random(1), 540
+    by_runs = Progress(0, metadata_bytes_max=limit)
+    by_key = Progress(0, metadata_bytes_max=limit, ends_by_key=True)
+    finished: list[int] = []
+    snapshot = by_runs.snapshot()
+    while len(snapshot.metadata) < limit - 20:
+        offset = by_runs.position
+        key = dice.choice([b"a", b"b", b"c", b"d", b"e", b"f", *[b"x"] * 6])
+        for progress in (by_runs, by_key):
+            progress.read([offset], [key])
+            if key == b"x":
+                progress.finish([offset])
+        finished += [offset] * (key == b"x")
+        snapshot = by_runs.snapshot()
+
+    assert snapshot.metadata == by_key.snapshot().metadata
+    again = restarted(snapshot, metadata_bytes_max=limit).read(range(by_runs.position))
+    assert set(range(by_runs.position)) - set(finished) == set(again)

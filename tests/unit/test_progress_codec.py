@@ -19,9 +19,9 @@ from txlayer.core.progress_codec import (
     NOTHING,
     Attempts,
     Foreign,
-    Metadata,
     Run,
     StoredProgress,
+    Waiting,
     decode,
     encode,
     fixed_part,
@@ -31,8 +31,8 @@ LIMIT = 4096
 SECOND = st.integers(0, 2**40)
 
 
-def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) -> Metadata:
-    """Its metadata."""
+def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) -> tuple[str, bool]:
+    """(its metadata, whether runs had no room)."""
     fixed = fixed_part(
         offset,
         writer=progress.writer,
@@ -41,8 +41,11 @@ def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) ->
         parked=progress.parked,
         stuck=progress.stuck,
         token=progress.token,
+        waiting=progress.waiting,
     )
-    return encode(offset, progress.finished, fixed, bytes_max=bytes_max)
+    text, is_cut, run_count = encode(offset, progress.finished, fixed, bytes_max=bytes_max)
+    assert is_cut == (run_count < len(progress.finished))
+    return text, is_cut
 
 
 @st.composite
@@ -76,9 +79,17 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     stuck = {key_hash: draw(st.integers(0, 2**40)) for key_hash in keys}
     writer = draw(st.text("abc.-_09", max_size=20))
     token = draw(st.none() | st.integers(0, WHOLE_MAX))
-    return offset, StoredProgress(
-        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck, token
+    length = draw(st.integers(1, 2**30))
+    firsts = st.integers(offset, offset + length - 1)
+    waiting = st.builds(
+        Waiting,
+        st.just(offset + length),
+        st.dictionaries(st.binary(min_size=8, max_size=8), firsts, max_size=9),
     )
+    return offset, StoredProgress(
+        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck, token,
+        draw(st.none() | waiting),
+    )  # fmt: skip
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -94,7 +105,15 @@ def progress_of(vector: dict[str, Any]) -> StoredProgress:
         {bytes.fromhex(key_hash): at for key_hash, at in vector["parked"].items()},
         {bytes.fromhex(key_hash): at for key_hash, at in vector.get("stuck", {}).items()},
         vector.get("token"),
+        waiting_of(vector.get("waiting")),
     )
+
+
+def waiting_of(said: dict[str, Any] | None) -> Waiting | None:
+    """The same for keys that wait."""
+    if said is None:
+        return None
+    return Waiting(said["until"], {bytes.fromhex(name): at for name, at in said["keys"].items()})
 
 
 def test_metadata_are_those_on_the_protocol_page() -> None:
@@ -117,6 +136,20 @@ def test_the_page_has_a_vector_of_each_form() -> None:
 @pytest.mark.parametrize("text", ["2||||||x", "2||||||-1", "2||||||", f"2||||||{WHOLE_MAX + 1}"])
 def test_a_token_that_cannot_be_read_is_not_known_and_the_rest_counts(text: str) -> None:
     assert NOTHING == decode(7, text)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x05" + bytes(8),
+        b"\x05" + bytes(8) + b"\x05",
+        b"\x05" + bytes(8) + b"\x00" + bytes(8) + b"\x01",
+        b"\xff" * 9,
+    ],
+)
+def test_waiting_keys_that_cannot_be_read_are_not_known_and_the_rest_counts(raw: bytes) -> None:
+    assert StoredProgress(token=3) == decode(7, f"2|||||||3|{letters(raw)}")
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -390,6 +423,4 @@ def test_who_does_not_know_stuck_keys_reads_everything_else() -> None:
     fields = known_fields(text.split("|"), 6)
 
     assert fields is not None
-    assert text_of(5, StoredProgress(writer="w", parked=parked)).text == "|".join(
-        ["1", *fields[1:]]
-    )
+    assert text_of(5, StoredProgress(writer="w", parked=parked))[0] == "|".join(["1", *fields[1:]])

@@ -87,7 +87,7 @@ class KeyQueues(Generic[R]):
 
         The others were read before, or ended before a restart.
         """
-        fresh = self._topic.read(offsets)
+        fresh = self._topic.read(offsets, keys)
         if not fresh:
             return 0
         self._sources.added(fresh[0], now_ms=now_ms)

@@ -5,14 +5,11 @@ one (key_queues.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 
 from txlayer.core.handling import ReplayOutcome
 from txlayer.core.items import Chain, Item, R
-from txlayer.core.progress_codec import KEY_HASH_BYTES
+from txlayer.core.progress_codec import NO_KEY, hash_of_key
 
-_NO_KEY = bytes(KEY_HASH_BYTES)
-"""Of null keys, and of a partition that is one chain."""
 _KNOWN_MAX = 10_000
 """Hashes remembered: a hash costs ten times a look into a dict."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
@@ -120,11 +117,10 @@ class ParkedKeys:
     def key_hash(self, chain: Chain) -> bytes:
         """Eight bytes that stand for the key in stored metadata."""
         if not isinstance(chain, bytes):
-            return _NO_KEY
+            return NO_KEY
         known = self._known.get(chain)
         if known is None:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            known = blake2b(chain, digest_size=KEY_HASH_BYTES).digest()
-            self._known[chain] = known
+            known = self._known[chain] = hash_of_key(chain)
         return known

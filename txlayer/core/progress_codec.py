@@ -1,7 +1,7 @@
 """A consumer's progress in a partition ↔ the metadata of its stored offset. Never which offset is finished (progress.py).
 
-The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with a
-seventh and an eighth field for failed replays and the last fencing token `2|…|parked|stuck|token`, with test vectors in
+The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with up to three further fields
+for failed replays, the last fencing token and keys that wait `2|…|parked|stuck|token|waiting`, with test vectors in
 docs/explanation/protocol.md. Others may store offsets of the same group, so a text that is not ours is the
 value `Foreign` and never an exception, and nothing that it says can keep a consumer busy for long.
 """
@@ -13,13 +13,16 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
 from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields, whole
 
 KEY_HASH_BYTES = 8
-"""Of a parked key: BLAKE2b of that digest size. Two of a million keys meet once in thirty million years of parking."""
+"""Of a key: BLAKE2b of that digest size. Two of a million keys meet once in thirty million years of parking."""
+NO_KEY = bytes(KEY_HASH_BYTES)
+"""Stands for null keys, and for a partition that is one chain."""
 BITMAP = "~"
 """Before runs that are a compressed bitmap; not of base64url's letters."""
 BITMAP_BYTES_MAX = 32 * 1024
@@ -45,6 +48,14 @@ class Attempts(NamedTuple):
     first_at_s: int  # when the first one began, in whole seconds
 
 
+class Waiting(NamedTuple):
+    """Below `until` every record is finished but those of these keys, each from its offset on."""
+
+    until: int
+    keys: Mapping[bytes, int]
+    """By hash of the key: offset of its first unfinished record."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
     """What the metadata of a stored offset say. That offset itself is the lowest unfinished one."""
@@ -63,6 +74,8 @@ class StoredProgress:
     """By hash of a parked key: offset of the dead letter whose replay failed; later ones of the key wait for it."""
     token: int | None = None
     """The highest fencing token that handlers of this queue were given; None: it is not known."""
+    waiting: Waiting | None = None
+    """What is unfinished, by key, where its runs would have no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,7 @@ class Metadata(NamedTuple):
 
     text: str
     is_cut: bool  # some finished runs had no room
+    run_count: int = 0  # of those that had
 
 
 def fixed_part(
@@ -92,17 +106,22 @@ def fixed_part(
     parked: Mapping[bytes, int],
     stuck: Mapping[bytes, int] = NO_KEYS,
     token: int | None = None,
+    waiting: Waiting | None = None,
 ) -> tuple[str, str]:
-    """What stands before and behind the runs; `attempts` of offsets from `offset` on, `stuck` of keys in `parked`."""
+    """What stands before and behind the runs; `attempts` and `waiting` of offsets from `offset` on, `stuck` of keys in `parked`."""
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""
     behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
-    if not stuck and token is None:
+    if not stuck and token is None and waiting is None:
         return f"{VERSION}|{writer}|{flags}|", behind
-    # A release that knows neither reads this version, and passes over its further fields.
+    # A release that knows none of them reads this version, and passes over its further fields.
     behind += f"|{_text(_stuck_bytes(parked, stuck))}"
-    return f"{NEXT_VERSION}|{writer}|{flags}|", behind if token is None else f"{behind}|{token}"
+    if token is not None or waiting is not None:
+        behind += f"|{'' if token is None else token}"
+    if waiting is not None:
+        behind += f"|{_text(_waiting_bytes(offset, waiting))}"
+    return f"{NEXT_VERSION}|{writer}|{flags}|", behind
 
 
 def encode(
@@ -113,8 +132,8 @@ def encode(
     `fixed` is `fixed_part(offset, …)` and must itself fit.
     """
     before, behind = fixed
-    runs, is_cut = _encode_runs(offset, finished, bytes_max - len(before) - len(behind))
-    return Metadata(f"{before}{runs}{behind}", is_cut)
+    runs, run_count = _encode_runs(offset, finished, bytes_max - len(before) - len(behind))
+    return Metadata(f"{before}{runs}{behind}", run_count < len(finished), run_count)
 
 
 def decode(offset: int, text: str) -> StoredProgress | Foreign:
@@ -139,7 +158,12 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         found = _decode_parked(parked)
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
-        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token)
+        waiting = (
+            _decode_waiting(offset, fields[_FIELDS + 2]) if len(fields) > _FIELDS + 2 else None
+        )
+        return StoredProgress(
+            writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting
+        )
     except ValueError as exc:  # binascii.Error is one; zlib's is made one
         return Foreign(str(exc))
 
@@ -147,17 +171,18 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _encode_runs(offset: int, finished: Sequence[Run], room: int) -> tuple[str, bool]:
+def _encode_runs(offset: int, finished: Sequence[Run], room: int) -> tuple[str, int]:
+    """(the field, how many runs had room)."""
     if not finished:
-        return "", False
+        return "", 0
     lengths, runs_fit = _run_lengths(offset, finished, room)
     as_runs = _text(lengths)
     if len(as_runs) <= _ZLIB_BYTES_MIN and runs_fit == len(finished):
-        return as_runs, False
+        return as_runs, runs_fit
     as_bitmap, bits_fit = _bitmap(offset, finished, room - len(BITMAP))
     if (-bits_fit, len(as_bitmap)) < (-runs_fit, len(as_runs)):
-        return as_bitmap, bits_fit < len(finished)
-    return as_runs, runs_fit < len(finished)
+        return as_bitmap, bits_fit
+    return as_runs, runs_fit
 
 
 def _run_lengths(offset: int, finished: Sequence[Run], room: int) -> tuple[bytearray, int]:
@@ -282,22 +307,30 @@ def _decode_attempts(offset: int, text: str) -> dict[int, Attempts]:
 
 def _parked_bytes(parked: Mapping[bytes, int]) -> bytearray:
     out = bytearray()
-    for key_hash, last_offset in sorted(parked.items()):
-        out += key_hash
-        _put(out, last_offset)
+    _put_keys(out, parked)
     return out
 
 
+def _put_keys(out: bytearray, keys: Mapping[bytes, int]) -> None:
+    for key_hash, number in sorted(keys.items()):
+        out += key_hash
+        _put(out, number)
+
+
 def _decode_parked(text: str) -> dict[bytes, int]:
-    raw = _bytes(text)
+    return _decode_keys(_bytes(text), "parked")
+
+
+def _decode_keys(raw: bytes, what: str) -> dict[bytes, int]:
+    """Hashes of keys, each with a number."""
     found: dict[bytes, int] = {}
     at = 0
     while at < len(raw):
         key_hash = raw[at : at + KEY_HASH_BYTES]
-        last_offset, at = _take(raw, at + KEY_HASH_BYTES)
+        number, at = _take(raw, at + KEY_HASH_BYTES)
         if key_hash in found:
-            raise ValueError("parked: a key twice")
-        found[key_hash] = last_offset
+            raise ValueError(f"{what}: a key twice")
+        found[key_hash] = number
     return found
 
 
@@ -327,12 +360,37 @@ def _decode_token(text: str) -> int | None:
         return None  # likewise
 
 
+def _waiting_bytes(offset: int, waiting: Waiting) -> bytearray:
+    """How far behind the stored offset it ends, and per key how far behind it the first unfinished record is."""
+    out = bytearray()
+    _put(out, waiting.until - offset)
+    _put_keys(out, {key_hash: first - offset for key_hash, first in waiting.keys.items()})
+    return out
+
+
+def _decode_waiting(offset: int, text: str) -> Waiting | None:
+    try:
+        raw = _bytes(text)
+        length, at = _take(raw, 0)
+        keys = _decode_keys(raw[at:], "waiting")
+        if offset + length > WHOLE_MAX or any(distance >= length for distance in keys.values()):
+            return None
+        return Waiting(offset + length, {name: offset + n for name, n in keys.items()})
+    except ValueError:
+        return None  # likewise; what it would call finished is handled again
+
+
 def _is_in(offset: int, runs: Sequence[Run]) -> bool:
     place = bisect_right(runs, (offset, WHOLE_MAX))
     return place > 0 and offset < runs[place - 1][1]
 
 
 # --- numbers and text -------------------------------------------------------------------------------------------------
+
+
+def hash_of_key(key: bytes | None) -> bytes:
+    """Eight bytes that stand for a key in stored metadata; zeros for a null key."""
+    return NO_KEY if key is None else blake2b(key, digest_size=KEY_HASH_BYTES).digest()
 
 
 def _put(out: bytearray, number: int) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from txlayer.core.handling import ReplayKind
-from txlayer.core.items import Item, ItemSource, More, QueueSettings, R, Start
+from txlayer.core.items import Item, ItemSource, More, NullKeys, Order, QueueSettings, R, Start
 from txlayer.core.progress import Progress, Snapshot
 
 
@@ -19,8 +19,9 @@ class QueueSources:
         limit = settings.metadata_bytes_max
         self._policy, self._taken_over_ms = settings.policy, now_ms
         self.topic = Progress(
-            *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max
-        )
+            *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max,
+            ends_by_key=settings.order is Order.KEY, orders_null_keys=settings.null_keys is NullKeys.ORDERED,
+        )  # fmt: skip
         self.replays = Progress(*replays, metadata_bytes_max=limit)
         self.is_paused = topic.stored.is_paused
         self.writer = ""

@@ -48,7 +48,7 @@ class ConsumerRecorder:
             if not isinstance(said, Foreign):
                 counts = {o: a.ended_count for o, a in said.attempts.items()}
                 found.append(
-                    f"stored {place[0]}-{place[1]}: {stored.offset} and {list(said.finished)} attempts {counts} "
+                    f"stored {place[0]}-{place[1]}: {stored.offset} and {list(said.finished)} waiting {said.waiting} attempts {counts} "
                     f"parked {sorted(said.parked.values())} by {said.writer[-4:]}"
                 )
         self._stored_count = len(society.stored)
