@@ -33,7 +33,7 @@ class Memory:
     """Looks at every coordinator again and again.
 
     A coordinator may hold `content_bytes_max`, as much again for one Kafka transaction (or the largest transaction, where
-    that is more), and one answer to a fetch (docs/howto/limits.md). At rest it holds `content_bytes_max`.
+    that is more), and one answer to a fetch (docs/howto/limits.md), which it has folded when it is at rest.
     """
 
     def __init__(self, society: Society) -> None:
@@ -57,17 +57,14 @@ class Memory:
         for slot, coordinator in society.running.items():
             held = held_bytes([shard.ledger for shard in coordinator._shards.values()])
             self.highest = max(self.highest, held)
-            allowed = limit if is_at_rest else limit + self._at_work(slot)
+            allowed = limit + max(limit, self._largest())
+            if not is_at_rest:
+                allowed += society.world.network.fetched_bytes_max[slot]
             if held > allowed and len(self.findings) < FINDINGS_MAX:
                 detail = (
                     f"{slot} holds {held} bytes at {society.world.now:.2f} s, {allowed} are allowed"
                 )
                 self.findings.append(Finding(Kind.HOARDED, "", detail))
-
-    def _at_work(self, slot: str) -> int:
-        society = self._society
-        fetched = society.world.network.fetched_bytes_max[slot]
-        return max(society.config.content_bytes_max, self._largest()) + fetched
 
     def _largest(self) -> int:
         """Bytes of the largest transaction, or of what somebody wrote who is none of ours."""
