@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
-from tests.reference.wire import Bounds, History, Record
+from tests.reference.test_model import HALF, HASH, KEY, OP, Log
+from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
 
@@ -29,17 +29,7 @@ class Case:
     def history(self) -> History:
         log = Log()
         self.build(log)
-        bounds = {}
-        for topic in {HALF, OP, DOUBT, "shop", *(topic for topic, _ in log.ends)}:
-            count = max(
-                [log.partition_counts.get(topic, 1), *(p + 1 for t, p in log.ends if t == topic)]
-            )
-            for partition in range(count):
-                end = max(log.ends.get((topic, partition), 0), log.starts.get(topic, 0))
-                bounds[topic, partition] = Bounds(
-                    log.starts.get(topic, 0), end, log.stable_ends.get(topic)
-                )
-        return History(log.records, bounds, log.settings)
+        return log.history()
 
 
 CASES: dict[str, Case] = {}

@@ -544,7 +544,7 @@ def is_complete(world: World, txn: Transaction, offset: int) -> bool:
     if offset < world.bounds_of(world.half, txn.partition).start:
         return True
     here = {i for i, m in txn.messages.items() if m.offset is None or m.offset <= offset}
-    return here | gone_indexes(world, txn) == set(range(txn.count))
+    return len(here | gone_indexes(world, txn)) == txn.count
 
 
 def gone_indexes(world: World, txn: Transaction) -> set[int]:
@@ -729,8 +729,9 @@ def judge_committed(
 ) -> None:
     """Say where a committed transaction is: visible, rightly waiting, on its way, or lost."""
     assert reading.decision is not None
-    missing = [i for i in range(txn.count) if not is_shown(txn, i)]
-    is_invisible = len(missing) == txn.count
+    # Counted: how many messages there are is what a writer says, who may say any number.
+    shown = {i for i in txn.messages if is_shown(txn, i)}
+    is_invisible = not shown
     kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
     decisive = reading.released or reading.decision
     last_ms = max(decisive.record.timestamp_ms, waited_until_ms(txn, queue))
@@ -738,7 +739,7 @@ def judge_committed(
         reading.state = "abandoned"
         if reading.released:
             reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
-    elif reading.released and not missing:
+    elif reading.released and len(shown) == txn.count:
         seen = {index for record, index in txn.shown if world.is_readable(record)}
         hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
         for record, index in hidden:
@@ -755,7 +756,7 @@ def judge_committed(
     elif is_invisible and txn.is_prepare_order and queue.has_unknown and not txn.was_on_doubt:
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
-        judge_missing(world, txn, reading, missing)
+        judge_missing(world, txn, reading, shown)
         if doubt_state is not None and reading.state == "lost":
             reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
 
@@ -766,21 +767,19 @@ def is_shown(txn: Transaction, index: int) -> bool:
     return any(i == index and r.topic == topic and r.kafka != "aborted" for r, i in txn.shown)
 
 
-def judge_missing(world: World, txn: Transaction, reading: Reading, missing: list[int]) -> None:
+def judge_missing(world: World, txn: Transaction, reading: Reading, shown: set[int]) -> None:
     """Find what is lost, unless retention or compaction may have taken it."""
     reading.state = "unknown"
     decisive = reading.released or reading.decision
     assert decisive is not None
-    for index in missing:
-        if index not in txn.messages and index not in gone_indexes(world, txn):
-            continue  # it was never stored
+    for index in sorted({*txn.messages, *gone_indexes(world, txn)} - shown):
         if reading.released and may_be_gone(world, txn, index, decisive):
             detail = "it may have been on its real topic"
             reading.find(Kind.NOT_JUDGED, detail=detail, index=index)
         else:
             reading.find(Kind.LOST, decisive.place, index=index)
             reading.state = "lost"
-    if reading.state == "lost" and len(missing) < txn.count:
+    if reading.state == "lost" and shown:
         reading.find(Kind.TORN, *(record.place for record, _ in txn.shown))
 
 

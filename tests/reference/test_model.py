@@ -103,6 +103,17 @@ class Log:
             topic, partition, **{"key": half.key, "value": half.value, "headers": headers} | fields
         )
 
+    def history(self) -> History:
+        """All of it, with the bounds of every partition that is named."""
+        bounds = {}
+        for topic in {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}:
+            seen = (partition + 1 for name, partition in self.ends if name == topic)
+            for partition in range(max([self.partition_counts.get(topic, 1), *seen])):
+                start = self.starts.get(topic, 0)
+                end = max(self.ends.get((topic, partition), 0), start)
+                bounds[topic, partition] = Bounds(start, end, self.stable_ends.get(topic))
+        return History(self.records, bounds, self.settings)
+
     def judge(self, **settings: Any) -> Report:
         bounds = {}
         topics = {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}

@@ -76,7 +76,7 @@ class Case:
     def doubt(self, state: str, *, at: int = 1, content: int | None = 7) -> Case:
         self.traces.doubts.append(DoubtTrace("n", 0, at, self.at_ms, state, 100))
         if content is not None:
-            self.traces.contents.append(ContentTrace("n", at, 0, content))
+            self.traces.contents.append(ContentTrace("n", 0, at, 0, content))
         return self
 
     def verdicts(self, window: Window = WINDOW) -> list[Verdict]:
@@ -197,7 +197,7 @@ def test_doubt_contradicts_op() -> None:
     assert [Verdict.LOST] == Case().op(COMMIT).doubt("parked").verdicts()
     assert [Verdict.LOST] == Case().doubt("held").verdicts()
     ended = Case().doubt("open").doubt("", at=2, content=None)
-    ended.traces.contents.append(ContentTrace("n", 2, 0, None))
+    ended.traces.contents.append(ContentTrace("n", 0, 2, 0, None))
     assert [Verdict.LOST] == ended.verdicts()
 
 
@@ -262,7 +262,7 @@ def test_a_held_transaction_is_not_lost_and_in_time_overdue() -> None:
 
 def test_a_settled_transaction_whose_doubt_records_ended_is_judged_by_what_is_visible() -> None:
     case = Case().op(COMMIT).doubt("open").doubt("", at=2, content=None)
-    case.traces.contents.append(ContentTrace("n", 2, 0, None))
+    case.traces.contents.append(ContentTrace("n", 0, 2, 0, None))
 
     assert [Verdict.LOST] == case.verdicts()
     assert [Verdict.OK] == case.forward().verdicts()

@@ -136,7 +136,7 @@ class TraceRecords:
         value = record.value()
         if index is not None:
             content = None if value is None else self._content_on_doubt(record, index)
-            self._shelf.keep(txn_id, CONTENT, (nonce, offset, index, content))
+            self._shelf.keep(txn_id, CONTENT, (nonce, record.partition(), offset, index, content))
             return
         summary = None if value is None else codec.decode_summary(key, value)
         if isinstance(summary, Undecodable):

@@ -8,7 +8,7 @@ attempt is blamed only when it is wrong in both. Never here: the order of an ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,6 +88,7 @@ class ContentTrace(NamedTuple):
     """A message's content on doubt, or its end."""
 
     nonce: str
+    partition: int
     offset: int
     index: int  # type: ignore[assignment]  # hides tuple.index, as above
     content: int | None  # None: it ended; CUT: doubt did not take it whole, and half has it
@@ -290,7 +291,7 @@ def judge(traces: Traces, window: Window) -> list[Judged]:
     """One verdict per attempt that is a transaction of the window, and one for what is visible and belongs to none."""
     attempts = _attempts(traces, window)
     strangers = _give_out(traces.forwards, attempts, window)
-    stored = [attempt for attempt in attempts.values() if attempt.halves]
+    stored = [attempt for attempt in attempts if attempt.halves]
     readings = [_reading_of(attempt, window) for attempt in stored]
     pairs = list(zip(stored, readings, strict=True))
     is_several = sum(bool(a.visible) and not _is_cut_off(a, reading) for a, reading in pairs) > 1
@@ -305,36 +306,39 @@ def judge(traces: Traces, window: Window) -> list[Judged]:
 # --- what belongs to an attempt ---------------------------------------------------------------------------------------
 
 
-def _attempts(traces: Traces, window: Window) -> dict[str, _Attempt]:
-    attempts: dict[str, _Attempt] = {}
+def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
+    attempts: dict[tuple[str, int], _Attempt] = {}
 
-    def of(nonce: str) -> _Attempt:
-        found = attempts.get(nonce)
+    def of(trace: HalfTrace | OpTrace | DoubtTrace | ContentTrace) -> _Attempt:
+        # Another ordering key leads the same id and nonce to another partition: it is another transaction.
+        key = (trace.nonce, trace.partition)
+        found = attempts.get(key)
         if found is None:  # hot path: `setdefault` would make one for each record
-            found = attempts[nonce] = _Attempt(nonce)
+            found = attempts[key] = _Attempt(trace.nonce)
         return found
 
     for doubt in sorted(traces.doubts, key=lambda d: d.offset):
-        attempt = of(doubt.nonce)
+        attempt = of(doubt)
         attempt.was_on_doubt = True
         attempt.doubt = doubt if doubt.state else None
         attempt.seen_ms = max(attempt.seen_ms, doubt.at_ms)
         if doubt.state:
             attempt.summaries.append(doubt)
     for content in sorted(traces.contents, key=lambda c: c.offset):
-        of(content.nonce).was_on_doubt = True
+        attempt = of(content)
+        attempt.was_on_doubt = True
         if content.content is None:
-            of(content.nonce).contents.pop(content.index, None)
+            attempt.contents.pop(content.index, None)
         else:
-            of(content.nonce).contents[content.index] = content.content
+            attempt.contents[content.index] = content.content
     asides = {(aside.partition, aside.offset, aside.line) for aside in traces.asides}
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
         if (half.partition, half.offset, -1) not in asides:
-            _store(of(half.nonce), half, window)
+            _store(of(half), half, window)
     for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
         if (op.partition, op.offset, op.line) not in asides:
-            _place(of(op.nonce), op, window)
-    return attempts
+            _place(of(op), op, window)
+    return attempts.values()
 
 
 def _store(attempt: _Attempt, half: HalfTrace, window: Window) -> None:
@@ -364,8 +368,6 @@ def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
         is_certain = False  # the line was there first: it waited for its half record
     elif half is not None:
         is_certain = not attempt.was_on_doubt or op.last_offset in attempt.known_offsets
-    elif op.partition != attempt.first.partition:
-        return
     elif op.last_offset in attempt.known_offsets:
         is_certain = True
     elif op.last_offset < window.starts.get(op.partition, 0):
@@ -380,10 +382,10 @@ def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
 
 
 def _give_out(
-    forwards: Iterable[ForwardTrace], attempts: Mapping[str, _Attempt], window: Window
+    forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window
 ) -> list[ForwardTrace]:
     """Each forwarded record to the attempt whose half record it names; those that name none are given back."""
-    owners = {place: attempt for attempt in attempts.values() for place in attempt.offsets}
+    owners = {place: attempt for attempt in attempts for place in attempt.offsets}
     strangers = []
     for forward in sorted(forwards, key=lambda f: f.place):
         place = (forward.half_partition, forward.half_offset)
@@ -398,10 +400,10 @@ def _give_out(
 
 
 def _owner_on_doubt(
-    forward: ForwardTrace, attempts: Mapping[str, _Attempt], window: Window
+    forward: ForwardTrace, attempts: Collection[_Attempt], window: Window
 ) -> _Attempt | None:
     """On doubt the half offsets between the first and the last one are forgotten."""
-    for attempt in attempts.values():
+    for attempt in attempts:
         half = attempt.halves.get(forward.index)
         if (
             half is None
@@ -614,14 +616,15 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
         if forward.topic == attempt.halves[index].topic
         and (forward.is_committed or forward.is_hidden)
     }
-    missing = sorted(set(range(attempt.first.count)) - seen)
+    # Counted: how many there are is what a writer says, who may say any number.
+    missing_count = attempt.first.count - len(seen)
     may_be_kept = _WAITS | _PARKED - {TxnState.PARKED.value}
     kept = may_be_kept if reading.released else may_be_kept - _WAITS
     is_young = attempt.seen_ms >= window.cut_ms - window.grace_ms
     if reading.is_abandoned and (not seen or reading.released is None):
         reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.ROLLED_BACK
         return True
-    if reading.released and not missing:
+    if reading.released and not missing_count:
         visible = {index for index, _ in attempt.visible}
         if seen <= visible:
             reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
@@ -632,7 +635,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     elif is_young:
         reading.is_on_its_way = True
     else:
-        _judge_missing(attempt, reading, window, missing)
+        _judge_missing(attempt, reading, window, seen)
     return False
 
 
@@ -643,27 +646,25 @@ def _by_age(attempt: _Attempt, window: Window) -> Verdict:
 
 
 def _judge_missing(
-    attempt: _Attempt, reading: _Reading, window: Window, missing: Sequence[int]
+    attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]
 ) -> None:
     """Find what is lost, unless retention or compaction may have taken it, or it waits for others of its key."""
     line = reading.released or reading.decision
     assert line is not None  # it is committed
     lost, found = [], list[_Fault]()
-    for index in missing:
-        if index not in attempt.halves:
-            continue  # it was never stored
+    for index in sorted(attempt.halves.keys() - seen):
         if reading.released and _may_be_gone(attempt, index, line, window):
             found.append((Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic"))
         else:
             lost.append(index)
-    if lost and len(missing) < attempt.first.count:
+    if lost and seen:
         place = next((forward.place for _, forward in attempt.shown), None)
         found.append((Verdict.TORN, place, f"messages {_few(lost)} are not visible"))
     elif lost:
         where = f"op {line.partition}:{line.offset}, line {line.line}"
         found.append((Verdict.LOST, None, f"committed at {where}"))
     is_prepare = attempt.first.is_prepare and bool(attempt.first.key_hash)
-    if is_prepare and len(missing) == attempt.first.count:
+    if is_prepare and not seen:
         reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
     else:
         reading.faults += found

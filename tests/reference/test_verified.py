@@ -1,0 +1,70 @@
+"""What `txlayer verify` says of single histories in memory, against the model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from tests.reference.differential import NOW_MS
+from tests.reference.model import judge, verdict
+from tests.reference.test_model import DOUBT, HALF, KEY, OP, Log
+from tests.reference.verified import verified
+
+
+def both(log: Log, key: str = KEY) -> tuple[str, str]:
+    """What the model says of a transaction, and what verify says."""
+    history = log.history()
+    report = judge(history)
+    words = {verdict(txn) for (_, of), txn in report.transactions.items() if of == key}
+    return "+".join(sorted(words)), verified(history, now_ms=NOW_MS).words.get(key, "nothing")
+
+
+def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_first() -> None:
+    """A half record that repeats id and nonce, with an ordering key that leads elsewhere."""
+    log = Log(partition_counts={HALF: 2, OP: 2, DOUBT: 2})
+    home = zlib.crc32(KEY.split("/")[0].encode()) % 2
+    elsewhere = 1 - home
+    log.half(KEY, value=b"forged", options=f"k{elsewhere:08x}712c936a", partition=elsewhere)
+    half = log.half(KEY, partition=home)
+    log.add(OP, home, value=f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode())
+    log.show(half)
+
+    model, told = both(log)
+
+    assert told in model.split("+"), f"verify says {told}, the model {model}"
+
+
+MANY = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from tests.reference.test_model import KEY, Log
+from tests.reference.test_verified import both
+log = Log()
+half = log.half(KEY, "0/9223372036854775807")
+log.op(("C", half))
+print(*both(log))
+"""
+
+
+def test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify() -> None:
+    root = Path(__file__).parents[2]
+
+    done = subprocess.run(
+        [sys.executable, "-c", MANY], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+
+    assert (0, "lost lost") == (done.returncode, done.stdout.strip()), done.stderr[-600:]
+
+
+def test_clocks_of_two_brokers_that_are_five_seconds_apart_break_no_promise() -> None:
+    log = Log()
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=log.records[-1].timestamp_ms - 5_000)
+    log.settings = replace(log.settings, clock_error_ms=60_000)
+
+    assert both(log) == ("ok", "ok")
