@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.broker import unique_name
-from tests.support.consumers import Stage
+from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context
@@ -63,6 +64,37 @@ def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothin
     assert len(set(good)) == len(good) == 51
     assert rebuilds == 1
     assert 1 == [record.message for record in caplog.records].count("dead_letter.refused")
+
+
+@pytest.mark.promise("P9")
+def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_once(
+    stage: Stage,
+) -> None:
+    refused = threading.Event()
+
+    class Heard(logging.Handler):
+        """Hears of the refusal, before anything follows from it."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "dead_letter.refused":
+                refused.set()
+
+    def act(message: ReceivedMessage, context: Context) -> HandlerResult:
+        if message.value == b"slow":
+            assert refused.wait(PATIENCE_S)
+        return reject_large(message, context)
+
+    heard = Heard()
+    logging.getLogger("txlayer.consumer").addHandler(heard)
+    try:
+        stage.write(b"slow", key=b"good")
+        stage.write(LARGE, key=b"bad")
+        with stage.consumer(act, worker_count=4):
+            stage.wait_stored(2)
+    finally:
+        logging.getLogger("txlayer.consumer").removeHandler(heard)
+
+    assert [b"slow"] == stage.journal.values(b"good")
 
 
 def test_a_dead_letter_without_content_cannot_be_replayed(stage: Stage) -> None:
