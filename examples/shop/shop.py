@@ -120,9 +120,9 @@ class QuickBarrier:
     def __init__(self, barrier: SqlBarrier) -> None:
         self._barrier = barrier
 
-    def expect_join(self, owner: object) -> None:
+    def expect_join(self, owner: object, joined: Any = None) -> None:
         """Local transactions of this task must join from now on."""
-        self._barrier.expect_join(owner)
+        self._barrier.expect_join(owner, joined)
 
     def forget_join(self, owner: object) -> None:
         """They need not any more."""

@@ -40,7 +40,7 @@ class FakeBarrier:
     at_check: Callable[[], None] = lambda: None
     expected: set[object] = field(default_factory=set)
 
-    def expect_join(self, owner: object) -> None:
+    def expect_join(self, owner: object, joined: Any = None) -> None:  # noqa: ARG002 - the protocol's
         """Remember it."""
         self.expected.add(owner)
 

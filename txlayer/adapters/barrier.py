@@ -44,15 +44,16 @@ class Barrier(Protocol):
         """True when its calls are awaited."""
         ...
 
-    def expect_join(self, owner: object) -> None:
+    def expect_join(self, owner: object, joined: Any = None) -> None:
         """From now on this thread's (task's) local transactions must join: one that has not refuses its commit.
 
+        With the owner's own `joined` that begins when it is lost: rolled back, or its commit has failed.
         Until `forget_join` of the same owner, or as long as it lives. Also where the other calls are awaited, this is not.
         """
         ...
 
     def forget_join(self, owner: object) -> None:
-        """The owner joins now, or its transaction has ended; nothing if it was not expected."""
+        """The owner's transaction has ended; nothing if it was not expected."""
         ...
 
     def check_session(self, session: Any) -> Any:

@@ -61,9 +61,10 @@ class LocalPart:
         Raises:
             TxLayerError: what `Barrier.write` raises.
         """
-        self._barrier.forget_join(self)
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
         self._joined = yield Asking(write)
+        # The work may be rolled back and done again, without the row: until the end of the block that must not commit.
+        self._barrier.expect_join(self, self._joined)
 
     def end_steps(self, *, txn_id: str, nonce: str, has_failed: bool) -> Steps[Ending]:
         """What the end of the block means: by an exception (`has_failed`), or normally."""

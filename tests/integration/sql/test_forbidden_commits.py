@@ -107,6 +107,7 @@ def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> N
             session.execute(text(lock.format(two)))
         waiting.result(20)
         rival.rollback()
+        assert ROLLBACK is shop.check(txn_id)
         session.add(Order(txn_id=txn_id))
         with pytest.raises(RollbackRequiredError, match="failed statement"):
             session.commit()
@@ -114,6 +115,27 @@ def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> N
     assert joined.state is not LocalState.COMMITTED
     assert not shop.has_order(txn_id)
     assert ROLLBACK is shop.check(txn_id)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.promise("P8")
+def test_the_row_of_a_check_that_came_meanwhile_is_not_taken_for_the_own(shop: Shop) -> None:
+    """It has the same nonce, and says rollback."""
+    txn_id, twice = new_id(), new_id()
+    with shop.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
+        connection.execute(text(f"INSERT INTO strict_order VALUES ('{twice}')"))
+    with Session(shop.engine) as session:
+        joined = shop.join(session, txn_id)
+        with pytest.raises(IntegrityError):  # the database ends the whole transaction
+            session.connection().execute(text(f"INSERT INTO strict_order VALUES ('{twice}')"))
+        assert ROLLBACK is shop.check(txn_id)
+        session.add(Order(txn_id=txn_id))
+        with pytest.raises(RollbackRequiredError, match="failed statement"):
+            session.commit()
+
+    assert joined.state is not LocalState.COMMITTED
+    assert not shop.has_order(txn_id)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -1,14 +1,16 @@
-"""A producer with a barrier whose caller prepares and forgets to join: the sale is refused, not committed beside its messages."""
+"""A producer with a barrier whose local transaction commits without the row: the sale is refused, not committed beside its messages."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -16,7 +18,12 @@ from tests.support.shop import GROUP, Order, Shop, beside, make_shop, new_id
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Message
-from txlayer.errors import LifecycleError, OutcomeUnknownError
+from txlayer.errors import (
+    BarrierRefusedError,
+    LifecycleError,
+    OutcomeUnknownError,
+    RollbackRequiredError,
+)
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.aio_submitted import AsyncSubmittedTransaction
 from txlayer.producer.submitted import SubmittedTransaction
@@ -170,3 +177,227 @@ def test_a_transaction_that_was_let_go_or_rolled_back_stops_nobody(
         producer.close(0.1)
 
     assert all(shop.has_order(name) for name in names)
+
+
+# --- rolled back, and done again --------------------------------------------------------------------------------------
+
+
+def again_in_the_session(_: Shop, session: Session, txn_id: str) -> None:
+    session.rollback()  # as SQLAlchemy asks for
+    session.add(Order(txn_id=txn_id))
+    session.commit()
+
+
+def again_in_another_session(shop: Shop, session: Session, txn_id: str) -> None:
+    session.rollback()
+    sell(shop, txn_id)
+
+
+@each_database
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("again", [again_in_the_session, again_in_another_session])
+@pytest.mark.parametrize("is_prepared_first", [False, True])
+def test_a_sale_that_is_done_again_after_a_rollback_is_not_committed(
+    shop: Shop,
+    producer: TransactionalProducer,
+    again: Callable[[Shop, Session, str], None],
+    *,
+    is_prepared_first: bool,
+) -> None:
+    taken, txn_id = new_id(), new_id()
+    sell(shop, taken)
+    with (  # noqa: PT012 - the block raises
+        pytest.raises(RollbackRequiredError, match="was rolled back"),
+        producer.transaction(txn_id) as tx,
+    ):
+        tx.send("orders", value="v")
+        if is_prepared_first:
+            tx.prepare()
+        with Session(shop.engine) as session:
+            tx.join(session)
+            session.add(Order(txn_id=taken))
+            with pytest.raises(IntegrityError):
+                session.flush()
+            again(shop, session, txn_id)
+
+    assert not shop.has_order(txn_id)
+    assert ROLLBACK is tx.result(10).resolution
+    sell(shop, txn_id)  # behind the block, sessions are the user's own again
+
+
+@on_sqlite
+@pytest.mark.promise("P8")
+def test_a_sale_that_is_done_again_on_the_connection_is_not_committed(
+    shop: Shop, producer: TransactionalProducer
+) -> None:
+    txn_id = new_id()
+    add = text(f"INSERT INTO shop_order (txn_id) VALUES ('{txn_id}')")
+    with (  # noqa: PT012 - the block raises
+        pytest.raises(RollbackRequiredError, match="was rolled back"),
+        producer.transaction() as tx,
+        shop.engine.connect() as connection,
+    ):
+        tx.send("orders", value="v")
+        tx.join(connection)
+        connection.rollback()
+        connection.execute(add)
+        connection.commit()
+
+    assert not shop.has_order(txn_id)
+
+
+@on_sqlite
+@pytest.mark.promise("P8")
+def test_a_submitted_sale_that_is_done_again_after_a_rollback_is_not_committed(
+    shop: Shop, producer: TransactionalProducer
+) -> None:
+    txn_id = new_id()
+
+    def local(tx: SubmittedTransaction) -> None:
+        with Session(shop.engine) as session:
+            tx.join(session)
+            again_in_the_session(shop, session, txn_id)
+
+    future = producer.submit(Message("orders", None, b"v"), local)
+    with pytest.raises(RollbackRequiredError):
+        future.result(10)
+
+    assert not shop.has_order(txn_id)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
+def test_a_sale_that_is_done_again_after_its_commit_has_failed_is_not_committed(
+    shop: Shop, producer: TransactionalProducer, *, with_session: bool
+) -> None:
+    """A constraint that is checked at the commit, or a conflict of serializable transactions."""
+    txn_id = new_id()
+    if shop.kind == "sqlite":
+        event.listen(shop.engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = 1"))
+        shop.engine.dispose()
+    with shop.engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS late_child"))
+        connection.execute(
+            text(
+                "CREATE TABLE late_child (txn_id VARCHAR(64) REFERENCES shop_order (txn_id) "
+                "DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+    add = text(f"INSERT INTO shop_order (txn_id) VALUES ('{txn_id}')")
+    with (  # noqa: PT012 - the block raises
+        pytest.raises(RollbackRequiredError, match="was rolled back"),
+        producer.transaction() as tx,
+        Session(shop.engine) if with_session else shop.engine.connect() as joinable,
+    ):
+        tx.send("orders", value="v")
+        tx.join(joinable)
+        joinable.execute(text("INSERT INTO late_child VALUES ('nobody')"))
+        with pytest.raises(IntegrityError):
+            joinable.commit()
+        joinable.rollback()
+        joinable.execute(add)
+        joinable.commit()
+
+    assert not shop.has_order(txn_id)
+    assert ROLLBACK is tx.result(10).resolution
+
+
+@on_sqlite
+@pytest.mark.promise("P8")
+def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
+    shop: Shop, producer: TransactionalProducer
+) -> None:
+    txn_id = new_id()
+    with pytest.raises(LifecycleError, match="join"), producer.transaction() as tx:  # noqa: PT012 - the block raises
+        tx.send("orders", value="v")
+        tx.prepare()
+        assert ROLLBACK is shop.check(tx.txn_id, tx.nonce)
+        with Session(shop.engine) as session:
+            with suppress(BarrierRefusedError):
+                tx.join(session)
+            again_in_the_session(shop, session, txn_id)
+
+    assert not shop.has_order(txn_id)
+    assert ROLLBACK is tx.result(10).resolution
+
+
+@pytest.mark.promise("P8")
+def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
+    kafka: MemoryKafka, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    shop = make_shop(create_engine(url))
+    txn_id = new_id()
+
+    async def main() -> None:
+        engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
+        async with AsyncTransactionalProducer(
+            bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
+            barrier=AsyncSqlBarrier(engine),
+        ) as producer:  # fmt: skip
+            with pytest.raises(RollbackRequiredError, match="was rolled back"):  # noqa: PT012 - the block is what raises
+                async with producer.transaction() as tx, AsyncSession(engine) as session:
+                    tx.send("orders", value="v")
+                    await tx.join(session)
+                    await session.rollback()
+                    session.add(Order(txn_id=txn_id))
+                    await session.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+
+    assert not shop.has_order(txn_id)
+    shop.engine.dispose()
+
+
+@on_sqlite
+def test_what_is_committed_behind_the_sale_or_its_rollback_is_the_users_own(
+    shop: Shop, producer: TransactionalProducer
+) -> None:
+    beside_it, behind, note = new_id(), new_id(), new_id()
+    add = "INSERT INTO shop_order (txn_id) VALUES ('{}')"
+    with producer.transaction() as sold, Session(shop.engine) as session:
+        sold.send("orders", value="v")
+        sold.join(session)
+        session.commit()
+        sell(shop, beside_it)
+    with producer.transaction() as by_connection, shop.engine.connect() as connection:
+        by_connection.send("orders", value="v")
+        by_connection.join(connection)
+        connection.commit()
+        connection.execute(text(add.format(behind)))
+        connection.commit()
+    with producer.transaction() as tx, Session(shop.engine) as session:
+        tx.send("orders", value="v")
+        tx.join(session)
+        session.rollback()
+        tx.rollback()
+        sell(shop, note)
+
+    results = [each.result(10).resolution for each in (sold, by_connection, tx)]
+    assert [COMMIT, COMMIT, ROLLBACK] == results
+    assert all(shop.has_order(name) for name in (beside_it, behind, note))
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_two_phase_transaction_that_did_not_join_is_not_committed(
+    shop: Shop, producer: TransactionalProducer, *, is_prepared: bool
+) -> None:
+    txn_id = new_id()
+    with (  # noqa: PT012 - the block raises
+        pytest.raises(LifecycleError, match="join"),
+        producer.transaction() as tx,
+        shop.engine.connect() as connection,
+    ):
+        tx.send("orders", value="v")
+        tx.prepare()
+        both = connection.begin_twophase()
+        connection.execute(text(f"INSERT INTO shop_order (txn_id) VALUES ('{txn_id}')"))
+        if is_prepared:
+            both.prepare()
+        both.commit()
+
+    assert not shop.has_order(txn_id)

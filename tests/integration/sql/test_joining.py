@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, make_shop, new_id
 from txlayer.adapters.barrier import LocalState
 from txlayer.adapters.sql import AsyncSqlBarrier, SqlBarrier
+from txlayer.adapters.sql.dialects import is_same_database
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 from txlayer.errors import ConfigError, UsageError
 
@@ -99,6 +101,65 @@ def test_another_engine_of_the_same_database_may_be_joined(shop: Shop) -> None:
     assert LocalState.COMMITTED is joined.state
     assert COMMIT is shop.check(txn_id)
     other.dispose()
+
+
+@pytest.mark.promise("P8")
+def test_a_session_of_another_database_is_refused_also_when_a_creator_connects(
+    tmp_path: Path,
+) -> None:
+    """As with connectors of clouds: the addresses are equal, and say nothing."""
+
+    def engine_of(name: str) -> Engine:
+        file = tmp_path / name
+        return create_engine(
+            "sqlite:///db", creator=lambda: sqlite3.connect(file), poolclass=QueuePool
+        )
+
+    shop, billing = make_shop(engine_of("shop")), make_shop(engine_of("billing"))
+    with Session(billing.engine) as session, pytest.raises(UsageError, match="another database"):
+        shop.join(session, new_id())
+    with Session(shop.at("SERIALIZABLE")) as session, session.begin():  # shares the pool
+        joined = shop.join(session, new_id())
+
+    assert LocalState.COMMITTED is joined.state
+    shop.engine.dispose()
+    billing.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_known"),
+    [
+        ("sqlite:///shop.db", True),
+        ("postgresql+psycopg://db/shop", True),
+        ("postgresql+psycopg://?service=shop", True),
+        ("postgresql+psycopg://", False),  # connect_args or the environment say where
+        ("sqlite://", False),
+        ("sqlite:///:memory:", False),
+    ],
+)
+def test_two_pools_are_of_one_database_when_the_address_says_so(
+    url: str, *, is_known: bool
+) -> None:
+    one, other = create_engine(url), create_engine(url)
+
+    assert is_known is is_same_database(one, other)
+    assert is_same_database(one, one.execution_options(isolation_level="SERIALIZABLE"))
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+@pytest.mark.promise("P8")
+def test_a_two_phase_transaction_of_a_connection_is_refused(shop: Shop) -> None:
+    """Its commit knows no refusal: a check may have said rollback before."""
+    txn_id = new_id()
+    with shop.engine.connect() as connection, connection.begin_twophase():
+        with pytest.raises(UsageError, match="two-phase"):
+            shop.barrier.check_session(connection)
+        with pytest.raises(UsageError, match="two-phase"):
+            shop.barrier.write(connection, txn_id=txn_id, nonce=NONCE, group=GROUP)
+        with Session(connection) as session, pytest.raises(UsageError, match="two-phase"):
+            shop.barrier.check_session(session)
+
+    assert shop.barrier.read(txn_id, NONCE) is None
 
 
 @each_database

@@ -94,9 +94,9 @@ class AsyncSqlBarrier:
         """As `SqlBarrier.read`."""
         return await greenlet_spawn(self._plain.read, txn_id, nonce)
 
-    def expect_join(self, owner: object) -> None:
+    def expect_join(self, owner: object, joined: JoinedTransaction | None = None) -> None:
         """As in `Barrier`."""
-        self._plain.expect_join(owner)
+        self._plain.expect_join(owner, joined)
 
     def forget_join(self, owner: object) -> None:
         """As in `Barrier`."""

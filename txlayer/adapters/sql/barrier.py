@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, TwoPhaseTransaction, select
 from sqlalchemy.exc import IntegrityError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
@@ -91,7 +91,7 @@ class SqlBarrier:
         )
         self._purge = Purge(engine, self._located, age_min=oldest_check + AGE_MARGIN)
         self._insert: DriverInsert | None = None
-        self._watch = Watch()
+        self._watch = Watch(rules)
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     # --- the table ----------------------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ class SqlBarrier:
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
-    def expect_join(self, owner: object) -> None:
+    def expect_join(self, owner: object, joined: JoinedTransaction | None = None) -> None:
         """As in `Barrier`: on this engine, and on others of this database that a session has joined from."""
-        self._watch.expect(owner, self._engine)
+        self._watch.expect(owner, self._engine, joined)
 
     def forget_join(self, owner: object) -> None:
         """As in `Barrier`."""
@@ -220,7 +220,11 @@ class SqlBarrier:
 
     def _has_row(self, txn_id: str, nonce: str, connection: Connection) -> bool:
         table, options = self._located.find()
-        own = select(table.c.nonce).where(table.c.txn_id == txn_id, table.c.nonce == nonce)
+        own = select(table.c.nonce).where(
+            table.c.txn_id == txn_id,
+            table.c.nonce == nonce,
+            table.c.resolution == COMMIT.value,  # a check that came meanwhile wrote the same nonce
+        )
         return connection.execute(own, execution_options=options).first() is not None
 
     def _driver_insert(self) -> DriverInsert:
@@ -259,6 +263,8 @@ class SqlBarrier:
         self._check_database(connection.engine)
         if connection.in_nested_transaction():
             raise _savepoint()
+        if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+            raise _two_phase()
         if is_in_autocommit(connection):
             raise UsageError(
                 "the connection is in autocommit: the barrier's row would be durable without the local transaction; "
@@ -271,13 +277,17 @@ def _own(session: Any) -> Session | Connection:
         session = session()
     if isinstance(session, Session):
         if session.twophase:
-            raise UsageError("a two-phase session cannot be joined: its commit is not one moment")
+            raise _two_phase()
         return session
     if isinstance(session, Connection):
         return session
     raise UsageError(
         f"join takes a SQLAlchemy Session or Connection, not {type(session).__name__} (AsyncSqlBarrier takes theirs)"
     )
+
+
+def _two_phase() -> UsageError:
+    return UsageError("a two-phase transaction cannot be joined: its commit is not one moment")
 
 
 def _savepoint() -> UsageError:

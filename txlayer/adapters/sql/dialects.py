@@ -34,6 +34,10 @@ class Rules(Protocol):
         """Insert rows, and leave those alone that are there."""
         ...
 
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:
+        """True when a failed statement rolled back the whole transaction, and the next one would begin another unasked."""
+        ...
+
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """Where a connection that nobody has used yet finds the table `name`; None: nowhere."""
         ...
@@ -57,6 +61,10 @@ class SqliteRules:
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
         return sqlite.insert(table).on_conflict_do_nothing()
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        return not driver_connection(connection).in_transaction
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
         """As in `Rules`: the file, and no temporary table of the same name."""
@@ -103,6 +111,10 @@ class PostgresqlRules:
         """As in `Rules`."""
         return postgresql.insert(table).on_conflict_do_nothing()
 
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`: the database itself refuses all that follows."""
+        return False
+
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """As in `Rules`; temporary tables are not looked at."""
         with fresh_connection(engine) as connection:
@@ -114,6 +126,10 @@ class PostgresqlRules:
         """As in `Rules`; the setting ends with the transaction."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
         yield
+
+
+DEADLOCK = 1213
+"""MySQL's and MariaDB's number of the error after which the whole transaction is gone."""
 
 
 class MysqlRules:
@@ -128,6 +144,10 @@ class MysqlRules:
     def insert_absent(self, table: Table) -> Insert:
         """As in `Rules`."""
         return mysql.insert(table).prefix_with("IGNORE")
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        return DEADLOCK in (getattr(error, "errno", None), *error.args[:1])
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
         """As in `Rules`."""
@@ -267,12 +287,21 @@ def rules_of_dialect(name: str, *, what: str) -> Rules:
 
 
 def is_same_database(one: Engine, other: Engine) -> bool:
-    """True when two engines lead to one database."""
-    return one.pool is other.pool or _database(one) == _database(other)
+    """True when two engines are known to lead to one database: they share a pool, or the address that both go by."""
+    if one.pool is other.pool:
+        return True
+    address = _address(one)
+    return address is not None and address == _address(other)
 
 
-def _database(engine: Engine) -> Any:
+def _address(engine: Engine) -> Any:
+    """What the URL says; None when it does not say which database that is."""
     url = engine.url
+    is_named = url.host or url.query or url.database not in (None, "", ":memory:")
+    # A `creator` connects to where it likes. SQLAlchemy's own lives in this module.
+    creator = getattr(engine.pool, "_creator", None)
+    if not is_named or getattr(creator, "__module__", None) != "sqlalchemy.engine.create":
+        return None
     return (url.get_backend_name(), url.host, url.port, url.database, url.query)
 
 

@@ -1,4 +1,4 @@
-"""A local transaction that holds the barrier's row: what became of it, and why it may not commit.
+"""A local transaction that holds a row of a barrier or an inbox: what became of it, and why it may not commit.
 
 Never here: committing or rolling back the user's session.
 """
@@ -9,23 +9,24 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, TwoPhaseTransaction, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
 from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.sql.dialects import Rules
 from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)
 
 OWN_WORK = {"txlayer_own_work": True}
-"""The option of connections on which a barrier works for itself."""
+"""The option of connections on which a barrier or an inbox works for itself."""
 
 
 class JoinedTransaction:
-    """One local transaction of one connection, watched from the barrier's row to its end.
+    """One local transaction of one connection, watched from its row to its end.
 
     SQLAlchemy says before a connection commits that it will, and after a session's commit that it did. A connection
     that was joined without a session is therefore `UNCLEAR` after its commit, and the row tells.
@@ -36,16 +37,19 @@ class JoinedTransaction:
         connection: Connection,
         session: Session | None,
         *,
-        txn_id: str,
-        has_row: Callable[[Connection], bool],
+        has_row: Callable[[Connection], bool] | None,
+        row: str = "the barrier's row",
+        txn_id: str | None = None,
     ) -> None:
         self._connection = weakref.ref(connection)
         self._session_transaction = None if session is None else session.get_transaction()
-        self._txn_id = txn_id
         self._has_row = has_row
+        self._row = row
+        self._txn_id = txn_id
         self._veto: TxLayerError | None = None
         self._has_failed_statement = False
         self._has_commit_begun = False
+        self._has_commit_failed = False
         self._is_rolled_back = False
         self._is_reported = False
 
@@ -67,21 +71,48 @@ class JoinedTransaction:
             return LocalState.ROLLED_BACK
         return LocalState.OPEN
 
+    @property
+    def is_lost(self) -> bool:
+        """True when it ended and its commit was not reported: what is done again has no row."""
+        state = self.state
+        return state is LocalState.ROLLED_BACK or (
+            state is LocalState.UNCLEAR and self._has_commit_failed
+        )
+
     def forbid_commit(self, reason: str) -> None:
         """As in `Joined`."""
         self.refuse(RollbackRequiredError(f"{reason}: roll back", txn_id=self._txn_id))
+
+    def lost_error(self) -> RollbackRequiredError:
+        """Why no other local transaction may commit in its place."""
+        return RollbackRequiredError(
+            f"{self._row} was rolled back with its local transaction, and this one has none: roll back",
+            txn_id=self._txn_id,
+        )
 
     def refuse(self, error: TxLayerError) -> None:
         """Have the commit raise `error`; the first one stays."""
         self._veto = self._veto or error
 
-    def statement_failed(self) -> None:
+    def statement_failed(self, *, is_commit: bool, has_ended: bool) -> None:
         """Some databases end the whole transaction with a failed statement, and begin another one unasked."""
         self._has_failed_statement = True
+        self._has_commit_failed |= is_commit and self._has_commit_begun
+        if has_ended:
+            self.refuse(self._failed_error())
+
+    def _failed_error(self) -> RollbackRequiredError:
+        return RollbackRequiredError(
+            f"{self._row} was rolled back with a failed statement: roll back", txn_id=self._txn_id
+        )
 
     def leave(self) -> None:
         """As in `Joined`."""
         self._session_transaction = None
+
+    def forget_row(self) -> None:
+        """The row was taken back: the local transaction is the user's own again, unless it was refused before."""
+        self._is_rolled_back = self._veto is None
 
     # --- called by SQLAlchemy, and by whoever watches the connection ------------------------------------------------------
 
@@ -92,9 +123,7 @@ class JoinedTransaction:
         try:
             self._check_row(connection)
         except BaseException:
-            # SQLAlchemy takes for granted that whoever stops a commit here has ended the transaction: it would hand the
-            # connection back as it is, and its next user would commit all of this.
-            connection.dialect.do_rollback(connection.connection)
+            _end(connection)
             self._is_rolled_back = True
             raise
         self._has_commit_begun = True
@@ -102,11 +131,10 @@ class JoinedTransaction:
     def _check_row(self, connection: Connection) -> None:
         if self._veto is not None:
             raise self._veto
-        if self._has_failed_statement and not self._has_row(connection):
-            raise RollbackRequiredError(
-                "the barrier's row was rolled back with a failed statement: roll back",
-                txn_id=self._txn_id,
-            )
+        if self._has_row is None or not self._has_failed_statement:
+            return
+        if not self._has_row(connection):
+            raise self._failed_error()
 
     def before_rollback(self) -> None:
         """Whoever rolls back before a commit began has ended it."""
@@ -122,13 +150,23 @@ class JoinedTransaction:
             self._session_transaction = None
 
 
+class Expected(NamedTuple):
+    """Local transactions of one thread or task that must hold a row."""
+
+    here: object
+    """The thread or task."""
+    joined: JoinedTransaction | None
+    """The one that holds the row: while it is open, and behind its commit, others are the user's own."""
+
+
 class Watch:
     """Tells joined transactions what SQLAlchemy says of their connections. Any thread may use it.
 
     It listens once per engine: a listener of its own for every transaction costs as much as a statement.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
             weakref.WeakKeyDictionary()
         )
@@ -137,14 +175,16 @@ class Watch:
         )
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._expected: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        self._expected: weakref.WeakKeyDictionary[Any, Expected] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def expect(self, owner: object, engine: Engine) -> None:
-        """Refuse commits of this thread or task that no transaction joined, until `forget`."""
+    def expect(
+        self, owner: object, engine: Engine, joined: JoinedTransaction | None = None
+    ) -> None:
+        """Refuse commits of this thread or task that hold no row, until `forget`; with `joined` once that is lost."""
         self._listen(engine)
         with self._lock:
-            self._expected[owner] = _this_thread_or_task()
+            self._expected[owner] = Expected(_this_thread_or_task(), joined)
 
     def forget(self, owner: object) -> None:
         """As in `Barrier.forget_join`."""
@@ -172,6 +212,8 @@ class Watch:
                 return
             # An engine that was derived from another hears what is listened to there, too: it is told twice then.
             event.listen(engine, "commit", self._before_commit)
+            event.listen(engine, "prepare_twophase", self._before_twophase)
+            event.listen(engine, "commit_twophase", self._before_twophase)
             event.listen(engine, "rollback", self._before_rollback)
             self._engines.add(engine)
             if engine.dialect not in self._dialects:
@@ -185,6 +227,9 @@ class Watch:
         for joined in of_connection:
             joined.before_commit(connection)
 
+    def _before_twophase(self, connection: Connection, *_: Any) -> None:
+        self._before_commit(connection)
+
     def _check_expected(
         self, connection: Connection, of_connection: Sequence[JoinedTransaction]
     ) -> None:
@@ -194,14 +239,18 @@ class Watch:
             return
         here = _this_thread_or_task()
         with self._lock:
-            is_expected = here in self._expected.values()
-        if is_expected:
-            connection.dialect.do_rollback(connection.connection)  # as in JoinedTransaction
-            raise LifecycleError(
-                "this local transaction commits without tx.join(session), though tx.prepare() was called: its commit would "
-                "not decide the messages. It is rolled back; join it, or commit what does not belong to it before prepare()",
-                state="prepared",
-            )
+            expected = [e.joined for e in self._expected.values() if e.here == here]
+        for joined in expected:
+            if joined is None:
+                _end(connection)
+                raise LifecycleError(
+                    "this local transaction commits without tx.join(session), though tx.prepare() was called: its commit would "
+                    "not decide the messages. It is rolled back; join it, or commit what does not belong to it before prepare()",
+                    state="prepared",
+                )
+            if joined.is_lost:
+                _end(connection)
+                raise joined.lost_error()
 
     def _before_rollback(self, connection: Connection) -> None:
         for joined in self._joined.get(connection, ()):
@@ -212,9 +261,20 @@ class Watch:
             joined.after_commit(session)
 
     def _failed(self, context: ExceptionContext) -> None:
-        if context.connection is not None:
-            for joined in self._joined.get(context.connection, ()):
-                joined.statement_failed()
+        connection = context.connection
+        of_connection = () if connection is None else self._joined.get(connection, ())
+        if connection is None or not of_connection:
+            return
+        has_ended = self._rules.has_ended(connection, context.original_exception)
+        for joined in of_connection:
+            joined.statement_failed(is_commit=context.statement is None, has_ended=has_ended)
+
+
+def _end(connection: Connection) -> None:
+    # SQLAlchemy takes for granted that whoever stops a commit has ended the transaction: it would hand the connection
+    # back as it is, and its next user would commit all of this. Two-phase ones it rolls back itself.
+    if not isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        connection.dialect.do_rollback(connection.connection)
 
 
 def _this_thread_or_task() -> object:
