@@ -41,6 +41,9 @@ _TARGETS = "integration/kafka/test_coordinator_targets.py::"
 _HOSTILE = "integration/kafka/test_hostile_records.py::"
 _ANYTHING = "fuzz/test_fuzz.py::test_no_input_stops_a_target"
 
+_AGAIN = "integration/sql/test_forgotten_join.py::"
+_FORBIDDEN = "integration/sql/test_forbidden_commits.py::"
+_INBOX = "integration/sql/test_inbox.py::"
 _CHECK_BACK = "integration/kafka/test_check_back.py::"
 _DEMO_CHECKS = "docs/test_demo.py::test_what_the_shop_left_in_doubt_is_settled_by_checking_back"
 _CONSUMERS = (
@@ -90,6 +93,17 @@ PRODUCER = (
         ("integration/kafka/test_decisions.py::test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart",
          _INPUT + "test_a_rollback_after_the_commit_is_reported_and_changes_nothing",
          _INPUT + "test_a_commit_after_the_rollback_is_reported_and_forwards_nothing"),
+    ),
+    Row(
+        "producer", "its local transaction is rolled back, or its commit fails, and the work is done again without the barrier's row",
+        "The second commit is refused: nothing is sold whose messages are rolled back.",
+        (_AGAIN + "test_a_sale_that_is_done_again_after_a_rollback_is_not_committed",
+         _AGAIN + "test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed",
+         _AGAIN + "test_a_sale_that_is_done_again_after_its_commit_has_failed_is_not_committed",
+         _AGAIN + "test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed",
+         _FORBIDDEN + "test_a_deadlock_that_was_swallowed_does_not_commit_the_rest",
+         _FORBIDDEN + "test_the_row_of_a_check_that_came_meanwhile_is_not_taken_for_the_own"),
+        "Another thread or task than the block's, and statements that SQLAlchemy does not see.",
     ),
     Row(
         "producer", "its clock is a day off", "Ages count by the broker's clock; a time from the future becomes now.",
@@ -166,6 +180,16 @@ CONSUMER = (
         "consumer", "kill -9 while it handles a message", "It comes again, with its attempts; the inbox makes it once.",
         (_PROCESS + "test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter",
          _PROCESS + "test_what_was_stored_is_not_handled_again_after_kill_9", _CONSUMERS, _CHAOS),
+    ),
+    Row(
+        "consumer", "a handler's local transaction loses the inbox's row: a deadlock, a rollback, and the handler goes on",
+        "The commit is refused; the message comes again and takes effect once.",
+        (_INBOX + "test_what_is_done_behind_a_swallowed_deadlock_is_not_committed",
+         _INBOX + "test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed",
+         _INBOX + "test_what_is_done_again_after_a_rollback_is_not_committed",
+         _INBOX + "test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop",
+         _INBOX + "test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it"),
+        "Statements that SQLAlchemy does not see.",
     ),
     Row(
         "consumer", "a handler never comes back",

@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, func, insert, make_url, select, text, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
@@ -23,7 +24,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.sql import AsyncInbox, Inbox, message_key
 from txlayer.adapters.sql.inbox import KEY_LENGTH_MAX
 from txlayer.cli.main import build_app
-from txlayer.errors import UsageError
+from txlayer.errors import RollbackRequiredError, UsageError
 
 pytestmark = [pytest.mark.sql]
 
@@ -175,6 +176,160 @@ def test_who_comes_at_the_same_time_waits_for_the_first(
         assert is_committed is not second.result(20)
 
 
+# --- effects without the row ------------------------------------------------------------------------------------------
+
+LOCK = "SELECT txn_id FROM shop_order WHERE txn_id = '{}' FOR UPDATE"
+
+
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("is_handled_meanwhile", [False, True])
+def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
+    engine: Engine, inbox: Inbox, *, is_handled_meanwhile: bool
+) -> None:
+    """There, a deadlock rolls everything back, the row too, and the next statement begins another transaction."""
+    one, two, order_id, message = new_id(), new_id(), new_id(), forwarded(new_id(), 0)
+    with Session(engine) as session, session.begin():
+        session.add_all([Order(txn_id=one), Order(txn_id=two)])
+    with beside() as other, Session(engine) as session, engine.connect() as rival:
+        with inbox.once(session, message) as is_new:
+            assert is_new
+            session.execute(text(LOCK.format(one)))
+            for _ in range(3):  # the database gives up the side that has changed less
+                rival.execute(text(f"INSERT INTO shop_order (txn_id) VALUES ('{new_id()}')"))
+            rival.execute(text(LOCK.format(two)))
+            waiting = other.submit(rival.execute, text(LOCK.format(one)))
+            with pytest.raises(DBAPIError, match="1213"):
+                session.execute(text(LOCK.format(two)))
+            waiting.result(20)
+            rival.rollback()
+            if is_handled_meanwhile:  # its row is there, and none of ours
+                assert other.submit(handle, inbox, message).result(20)
+            session.add(Order(txn_id=order_id))
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):
+            session.commit()
+
+    assert not has_order(engine, order_id)
+    assert is_handled_meanwhile is not handle(inbox, message)
+
+
+@on_sqlite
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
+    engine: Engine, inbox: Inbox, *, is_raised: bool
+) -> None:
+    order_id, message = new_id(), forwarded(new_id(), 0)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
+        connection.execute(text("INSERT INTO strict_order VALUES ('1')"))
+    with Session(engine) as session:
+        with suppress(IntegrityError), inbox.once(session, message):
+            try:
+                session.connection().execute(text("INSERT INTO strict_order VALUES ('1')"))
+            except IntegrityError:
+                if is_raised:
+                    raise
+        session.add(Order(txn_id=order_id))
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):
+            session.commit()
+
+    assert not has_order(engine, order_id)
+    assert handle(inbox, message)
+
+
+@each_database
+@pytest.mark.parametrize("is_in_block", [True, False])
+@pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
+def test_what_is_done_again_after_a_rollback_is_not_committed(
+    engine: Engine, inbox: Inbox, *, is_in_block: bool, with_session: bool
+) -> None:
+    order_id, message = new_id(), forwarded(new_id(), 0)
+    add = text(f"INSERT INTO shop_order (txn_id) VALUES ('{order_id}')")
+    with Session(engine) if with_session else engine.connect() as joinable:
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):  # noqa: PT012 - the commit is inside or behind the block
+            with inbox.once(joinable, message):
+                joinable.execute(add)
+                with pytest.raises(IntegrityError):
+                    joinable.execute(add)
+                joinable.rollback()
+                joinable.execute(add)
+                if is_in_block:
+                    joinable.commit()
+            joinable.commit()
+        joinable.rollback()
+        assert not has_order(engine, order_id)
+        joinable.execute(add)
+        joinable.commit()  # behind the block, and after a rollback, it is the user's own again
+
+    assert handle(inbox, message)
+
+
+@each_database
+def test_after_a_rollback_in_the_block_reading_goes_on_and_so_does_the_next_message(
+    engine: Engine, inbox: Inbox
+) -> None:
+    first, second, order_id = forwarded(new_id(), 0), forwarded(new_id(), 0), new_id()
+    with Session(engine) as session:
+        with inbox.once(session, first):
+            session.rollback()
+            assert session.get(Order, order_id) is None
+            with inbox.once(session, second) as is_new:
+                session.add(Order(txn_id=order_id))
+            session.commit()
+        assert is_new
+
+    assert has_order(engine, order_id)
+    assert [True, False] == [handle(inbox, first), handle(inbox, second)]
+
+
+@each_database
+def test_a_savepoint_for_each_message_may_be_rolled_back_with_its_row(
+    engine: Engine, inbox: Inbox
+) -> None:
+    taken, fine = new_id(), new_id()
+    bad, good = forwarded(new_id(), 0), forwarded(new_id(), 0)
+    with Session(engine) as session, session.begin():
+        session.add(Order(txn_id=taken))
+    with Session(engine) as session, session.begin():
+        for message, order_id in ((bad, taken), (good, fine)):
+            with suppress(IntegrityError), session.begin_nested(), inbox.once(session, message):
+                session.add(
+                    Order(txn_id=order_id)
+                )  # written at the savepoint's end, behind the block
+
+    assert has_order(engine, fine)
+    assert [True, False] == [handle(inbox, bad), handle(inbox, good)]
+
+
+@each_database
+def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(
+    engine: Engine, inbox: Inbox
+) -> None:
+    order_id, message = new_id(), forwarded(new_id(), 0)
+    with Session(engine) as session:
+        savepoint = session.begin_nested()
+        with inbox.once(session, message):
+            savepoint.rollback()
+            session.add(Order(txn_id=order_id))
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):
+            session.commit()
+
+    assert not has_order(engine, order_id)
+
+
+@each_database
+def test_a_failed_block_takes_no_row_of_another(engine: Engine, inbox: Inbox) -> None:
+    """The block's own local transaction had ended, and the message was handled by somebody else meanwhile."""
+    message = forwarded(new_id(), 0)
+    with engine.connect() as connection:
+        with pytest.raises(ZeroDivisionError), inbox.once(connection, message):  # noqa: PT012 - the block raises
+            connection.rollback()
+            assert handle(inbox, message)
+            raise ZeroDivisionError
+        connection.commit()
+
+    assert not handle(inbox, message)
+
+
 @each_database
 def test_groups_that_share_a_table_do_not_see_each_other(engine: Engine, inbox: Inbox) -> None:
     message = forwarded(new_id(), 0)
@@ -199,6 +354,17 @@ def test_keys_differ_by_every_letter_and_long_ones_are_hashed(engine: Engine, in
 
     assert [True] * 6 == [handle(each, HandledMessage()) for each in keyed]
     assert [False] * 6 == [handle(each, HandledMessage()) for each in keyed]
+
+
+@each_database
+@pytest.mark.usefixtures("inbox")
+def test_keys_that_differ_in_a_blank_at_the_end_are_two_messages(engine: Engine) -> None:
+    unique = new_id()
+    words = [unique, f"{unique} ", f"{unique}  ", f" {unique}"]
+    keyed = [Inbox(engine, group=GROUP, key=lambda _, word=word: word) for word in words]  # type: ignore[misc]  # one each
+
+    assert [True] * 4 == [handle(each, HandledMessage()) for each in keyed]
+    assert [False] * 4 == [handle(each, HandledMessage()) for each in keyed]
 
 
 @on_sqlite
@@ -378,6 +544,28 @@ def test_a_message_is_handled_once_in_the_loop(inbox: Inbox) -> None:
     in_loop(inbox, use)
 
 
+@each_database
+def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(
+    engine: Engine, inbox: Inbox
+) -> None:
+    names = [new_id(), new_id()]
+
+    async def use(twin: AsyncInbox, engine: Any) -> None:
+        for name, is_in_block in zip(names, (True, False), strict=True):
+            async with AsyncSession(engine) as session:
+                with pytest.raises(RollbackRequiredError, match="the inbox's row"):  # noqa: PT012 - the commit is inside or behind the block
+                    async with twin.once(session, forwarded(name, 0)):
+                        await session.rollback()
+                        await session.execute(insert(Order).values(txn_id=name))
+                        if is_in_block:
+                            await session.commit()
+                    await session.commit()
+
+    in_loop(inbox, use)
+
+    assert [False, False] == [has_order(engine, name) for name in names]
+
+
 @on_sqlite
 def test_both_inboxes_have_the_same_words(engine: Engine) -> None:
     def words(kind: type) -> dict[str, list[str]]:
@@ -387,7 +575,7 @@ def test_both_inboxes_have_the_same_words(engine: Engine) -> None:
             if callable(member) and (not name.startswith("_") or name == "__init__")
         }
 
-    steps = {"key_of", "connection_of", "see", "forget"}
+    steps = {"key_of", "see", "forget", "leave"}
     plain = {name: found for name, found in words(Inbox).items() if name not in steps}
     assert plain == words(AsyncInbox)
     with pytest.raises(UsageError, match="AsyncEngine"):

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Column, Connection, Engine, MetaData, Table, delete
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    NestedTransaction,
+    Table,
+    delete,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
+from txlayer.adapters.barrier import LocalState
 from txlayer.adapters.sql.dialects import (
     LocatedTable,
     check_pool,
@@ -19,6 +31,7 @@ from txlayer.adapters.sql.dialects import (
     is_same_database,
     rules_of_dialect,
 )
+from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.purge import Purged, delete_old
 from txlayer.adapters.sql.table import (
     GROUP_LENGTH_MAX,
@@ -35,7 +48,9 @@ from txlayer.errors import UsageError
 DEFAULT_NAME = "txlayer_inbox"
 
 KEY_LENGTH_MAX = 200
-"""Characters of a key in the table; longer ones, and others than printable ASCII, are hashed."""
+"""Characters of a key in the table; longer ones, others than printable ASCII, and with a blank at the end are hashed."""
+
+ROW = "the inbox's row"
 
 
 class InboxMessage(Protocol):
@@ -103,6 +118,16 @@ def inbox_table(
     )
 
 
+class Seen(NamedTuple):
+    """A message that is new, and the local transaction that holds its row."""
+
+    session: Session | Connection
+    connection: Connection
+    savepoint: NestedTransaction | None
+    key: str
+    joined: JoinedTransaction
+
+
 class Inbox:
     """A table with one row per message that a consumer group has handled, written with the handler's own effects.
 
@@ -141,6 +166,7 @@ class Inbox:
         self._key = key
         self._rules = rules
         self._located = LocatedTable(engine, self.table, rules)
+        self._watch = Watch(rules)
 
     def create_table(self) -> None:
         """Create the table unless it is there.
@@ -156,21 +182,21 @@ class Inbox:
 
         Whoever comes second waits until the first one's local transaction has ended. When the block raises, the
         message counts as not handled, also when the local transaction goes on; roll it back, for what the block did
-        before is still in it.
+        before is still in it. A local transaction that has lost its row refuses its commit.
 
         Raises:
             UsageError: `session` is no Session or Connection of this database, or it is in autocommit. Nothing was written.
             SQLAlchemyError: the database refused; roll back.
         """
-        connection = self.connection_of(session)
-        key = self.key_of(message)
-        is_new = self.see(connection, key)
+        seen = self.see(session, message)
         try:
-            yield is_new
+            yield seen is not None
         except BaseException:
-            if is_new:
-                self.forget(connection, key)
+            if seen is not None:
+                self.forget(seen)
             raise
+        if seen is not None:
+            self.leave(seen)
 
     def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """Delete this group's rows older than `older_than` by the database's clock, in transactions of bounded size.
@@ -186,7 +212,7 @@ class Inbox:
         table, options = self._located.find()
         columns = table.c
         return delete_old(
-            self._engine.execution_options(**options),
+            self._engine.execution_options(**options, **OWN_WORK),
             table,
             key=columns.message_key,
             made_at=columns.seen_at,
@@ -200,22 +226,41 @@ class Inbox:
     def key_of(self, message: InboxMessage) -> str:
         """The message's key as it stands in the table."""
         key = self._key(message)
-        if len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable():
+        is_plain = len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable()
+        if is_plain and not key.endswith(" "):  # MySQL does not compare blanks at the end
             return key
         return f"hash:{blake2b(key.encode(errors='backslashreplace'), digest_size=32).hexdigest()}"
 
-    def connection_of(self, session: Any) -> Connection:
-        """The connection of the local transaction, which has begun."""
+    def see(self, session: Any, message: InboxMessage) -> Seen | None:
+        """Write the row; None when it was there."""
         if isinstance(session, scoped_session):
             session = session()
-        if isinstance(session, Session):
-            connection = session.connection(bind_arguments={"clause": self.table})
-        elif isinstance(session, Connection):
-            connection = session
-        else:
+        if not isinstance(session, Session | Connection):
             raise UsageError(
                 f"a SQLAlchemy Session or Connection is due here, not {type(session).__name__} (AsyncInbox takes theirs)"
             )
+        connection = self._connection_of(session)
+        key = self.key_of(message)
+        row = {"consumer_group": self._group, "message_key": key}
+        table, options = self._located.find()
+        # SQLAlchemy forgets the count of an insert unless it is told not to.
+        options = {**options, "preserve_rowcount": True}
+        insert = self._rules.insert_absent(table)
+        if connection.execute(insert, row, execution_options=options).rowcount != 1:
+            return None
+        savepoint = connection.get_nested_transaction()
+        # A savepoint may take the row along, with the effects.
+        has_row = partial(self._has_row, key) if savepoint is None else None
+        joined = JoinedTransaction(connection, None, has_row=has_row, row=ROW)
+        self._watch.add(connection, None, joined)
+        self._watch.expect(joined, connection.engine, joined)
+        return Seen(session, connection, savepoint, key, joined)
+
+    def _connection_of(self, session: Session | Connection) -> Connection:
+        if isinstance(session, Session):
+            connection = session.connection(bind_arguments={"clause": self.table})
+        else:
+            connection = session
         if not is_same_database(connection.engine, self._engine):
             raise UsageError(
                 "the session is of another database than the inbox: one could commit without the other"
@@ -228,21 +273,36 @@ class Inbox:
             )
         return connection
 
-    def see(self, connection: Connection, key: str) -> bool:
-        """Write the row; True when it was not there."""
-        row = {"consumer_group": self._group, "message_key": key}
-        table, options = self._located.find()
-        # SQLAlchemy forgets the count of an insert unless it is told not to.
-        options = {**options, "preserve_rowcount": True}
-        insert = self._rules.insert_absent(table)
-        return connection.execute(insert, row, execution_options=options).rowcount == 1
-
-    def forget(self, connection: Connection, key: str) -> None:
+    def forget(self, seen: Seen) -> None:
         """Take the row back within the local transaction that wrote it."""
+        self._watch.forget(seen.joined)
+        if seen.joined.state is not LocalState.OPEN:
+            return
         # A transaction that the database has given up cannot commit the row either, and the block's error matters more.
         with suppress(SQLAlchemyError):
             table, options = self._located.find()
-            own = delete(table).where(
-                table.c.consumer_group == self._group, table.c.message_key == key
-            )
-            connection.execute(own, execution_options=options)
+            own = delete(table).where(*self._is_row(table, seen.key))
+            seen.connection.execute(own, execution_options=options)
+        seen.joined.forget_row()
+
+    def leave(self, seen: Seen) -> None:
+        """The block has ended: what it did after its row was rolled back must not commit, what follows may."""
+        self._watch.forget(seen.joined)
+        if not seen.session.in_transaction():
+            return
+        is_lost = seen.joined.is_lost
+        if not is_lost and seen.savepoint is not None and not seen.savepoint.is_active:
+            is_lost = not self._has_row(seen.key, seen.connection)
+        if is_lost:
+            connection = self._connection_of(seen.session)
+            another = JoinedTransaction(connection, None, has_row=None, row=ROW)
+            another.refuse(seen.joined.lost_error())
+            self._watch.add(connection, None, another)
+
+    def _has_row(self, key: str, connection: Connection) -> bool:
+        table, options = self._located.find()
+        own = select(table.c.message_key).where(*self._is_row(table, key))
+        return connection.execute(own, execution_options=options).first() is not None
+
+    def _is_row(self, table: Table, key: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        return table.c.consumer_group == self._group, table.c.message_key == key

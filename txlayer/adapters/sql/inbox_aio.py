@@ -58,16 +58,15 @@ class AsyncInbox:
     @asynccontextmanager
     async def once(self, session: Any, message: InboxMessage) -> AsyncIterator[bool]:
         """As `Inbox.once`, with `async with`."""
-        plain = self._plain
-        connection = await greenlet_spawn(plain.connection_of, plain_of(session))
-        key = plain.key_of(message)
-        is_new = await greenlet_spawn(plain.see, connection, key)
+        seen = await greenlet_spawn(self._plain.see, plain_of(session), message)
         try:
-            yield is_new
+            yield seen is not None
         except BaseException:
-            if is_new:
-                await greenlet_spawn(plain.forget, connection, key)
+            if seen is not None:
+                await greenlet_spawn(self._plain.forget, seen)
             raise
+        if seen is not None:
+            await greenlet_spawn(self._plain.leave, seen)
 
     async def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """As `Inbox.purge`."""
