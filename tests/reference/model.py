@@ -543,7 +543,11 @@ def is_complete(world: World, txn: Transaction, offset: int) -> bool:
     """Whether all half records are at or before an offset; what retention took is believed."""
     if offset < world.bounds_of(world.half, txn.partition).start:
         return True
-    here = {i for i, m in txn.messages.items() if m.offset is None or m.offset <= offset}
+    places = {
+        index: message.origin_offset if message.offset is None else message.offset
+        for index, message in txn.messages.items()
+    }
+    here = {index for index, place in places.items() if place is None or place <= offset}
     return len(here | gone_indexes(world, txn)) == txn.count
 
 

@@ -718,6 +718,24 @@ def test_a_commit_that_names_an_earlier_half_record_is_incomplete() -> None:
     assert Kind.LEAKED in log.judge().kinds(KEY)
 
 
+def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alone_knows_that_one() -> (
+    None
+):
+    # The commit names a second copy of the first message. Retention took the first two half records since.
+    log = Log()
+    halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
+    copy = log.half(numbers="0/3")
+    halves.append(log.half(numbers="2/3"))
+    log.op(("C", copy))
+    log.summary("parked-committed", *halves, reason="incomplete")
+    for index, half in enumerate(halves):
+        origin = ("txl-origin", f"0:{half.offset}|{index}/3|1700000000000".encode())
+        log.content(half, index, headers=[*half.headers, origin, ("txl-key", half.key)])
+    log.starts[HALF] = copy.offset
+    report = log.judge()
+    assert ("parked-committed", "parked") == (report.of(KEY).state, verdict(report.of(KEY)))
+
+
 def test_a_commit_of_the_last_half_record_releases_an_incomplete_one() -> None:
     log = Log()
     first, last = log.half(numbers="0/2"), log.half(numbers="1/2")

@@ -96,6 +96,7 @@ class HalfMessage:
     value: bytes | None
     headers: Headers  # with txl
     is_cut: bool = False  # a content that doubt did not take whole
+    origin_offset: int | None = None  # where it was in half, as a content on doubt says
 
     @property
     def claim(self) -> tuple[str, int, int, int]:
@@ -276,7 +277,13 @@ def parse_content(record: Record) -> HalfMessage | None:
             [(name, value) for name, value in record.headers if name not in extra],
         )
     )  # fmt: skip
-    return half and replace(half, offset=None, is_cut="txl-cut" in extra)
+    origin = parse_origin(extra.get("txl-origin"))
+    return half and replace(
+        half,
+        offset=None,
+        is_cut="txl-cut" in extra,
+        origin_offset=None if origin is None else origin.offset,
+    )
 
 
 def parse_origin(value: bytes | None) -> Origin | None:
