@@ -82,11 +82,12 @@ class Field:
         is_again: bool = False,
         is_whole: bool = True,
         is_copying: bool = False,
+        is_dropping: bool = False,
     ) -> Choice:
         """What the request `r` would be about."""
         return choose(
             {self.stage.topic: self.log()}, wanted=wanted or LetterFilter(), names=names, request_id="r", limit=limit,
-            is_again=is_again, is_whole=is_whole, is_copying=is_copying,
+            is_again=is_again, is_whole=is_whole, is_copying=is_copying, is_dropping=is_dropping,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -159,6 +160,21 @@ def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field)
     assert [other] == places(field.choose(other))
     left = field.choose(second, is_whole=False)
     assert ([second], 1, 1) == (places(left), left.left_count, left.parked_key_count)
+
+
+@pytest.mark.promise("P9")
+def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(field: Field) -> None:
+    first, second = field.plant((b"p", REJECTED), (b"p", PARKED), parked={key_hash(b"p"): 1})
+
+    last_alone = field.choose(second, is_whole=False, is_dropping=True)
+    first_alone = field.choose(first, is_whole=False, is_dropping=True)
+    both = field.choose(first, second, is_whole=False, is_dropping=True)
+
+    assert ([], [(second, Unable.LAST_OF_KEY)]) == (
+        places(last_alone),
+        [(place, why) for place, why, _ in last_alone.unable],
+    )
+    assert ([first], [first, second]) == (places(first_alone), places(both))
 
 
 def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:

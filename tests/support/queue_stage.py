@@ -36,6 +36,7 @@ class QueueStage:
             tuple[bytes | None, int, DeadLetterReason]
         ] = []  # (key, offset, why)
         self.requests: list[ReplayRecord] = []
+        self._expired: set[int] = set()
         self.answers: list[tuple[int | None, ReplayOutcome]] = []
         self.stored: dict[ItemSource, tuple[int, str]] = {TOPIC: (0, ""), REPLAY: (0, "")}
         self.now_ms = 1_000
@@ -70,6 +71,10 @@ class QueueStage:
         self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter))
         self.read()
 
+    def expire(self, dead_letter: int) -> None:
+        """Retention takes this dead letter."""
+        self._expired.add(dead_letter)
+
     def read(self, count_max: int = 1_000_000) -> None:
         """At most so many records of the topic that were not read yet, and all requests."""
         offsets = range(self._read[TOPIC], min(len(self.log), self._read[TOPIC] + count_max))
@@ -88,8 +93,9 @@ class QueueStage:
         for offset in range(self._read[REPLAY], len(self.requests)):
             request = self.requests[offset]
             at = request.dead_letter_offset
-            is_there = at is None or at < len(self.dead_letters)
-            key = self.dead_letters[at][0] if at is not None and is_there else None
+            was_there = at is None or at < len(self.dead_letters)
+            key = self.dead_letters[at][0] if at is not None and was_there else None
+            is_there = was_there and at not in self._expired
             self.queue.add_replay(
                 request,
                 offset=offset,

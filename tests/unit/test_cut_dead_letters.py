@@ -6,10 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.cli.dlq_republish import _copies
 from txlayer.consumer.dead_letter_log import Place
+from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp
 from txlayer.consumer.letter_choice import Chosen
-from txlayer.core.dead_letters import CUT_HEADER, is_cut
+from txlayer.core.dead_letters import CUT_HEADER, dead_letter_of, is_cut, original_headers
+from txlayer.core.handling import DeadLetter, DeadLetterReason
+from txlayer.core.messages import Origin
 
 
 class Letter:
@@ -20,6 +24,9 @@ class Letter:
 
     def headers(self) -> list[tuple[str, bytes]]:
         return self._headers
+
+    def value(self) -> bytes | None:
+        return None
 
 
 class Letters:
@@ -35,18 +42,36 @@ class Letters:
 
 
 @pytest.mark.parametrize(
-    ("headers", "expected"),
+    ("headers", "value", "expected"),
     [
-        ([(CUT_HEADER, b"20000"), ("txl-dlq", b"1|")], True),
-        ([("tags", b"a"), ("txl-dlq", b"1|")], False),
-        ([], False),
-        (None, False),
+        ([(CUT_HEADER, b"20000"), ("txl-dlq", b"1|")], None, True),
+        ([("tags", b"a"), ("txl-dlq", b"1|")], None, False),
+        ([("colour", b"red"), (CUT_HEADER, b"1"), ("txl-dlq", b"1|")], None, False),
+        ([(CUT_HEADER, b"1"), ("txl-dlq", b"1|")], b"a header of its own", False),
+        ([], None, False),
+        (None, None, False),
     ],
 )
-def test_a_cut_dead_letter_is_known_by_its_header(
-    headers: list[tuple[str, bytes | None]] | None, *, expected: bool
+def test_a_cut_dead_letter_has_no_value_and_our_two_headers_alone(
+    headers: list[tuple[str, bytes | None]] | None, value: bytes | None, *, expected: bool
 ) -> None:
-    assert expected == is_cut(headers)
+    assert expected == is_cut(headers, value)
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
+    # A consumer of another group's dead letters works by the header `txl-dlq` of each.
+    theirs = ("txl-dlq", b"why another group gave it up")
+    letter = DeadLetter(
+        DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty"
+    )
+    writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
+    record = MemoryRecord("orders", 0, b"k", b"v", [theirs], place=7)
+
+    entry = writer._dead_letter(GivenUp(cast("Any", record), letter))
+
+    assert [theirs] == original_headers(entry.headers)
+    assert letter == dead_letter_of(entry.headers)
 
 
 def test_no_copy_of_a_dead_letter_without_content_is_published() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.queue_stage import PARK, REJECTED, QueueStage
 from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import ReplayKind, ReplayOutcome
+from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.items import ItemSource, QueueSettings
 
 A = b"a"
@@ -196,7 +196,8 @@ def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
     stage.fail(stage.take()[0], REJECTED)
     stage.store()
     stage.write_due()
-    stage.request(ReplayKind.DROP, 1)  # the last one: the key is released
+    stage.request(ReplayKind.DROP, 1)
+    stage.request(ReplayKind.DROP, 0)  # the last one that was open: the key is released
     stage.write_due()
     stage.append(A)
     stage.fail(stage.take()[0], REJECTED)
@@ -207,3 +208,58 @@ def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
     stage.request(ReplayKind.REPLAY, 2)
 
     assert ["dead letter 2"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped(
+    *, is_restarted: bool
+) -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+
+    stage.request(ReplayKind.DROP, 1)
+    stage.write_due()
+    if is_restarted:
+        stage.restart()
+    stage.append(A)
+    assert [] == stage.taken()
+    stage.write_due()
+
+    assert (A, 2, DeadLetterReason.KEY_PARKED) == stage.dead_letters[-1]
+
+
+@pytest.mark.promise("P9")
+def test_the_end_of_the_failed_replay_releases_a_key_whose_last_dead_letter_was_dropped() -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.DROP, 1)
+    stage.write_due()
+
+    stage.request(ReplayKind.DROP, 0)
+    stage.write_due()
+    stage.append(A)
+
+    assert ["2"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its_key() -> None:
+    stage = parked(2)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+
+    stage.expire(0)
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.request(ReplayKind.REPLAY, 1)
+    stage.write_due()
+
+    assert ["dead letter 1"] == stage.taken()

@@ -123,6 +123,7 @@ def carry_out(
             choice = choose(
                 logs, wanted=order.wanted, names=order.names, request_id=order.author.request_id, limit=order.limit,
                 is_again=order.is_again, is_whole=order.is_whole, is_copying=order.to is not None,
+                is_dropping=order.kind is ReplayKind.DROP,
             )  # fmt: skip
             _warn(order, choice)
             if dry_run:

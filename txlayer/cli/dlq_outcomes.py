@@ -30,6 +30,9 @@ class Result(Enum):
     UNKNOWN = "unknown"  #: the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: no record stands there
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
+    LAST_OF_KEY = (
+        "last-of-key"  #: its drop would release its parked key past earlier ones that are open
+    )
 
 
 _OF_OUTCOME = {
@@ -45,6 +48,7 @@ _OF_UNABLE = {
     Unable.UNDECODABLE: Result.UNDECODABLE,
     Unable.ENDED: Result.ALREADY,
     Unable.REQUESTED: Result.REQUESTED_ALREADY,
+    Unable.LAST_OF_KEY: Result.LAST_OF_KEY,
 }
 _DONE = {ReplayKind.REPLAY: Result.HANDLED, ReplayKind.DROP: Result.DROPPED}
 
@@ -107,6 +111,8 @@ _SENTENCES: Mapping[Result, str] = {
     Result.UNKNOWN: "was not understood: the group's consumers do not know such a request",
     Result.NOT_FOUND: "is not found: no record stands there (any more)",
     Result.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
+    Result.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
+    "drop or replay them first",
 }
 
 

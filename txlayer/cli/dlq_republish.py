@@ -119,7 +119,7 @@ def _copies(
         }
         for each in part:
             record = records[each.place]
-            if record is None or is_cut(record.headers()):
+            if record is None or is_cut(record.headers(), record.value()):
                 gone.append(each)  # or its content is: a copy would say that its value is null
             else:
                 yield Copy(each.place, record)

@@ -6,7 +6,7 @@ but what somebody spoke of is kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -62,6 +62,7 @@ class QueueStatus(NamedTuple):
     is_paused: bool
     parked: frozenset[bytes]  # hashes of keys
     replayed_to: int | None  # of the replay topic; requests below it were taken
+    stuck: Mapping[bytes, int]  # by hash of the key: the dead letter whose replay failed
 
 
 def topics_of(admin: Administration, group: str) -> list[str]:
@@ -206,6 +207,7 @@ class DeadLetterLog:
                 known is not None and known.is_paused,
                 frozenset() if known is None else frozenset(known.parked),
                 None if taken is None else taken.offset,
+                {} if known is None else known.stuck,
             )
         return found
 

@@ -25,7 +25,6 @@ from txlayer.core.dead_letters import (
     DLQ_HEADER,
     dead_letter_topic,
     encode_dead_letter,
-    original_headers,
     replay_topic,
 )
 from txlayer.core.handling import DeadLetter, ReplayRecord
@@ -140,7 +139,7 @@ class DeadLetterWriter:
             topic = dead_letter_topic(self._group, letter.origin.topic)
             return Entry(topic, letter.origin.partition, record.key(), None, cut)
         headers = [
-            *original_headers(record.headers()),
+            *(record.headers() or ()),
             (DLQ_HEADER, encode_dead_letter(letter)),
         ]
         topic = dead_letter_topic(self._group, letter.origin.topic)

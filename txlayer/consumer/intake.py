@@ -200,7 +200,11 @@ class Intake:
     ) -> tuple[LetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
-        if found is None or not isinstance(letter, DeadLetter) or is_cut(found.headers()):
+        if (
+            found is None
+            or not isinstance(letter, DeadLetter)
+            or is_cut(found.headers(), found.value())
+        ):
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
             return None, ReplayOutcome.MISSING  # another group's topic has the form of ours

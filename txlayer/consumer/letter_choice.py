@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
@@ -29,6 +29,9 @@ class Unable(Enum):
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
     ENDED = "already"  #: it was handled or dropped
     REQUESTED = "requested-already"  #: another request about it has no answer yet
+    LAST_OF_KEY = (
+        "last-of-key"  #: its end would release its parked key past earlier ones that are open
+    )
 
 
 class Chosen(NamedTuple):
@@ -102,12 +105,14 @@ def choose(
     is_again: bool = False,
     is_whole: bool = False,
     is_copying: bool = False,
+    is_dropping: bool = False,
 ) -> Choice:
     """What `names` name, or without any what the filter lets through, of these topics.
 
     What `request_id` stands for already is `asked_before`: it was asked for, or with `is_copying` republished. With
     `is_again` named ones are asked for whatever became of them. With `is_whole` a parked key's other dead letters are
-    chosen too.
+    chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open: its end
+    would release the key.
     """
     able = ABLE | {LetterState.REQUESTED} if is_copying else ABLE
 
@@ -129,7 +134,9 @@ def choose(
     is_all_there_is = not names and wanted.is_empty and limit is None
     if not is_all_there_is:
         for log in logs.values():
-            _add_parked(choice, log, request_id=request_id, is_whole=is_whole)
+            left = _add_parked(choice, log, request_id=request_id, is_whole=is_whole)
+            if is_dropping:
+                _spare_last(choice, log.topic, left)
     return choice
 
 
@@ -208,11 +215,16 @@ def _add_filtered(
     log.each(take, since_ms=wanted.since_ms)
 
 
-def _add_parked(choice: Choice, log: DeadLetterLog, *, request_id: str, is_whole: bool) -> None:
-    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are."""
+def _add_parked(
+    choice: Choice, log: DeadLetterLog, *, request_id: str, is_whole: bool
+) -> list[Chosen]:
+    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
+
+    Returns those that are left.
+    """
     ours = [c for c in (*choice.chosen, *choice.asked_before) if c.place.topic == log.topic]
     if not ours:
-        return
+        return []
     queues = log.queues()
     in_one_order = _in_one_order(log, queues, {c.place.partition for c in ours})
 
@@ -240,8 +252,21 @@ def _add_parked(choice: Choice, log: DeadLetterLog, *, request_id: str, is_whole
     if is_whole:
         choice.chosen += more
         choice.added_count += len(more)
-    else:
-        choice.left_count += len(more)
+        return []
+    choice.left_count += len(more)
+    return more
+
+
+def _spare_last(choice: Choice, topic: str, left: Sequence[Chosen]) -> None:
+    """Take the last dead letter of each parked key out of the choice where an earlier one is left."""
+    for partition, key in {(c.place.partition, c.key) for c in left}:
+        queue = (topic, partition)
+        of_key = [c for c in choice.chosen if (*c.place[:2], c.key) == (*queue, key)]
+        last = max(of_key, key=lambda c: c.place, default=None)
+        others = [c.place for c in left if (c.place.partition, c.key) == (partition, key)]
+        if last is not None and last.place > max(others):
+            choice.chosen.remove(last)
+            choice.unable.append((last.place, Unable.LAST_OF_KEY, last.history))
 
 
 def _in_one_order(

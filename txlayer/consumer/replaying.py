@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from txlayer.consumer.dead_letter_log import DeadLetterLog
+from txlayer.consumer.dead_letter_log import DeadLetterLog, Place
 from txlayer.consumer.letter_choice import Chosen
 from txlayer.consumer.requests import Request, RequestWriter
 from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.letter_states import LetterState, Said
+from txlayer.core.progress_codec import NO_KEY, hash_of_key
 
 LOOK_AGAIN_S = 0.2
 """Between two looks at the replay topic."""
@@ -46,6 +47,9 @@ class Replaying:
     ) -> int:
         """Ask for these, in this order, at most `rate_max` a second; how many were asked for.
 
+        Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`,
+        lets the later ones go.
+
         Raises: as `RequestWriter.write`. The same request id, chosen again, leaves out those that came through.
         """
         requests = (
@@ -53,9 +57,24 @@ class Replaying:
                 each.place.topic, each.place.partition, each.key,
                 ReplayRecord(self._kind, self.request_id, each.place.offset, text=self._text),
             )
-            for each in chosen
+            for each in self._behind_those_that_are_gone(chosen)
         )  # fmt: skip
         return len(self._writer.write(requests, rate_max=rate_max, on_progress=on_progress))
+
+    def _behind_those_that_are_gone(self, chosen: Iterable[Chosen]) -> Iterator[Chosen]:
+        statuses = {topic: log.queues() for topic, log in self._logs.items()}
+        looked_up: set[Place] = set()
+        for each in chosen:
+            topic, partition, _ = each.place
+            stuck = statuses[topic][partition].stuck if self._kind is ReplayKind.REPLAY else {}
+            hashes = {NO_KEY, NO_KEY if each.key is None else hash_of_key(each.key)}
+            for offset in (stuck[key_hash] for key_hash in hashes & stuck.keys()):
+                place = Place(topic, partition, offset)
+                if place not in looked_up:
+                    looked_up.add(place)
+                    if self._logs[topic].at(partition, offset) is None:
+                        yield each._replace(place=place)
+            yield each
 
     def wait(
         self,

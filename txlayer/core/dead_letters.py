@@ -127,14 +127,23 @@ def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
     return Undecodable(f"no header {DLQ_HEADER}")
 
 
-def is_cut(headers: Headers | None) -> bool:
-    """True when a record of a dead-letter topic has no content: its topic refused it whole."""
-    return any(name == CUT_HEADER for name, _ in (headers or ())[-2:])
+def is_cut(headers: Headers | None, value: bytes | None) -> bool:
+    """True when a record of a dead-letter topic has no content: its topic refused it whole.
+
+    Such a record has no value and two headers, both ours. A message that has a header `txl-dlq-cut` of its own has a value.
+    """
+    names = [name for name, _ in headers or ()]
+    return value is None and sorted(names) == [DLQ_HEADER, CUT_HEADER]
 
 
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """A dead letter's headers as the message had them when it was given up."""
-    return [header for header in headers or () if header[0] != DLQ_HEADER]
+    """A dead letter's headers as the message had them when it was given up: without the last `txl-dlq`, which is ours."""
+    original = list(headers or ())
+    for place in range(len(original) - 1, -1, -1):
+        if original[place][0] == DLQ_HEADER:
+            del original[place]
+            break
+    return original
 
 
 # --- txl-replay -------------------------------------------------------------------------------------------------------

@@ -13,13 +13,15 @@ from txlayer.core.progress_codec import NO_KEY, hash_of_key
 _KNOWN_MAX = 10_000
 """Hashes remembered: a hash costs ten times a look into a dict."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
+_FREEING = _RELEASING | {ReplayOutcome.MISSING}
+"""A dead letter that is gone holds back no later one of its key."""
 
 
 class ParkedKeys:
     """Hashes of the parked keys, each with the offset of its last dead letter.
 
     A key is stuck at a dead letter whose replay failed: later ones of the key are not tried before that one was handled
-    or dropped. That is stored with the parked keys, for requests outlive the process that answered the first of them.
+    or dropped, or retention took it. That is stored with the parked keys, for requests outlive the process that answered the first of them.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class ParkedKeys:
             if more is None or more.request is None or isinstance(item.chain, int):
                 continue
             key_hash = self.key_hash(item.chain)
-            if more.end in _RELEASING and stuck.get(key_hash) == more.request.dead_letter_offset:
+            if more.end in _FREEING and stuck.get(key_hash) == more.request.dead_letter_offset:
                 del stuck[key_hash]
         return stuck
 
@@ -91,8 +93,12 @@ class ParkedKeys:
         return True
 
     def after(self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool) -> dict[bytes, int]:
-        """The parked keys when these items' ends have been written, each at an offset of its own."""
+        """The parked keys when these items' ends have been written, each at an offset of its own.
+
+        The end of its last dead letter releases a key. Where the key is stuck at an earlier one, the end of that one does.
+        """
         parked = dict(self._parked)
+        stuck = dict(self._stuck)
         for item, offset in ends:
             more = item.more
             if more is None or isinstance(item.chain, int):
@@ -101,11 +107,17 @@ class ParkedKeys:
             if more.request is None:
                 if is_parking or key_hash in parked:
                     parked[key_hash] = offset
-            elif (
-                more.end in _RELEASING
-                and parked.get(key_hash, -1) == more.request.dead_letter_offset
-            ):
-                del parked[key_hash]
+                continue
+            offset_of_request = more.request.dead_letter_offset
+            if more.end in _FREEING and stuck.get(key_hash) == offset_of_request:
+                del stuck[key_hash]
+            is_last = parked.get(key_hash, -1) == offset_of_request
+            if more.end in _RELEASING and is_last:
+                stuck_at = stuck.get(key_hash)
+                if stuck_at is None:
+                    del parked[key_hash]
+                else:
+                    parked[key_hash] = stuck_at
         return parked
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:

@@ -1,0 +1,83 @@
+"""What an operator's replay asks for, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+
+from txlayer.consumer.dead_letter_log import Place, QueueStatus
+from txlayer.consumer.letter_choice import Chosen
+from txlayer.consumer.replaying import Replaying
+from txlayer.consumer.requests import Request
+from txlayer.core.handling import ReplayKind
+from txlayer.core.progress_codec import hash_of_key
+
+A = b"customer-7"
+
+
+class Log:
+    """One partition whose key A is stuck at dead letter 0."""
+
+    def __init__(self, *there: int) -> None:
+        self._there = there
+
+    def queues(self) -> dict[int, QueueStatus]:
+        key_hash = hash_of_key(A)
+        return {0: QueueStatus(False, frozenset({key_hash}), None, {key_hash: 0})}
+
+    def at(self, _partition: int, offset: int) -> str | None:
+        return "a dead letter" if offset in self._there else None
+
+
+class Writer:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bytes | None, int | None]] = []
+
+    def write(
+        self,
+        requests: Iterable[Request],
+        *,
+        rate_max: float | None,
+        on_progress: Callable[..., Any],
+    ) -> list[Request]:
+        assert rate_max is None
+        assert on_progress is not None
+        written = list(requests)
+        self.asked += [(request.key, request.record.dead_letter_offset) for request in written]
+        return written
+
+
+def chosen(offset: int, key: bytes = A) -> Chosen:
+    return Chosen(Place("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
+
+
+def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:
+    writer = Writer()
+    replaying = Replaying(
+        cast("Any", {"orders": log}), cast("Any", writer), kind=kind, request_id="r1", text=""
+    )
+    replaying.request([chosen(1, b"other"), chosen(2), chosen(3)])
+    return writer.asked
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_is_gone_and_holds_back_its_key_is_asked_for_first() -> None:
+    asked = asked_for(Log(1, 2, 3), ReplayKind.REPLAY)
+
+    assert [(b"other", 1), (A, 0), (A, 2), (A, 3)] == asked
+
+
+def test_one_that_is_there_is_not_asked_for_unasked() -> None:
+    asked = asked_for(Log(0, 1, 2, 3), ReplayKind.REPLAY)
+
+    assert [(b"other", 1), (A, 2), (A, 3)] == asked
+
+
+def test_a_drop_asks_for_what_is_dropped_alone() -> None:
+    asked = asked_for(Log(1, 2, 3), ReplayKind.DROP)
+
+    assert [(b"other", 1), (A, 2), (A, 3)] == asked
