@@ -65,7 +65,7 @@ class CoordinatorConfig(ClientConfig):
     unresolved: str = "park"
     """What becomes of a transaction that nobody could resolve: `park` keeps it for a person, `rollback` gives it up."""
     open_count_max: int = 1_000_000
-    """Open transactions of one producer group in one partition; with more its producers are told to stop."""
+    """Open transactions of one producer group in one partition; with more, when its members do not decide them, its producers are told to stop."""
     group_policies: Mapping[str, str] = field(default_factory=dict)
     """Other check settings for single producer groups: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
     start_timeout: timedelta = timedelta(seconds=60)

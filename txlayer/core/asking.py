@@ -174,6 +174,7 @@ class Asking(HalfFold):
             over = groups_over_limit(
                 self.transactions.values(),
                 policies,
+                now_ms=now_ms,
                 limited=self._limited.keys(),
                 asleep=self.asleep.counts,
             )

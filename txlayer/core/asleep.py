@@ -74,8 +74,8 @@ class Asleep:
     def __init__(self) -> None:
         self.sleepers: dict[str, bytes] = {}
         """By key; nobody but this class changes it."""
-        self.counts: dict[str, int] = {}
-        """Sleepers by producer group."""
+        self.counts: dict[str, tuple[int, int]] = {}
+        """Sleepers by producer group: all, and those that somebody was asked about."""
         self.topics: frozenset[str] = frozenset()
         """Real topics of those that a restart found."""
         self.newest_ms = 0
@@ -93,6 +93,7 @@ class Asleep:
         topics: set[bytes] = set()
         waiting: dict[bytes, _Waiting] = {}
         policy, current, of_group = policies.default, None, _Waiting([], array("q"), array("q"))
+        asked_counts: dict[bytes, int] = {}
         last_names: bytes | None = None
         for key, sleeper in sleepers.items():  # hot path: a million of them
             # `may_sleep` was asked: the form is known, and splitting costs a fifth of matching it again.
@@ -108,6 +109,7 @@ class Asleep:
             due_ms = int(appended) + policy.immunity_ms
             end_ms = due_ms + policy.age_max_ms
             if not checks.startswith(_NEVER_ASKED):
+                asked_counts[group] = asked_counts.get(group, 0) + 1
                 checked, _, asked, _ = checks.split(b"/")
                 due_ms = min(int(asked) + pause_after(int(checked), policy), end_ms)
             of_group.keys.append(key)
@@ -116,7 +118,9 @@ class Asleep:
         self.newest_ms = newest_ms
         self.topics = frozenset(name for t in topics for name in t.decode("ascii").split(","))
         for name, of_group in waiting.items():
-            self._wait(name.decode("ascii"), of_group)
+            group_name = name.decode("ascii")
+            self.counts[group_name] = len(of_group.keys), asked_counts.get(name, 0)
+            self._wait(group_name, of_group)
 
     def wake(self, key: str) -> Transaction | None:
         """The sleeper as a transaction, and a sleeper no longer; None: nobody of this key sleeps."""
@@ -124,7 +128,8 @@ class Asleep:
         if sleeper is None:
             return None
         txn = transaction_of(key, sleeper)
-        self.counts[txn.group] -= 1
+        count, asked_count = self.counts[txn.group]
+        self.counts[txn.group] = count - 1, asked_count - (txn.extra().checked_count > 0)
         return txn
 
     def everybody(self) -> Iterator[Transaction]:
@@ -169,7 +174,6 @@ class Asleep:
         due_ms = found.due_ms
         order = sorted(range(len(due_ms)), key=due_ms.__getitem__)
         order.reverse()
-        self.counts[group] = len(order)
         self._waiting[group] = _Waiting(
             [found.keys[place] for place in order],
             array("q", [due_ms[place] for place in order]),

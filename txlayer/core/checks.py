@@ -275,24 +275,43 @@ def pause_after(checked_count: int, policy: CheckPolicy) -> int:
     return min(policy.interval_ms << doublings, policy.interval_max_ms)
 
 
+def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
+    """True when members of its group were asked about it and did not decide: they said unknown, or nothing in time."""
+    more = txn.more
+    if more is None or not more.checked_count or txn.state is not _OPEN:
+        return False
+    is_old = more.checked_count > 1 or more.answered_count > 0
+    return is_old or now_ms - more.asked_ms >= policy.interval_ms
+
+
 def groups_over_limit(
     transactions: Iterable[Transaction],
     policies: CheckPolicies,
     *,
+    now_ms: int,
     limited: Collection[str],
-    asleep: Mapping[str, int],
+    asleep: Mapping[str, tuple[int, int]],
 ) -> dict[str, int]:
-    """{group: open transactions} of the groups that have too many.
+    """{group: open transactions} of the groups that have too many, and whose own members do not decide them.
 
-    `asleep` counts, by group, open ones that are not among `transactions`. Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
+    Half records name any group, questions go to members alone. So a group that decides what it is asked about has never too
+    many, whoever invents them. Of very many the rate lets not even all be asked: half as many undecided ones as can be
+    asked about in one interval say as much. `asleep` counts, by group, open ones that are not among `transactions`, and those of
+    them that were asked about. Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
     """
-    counts = dict(asleep)
+    counts = {group: [*count] for group, count in asleep.items()}
     for txn in transactions:
         if txn.state is _OPEN:
-            counts[txn.group] = counts.get(txn.group, 0) + 1
+            count = counts.setdefault(txn.group, [0, 0])
+            count[0] += 1
+            count[1] += is_undecided(txn, policies.of(txn.group), now_ms)
     over = {}
-    for group, count in counts.items():
-        limit = policies.of(group).open_count_max
-        if count >= (limit - limit // 10 if group in limited else limit):
-            over[group] = count
+    for group, (open_count, undecided_count) in counts.items():
+        policy = policies.of(group)
+        limit = policy.open_count_max
+        enough = max(1, min(limit, policy.rate_max * policy.interval_ms // (2 * _MS)))
+        if group in limited:
+            limit, enough = limit - limit // 10, enough - enough // 10
+        if open_count >= limit and undecided_count >= enough:
+            over[group] = open_count
     return over
