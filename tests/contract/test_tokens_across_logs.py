@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.support.broker import unique_name
-from tests.support.consumers import QUICK, Stage
+from tests.support.consumers import PATIENCE_S, QUICK, Gate, Stage
 from tests.support.lab import Lab
+from tests.support.lab_memory import DISTANT, MemoryLab
+from tests.support.waiting import wait_until
 from txlayer.consumer.ordered import ConcurrentConsumer
+from txlayer.core.handling import LockKind, LockRecord
+from txlayer.core.lock_codec import encode_lock, queue_name
 from txlayer.core.progress_codec import StoredProgress, decode
 
 
@@ -19,6 +24,15 @@ from txlayer.core.progress_codec import StoredProgress, decode
 def stage(lab: Lab) -> Iterator[Stage]:
     made = Stage(lab)
     yield made
+    made.close()
+
+
+@pytest.fixture
+def distant() -> Iterator[tuple[MemoryLab, Stage]]:
+    """Over memory alone: its distant client can be cut off for good."""
+    lab = MemoryLab()
+    made = Stage(lab)
+    yield lab, made
     made.close()
 
 
@@ -77,3 +91,63 @@ def test_a_queue_that_is_taken_over_again_under_its_lease_keeps_its_token(stage:
 
     first, second = stage.journal.seen
     assert first.token == second.token
+
+
+def wait_for_another_token(owned: Any, before: int | None) -> None:
+    """Until the lease was written again."""
+    wait_until(
+        lambda: owned.lease.token != before, within=PATIENCE_S, what="the lease written again"
+    )
+
+
+@pytest.mark.promise("P10")
+@pytest.mark.parametrize(("is_new_log", "late_count"), [(False, 1), (True, 1), (True, 2)])
+def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(
+    distant: tuple[MemoryLab, Stage], *, is_new_log: bool, late_count: int
+) -> None:
+    lab, stage = distant
+    # The old lock log has some history, so tokens are above those that the new one can give.
+    for n in range(100):
+        other = LockRecord(LockKind.CLAIM, queue_name("others", "t", n), 1, "somebody")
+        key, value = encode_lock(other)
+        lab.write(f"{stage.namespace}.locks", value, key=key)
+    stage.write(b"0")
+    with stage.consumer():
+        stage.wait_stored(1)
+
+    namespace = new_log(stage) if is_new_log else stage.namespace
+    gate = Gate()
+    frozen = stage.consumer(
+        lambda m, c: gate(m, c) if m.value == b"2" else None,
+        namespace=namespace,
+        store_interval=timedelta(seconds=20),
+        connect=lambda config: lab.kafka.connect_consumer(config, client=DISTANT),
+    )
+    frozen.start()
+    stage.write(b"1")
+    stage.journal.wait_for(2)
+    # A member of an older generation was frozen before its claim and writes it now: void, and the holder writes its lease again.
+    owned = next(iter(frozen._engine._holdings.owned.values()))
+    first = stage.journal.seen[-1].token
+    for n in range(late_count):
+        before = owned.lease.token
+        late = LockRecord(LockKind.CLAIM, queue_name(stage.group, stage.topic, 0), 0, f"late-{n}")
+        key, value = encode_lock(late)
+        lab.write(f"{namespace}.locks", value, key=key)
+        wait_for_another_token(owned, before)
+    stage.write(b"2")
+    gate.wait_for_one()  # its handler runs under the new token; nothing of it is stored yet
+    held = stage.journal.seen[-1].token
+    assert held is not None
+    assert first is not None
+    assert first < held
+
+    lab.cut_off()  # the process is frozen, or cut off, before its next store
+    count = len(stage.journal.seen)
+    with stage.consumer(namespace=namespace):
+        stage.journal.wait_for(count + 1)
+    gate.is_open.set()  # the old holder wakes up and writes under its token
+
+    successor = stage.journal.seen[count].token
+    assert successor is not None
+    assert held < successor, f"the frozen holder's handler has {held}, its successor {successor}"

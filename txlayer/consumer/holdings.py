@@ -202,10 +202,9 @@ class Holdings:
             [self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True
         )
         self._tokens.update(changes.gained)
-        for queue, token in changes.gained.items():
-            if queue in self.owned:
-                owned = self.owned[queue]
-                owned.renew(self._token_for(queue, token, last=owned.queues.token))
+        renewed = [queue for queue in changes.gained if queue in self.owned]
+        if renewed:
+            self._renew(renewed)
         for queue, owned in self.owned.items():
             owned.extend(self._leases.valid_until(queue) or 0.0)
         if len(self.owned) < len(self._tokens):
@@ -214,6 +213,21 @@ class Holdings:
             ]
             if due:
                 self._take_over(due, is_still_ours)
+
+    def _renew(self, queues: Collection[TopicPartition]) -> None:
+        """The leases of these were written again, under other tokens, which are stored before anything begins under them."""
+        tokens = {
+            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token)
+            for queue in queues
+        }
+        for queue, token in tokens.items():
+            if token is not None:
+                self.owned[queue].queues.token = token
+        self._storer.store_now(
+            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
+        )
+        for queue, token in tokens.items():
+            self.owned[queue].renew(token)
 
     def _renew_leases(self) -> None:
         """Nobody knows what the old ones hold: new ones, under a new name, ask for everything again.
@@ -310,8 +324,8 @@ class Holdings:
     ) -> int | None:
         """What handlers get under this lease; above every token of the queue before, which stands with the progress.
 
-        It is stored before the first handler begins. One that a lease written again brings is stored with the next progress: the
-        lock log keeps it until then.
+        It is stored before a handler begins under it: what is stored is all that the next owner of the queue goes by, for the lock
+        log may be a new one.
         """
         if lease_token == NO_TOKEN:
             return None

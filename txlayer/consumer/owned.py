@@ -75,13 +75,11 @@ class Owned:
         """True: what its handlers still say counts for nothing."""
 
     def renew(self, token: int | None) -> None:
-        """What starts from now on has this token."""
+        """What starts from now on has this token, which is stored."""
         old = self.lease
         self._former.append(old)
         self.lease = Lease(old.group, old.topic, old.partition, token=token)
         self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
-        if token is not None:
-            self.queues.token = token
 
     def extend(self, valid_until: float) -> None:
         """The lease was renewed, or not: also for handlers that began before it was written again."""
