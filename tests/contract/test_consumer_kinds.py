@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import multiprocessing.context
 import os
 import signal
 from collections.abc import Iterator
@@ -83,6 +85,31 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -
     figures = consumer.stats().topics[stage.topic]
     assert (3, 0) == (figures.handled, figures.dead_lettered)
     assert figures.failed >= 1
+
+
+@pytest.mark.promise("P9")
+def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start: Any = multiprocessing.context.SpawnProcess.start
+    starts: list[bool] = []
+
+    def start_or_not(process: Any) -> None:
+        starts.append(len(starts) != 1)
+        if not starts[-1]:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start_or_not)
+    stage.write(b"deadly")
+    stage.write(b"1", key=b"other")
+    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer.handler(die_once)
+
+    with consumer:
+        stage.wait_stored(2)
+
+    assert [True, False, True] == starts
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

@@ -1,8 +1,9 @@
 """Handlers in processes of their own, for those that compute. Never what follows from how a handler ended.
 
-Each process has a thread here that gives it a chunk and waits for the answer. A process that dies is replaced; what it
-was doing counts as a failed attempt, because the message may be what killed it. One whose handler has not come back by its
-deadline is killed. It notes in memory of both when it begins a message, so that nothing else of its chunk is charged.
+Each process has a thread here that gives it a chunk and waits for the answer. A process that dies is replaced, as soon as the
+machine lets another one start. What it was doing counts as a failed attempt, because the message may be what killed it. One whose
+handler has not come back by its deadline is killed. It notes in memory of both when it begins a message, so that nothing else
+of its chunk is charged.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""
 START_S = 60.0
 """How long a process may take until it begins a message, which is to import what it needs; then it is killed, and another one started."""
+START_PAUSE_S = 1.0
+"""Pause after a process could not be started, before another one is."""
 END_S = 1.0
 """How long an idle process may take to end."""
 TRACEBACK_LENGTH_MAX = 8_000
@@ -139,7 +142,7 @@ class ProcessPool(Workers):
         self._attempt_timeout_s = caller.attempt_timeout_s
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def free_count(self) -> int:
         """Chunks that would find a process now, or be among the next of one."""
@@ -149,7 +152,7 @@ class ProcessPool(Workers):
         """End; a process that is still in a handler then is killed."""
         give_up_at = time.monotonic() + timeout_s
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
         super().close(timeout_s)
         with self._lock:
             processes, self._processes = self._processes, []
@@ -167,6 +170,9 @@ class ProcessPool(Workers):
             try:
                 self._run_there(process, chunk)
             except (EOFError, OSError):
+                self._bury(process)
+            except Exception:
+                logger.exception("process.unusable", extra={"pid": process.pid})
                 self._bury(process)
 
     def _run_there(self, process: _Process, chunk: Chunk) -> None:
@@ -207,11 +213,18 @@ class ProcessPool(Workers):
 
     def _new_process(self) -> _Process | None:
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 return None
-            process = _Process(self._caller)
-            self._processes.append(process)
-        return process
+            try:
+                process = _Process(self._caller)
+            except Exception:
+                # The machine may have no room for another one just now: nothing was run, and it is tried again.
+                logger.exception("process.not_started")
+            else:
+                self._processes.append(process)
+                return process
+        self._closed.wait(START_PAUSE_S)
+        return None
 
 
 class _Process:
