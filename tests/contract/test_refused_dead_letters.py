@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
+from tests.conftest import Broker
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
+from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context
 from txlayer.consumer.received import ReceivedMessage
@@ -19,6 +22,8 @@ from txlayer.core.handling import DeadLetter, HandlerResult, Reject, ReplayKind,
 from txlayer.core.replays import decode_replay, encode_replay
 
 LARGE = b"x" * 20_000
+LARGE_KEY = b"k" * 20_000
+GIANT_KEY = b"k" * 3_000_000
 
 
 @pytest.fixture
@@ -113,3 +118,65 @@ def test_a_dead_letter_without_content_cannot_be_replayed(stage: Stage) -> None:
         wait_until(lambda: answers() == ["missing"], within=30, what="the answer")
 
     assert before == len(stage.journal.seen)
+
+
+def reject_large_key(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    return Reject("as planned") if message.key in (LARGE_KEY, GIANT_KEY) else None
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it(
+    stage: Stage,
+) -> None:
+    stage.write(b"value", key=LARGE_KEY)
+    stage.write(b"0", b"1", key=b"other")
+
+    with stage.consumer(reject_large_key) as consumer:
+        stage.wait_stored(3)
+        rebuilds = consumer.stats().rebuild_count
+
+    (cut,) = stage.lab.read(stage.letters)
+    said = dead_letter_of(cut.headers)
+    assert isinstance(said, DeadLetter)
+    assert ((stage.topic, 0, 0), None, None) == (tuple(said.origin), cut.key, cut.value)
+    assert is_cut(cut.headers, cut.value)
+    assert len(LARGE_KEY) + len(b"value") == int(dict(cut.headers)["txl-dlq-cut"] or b"")
+    assert rebuilds == 2
+
+
+@pytest.fixture
+def wide(broker: Broker) -> Iterator[Stage]:
+    """On a real broker, its dead-letter topic as `topics apply` makes it: twice what the topic takes."""
+    lab = KafkaLab(broker.bootstrap_servers)
+    made = Stage(lab, partitions=2)
+    lab.delete_topic(made.letters)
+    lab.create(made.letters, partitions=2, settings={"max.message.bytes": "2097176"})
+    yield made
+    made.close()
+    lab.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.promise("P9")
+def test_a_giant_key_that_compresses_well_stops_nobody_else(broker: Broker, wide: Stage) -> None:
+    """The broker's limit counts compressed bytes, so any client can write it."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "compression.type": "zstd",
+        "message.max.bytes": 10_000_000,
+    }
+    producer, told = Producer(settings), list[object]()
+    producer.produce(
+        wide.topic, b"v", GIANT_KEY, partition=0, on_delivery=lambda error, _: told.append(error)
+    )
+    producer.flush(10)
+    assert [None] == told
+
+    with wide.consumer(reject_large_key) as consumer:
+        wide.journal.wait_for(1)
+        for n in range(200):
+            wide.write(b"%d" % n, key=b"other", partition=1)
+        wide.wait_stored(200, partition=1)
+        wide.wait_stored(1, partition=0)
+        assert consumer.is_running, consumer.failure
+    assert [None] == [letter.key for letter in wide.lab.read(wide.letters)]

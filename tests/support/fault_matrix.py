@@ -238,10 +238,37 @@ CONSUMER = (
          _CHAOS),
     ),
     Row(
+        "consumer", "a partition of its dead letters takes nothing",
+        "Its dead letters wait with their keys and are tried ever more seldom; all others go on, and what ended is stored.",
+        ("contract/test_unwritten_dead_letters.py::test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key",
+         "unit/test_ends_shrink.py::test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue"),
+        "Not on real brokers. While it is tried all keys wait, and a successor of a consumer that dies just then waits (docs/howto/dead-letters.md).",
+    ),
+    Row(
+        "consumer", "a dead letter, or its key alone, is too large for its topic",
+        "It is kept without its content, and then without its key.",
+        ("contract/test_refused_dead_letters.py::test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothing_runs_twice",
+         "contract/test_refused_dead_letters.py::test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it",
+         "contract/test_refused_dead_letters.py::test_a_giant_key_that_compresses_well_stops_nobody_else"),
+        "A parked key that is left out cannot be named by a request.",
+    ),
+    Row(
+        "consumer", "a handlers' process dies, and the machine cannot start another one just then",
+        "Its work waits, and the next try starts one.",
+        ("contract/test_consumer_kinds.py::test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good",),
+    ),
+    Row(
+        "consumer", "writes its lease again in a new lock log, and freezes",
+        "Its token was stored before: the next holder's is higher.",
+        ("contract/test_tokens_across_logs.py::test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again",),
+    ),
+    Row(
         "consumer", "dead letters together take longer than a Kafka transaction may",
         "Fewer go at once, of each queue in turn, until they go through.",
         ("unit/test_ends_shrink.py::test_dead_letters_that_take_too_long_together_go_fewer_at_once",
-         "unit/test_ends_shrink.py::test_no_queue_waits_for_all_others_while_few_go_at_once"),
+         "unit/test_ends_shrink.py::test_no_queue_waits_for_all_others_while_few_go_at_once",
+         "unit/test_ends_shrink.py::test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes",
+         "contract/test_unwritten_dead_letters.py::test_a_parked_keys_dead_letters_are_written_however_large_they_are_together"),
         "Not on a real broker. Replays: up to 500 dead letters are read for them at once, whatever their bytes, and no lease is renewed meanwhile.",
     ),
     Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from txlayer.consumer.ends import END_COUNT_MAX, Ends
 from txlayer.consumer.owned import Owned
 from txlayer.core.handling import DeadLetterReason
 from txlayer.core.messages import Origin
-from txlayer.errors import ProducerFencedError, TxLayerError
+from txlayer.errors import BrokerUnavailableError, ProducerFencedError, TxLayerError
 
 TIMEOUT_MS = 10_000
 
@@ -20,12 +21,19 @@ TIMEOUT_MS = 10_000
 class FakeQueues:
     """So many dead letters are due."""
 
-    def __init__(self, due_count: int) -> None:
+    def __init__(self, due_count: int, size_bytes: int = 0) -> None:
         self.due_count = due_count
+        self.size_bytes = size_bytes
 
-    def take_due(self, count_max: int) -> list[Any]:
-        item = SimpleNamespace(more=SimpleNamespace(end=DeadLetterReason.REJECTED), record=None)
+    def take_due(self, count_max: int, *, bytes_max: int) -> list[Any]:
+        more = SimpleNamespace(end=DeadLetterReason.REJECTED)
+        item = SimpleNamespace(more=more, record=None, size_bytes=self.size_bytes, is_replay=False)
+        count_max = min(count_max, -(-bytes_max // max(self.size_bytes, 1)))
         return [item] * min(count_max, self.due_count)
+
+    @property
+    def has_due(self) -> bool:
+        return self.due_count > 0
 
     def ending(self, items: list[Any], places: list[int]) -> list[Any]:
         del items, places
@@ -65,12 +73,12 @@ class PlainEnds(Ends):
         """Nothing."""
 
 
-def owned_queue(partition: int, due_count: int) -> Owned:
+def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned:
     place = ("orders", partition)
     return cast(
         "Owned",
         SimpleNamespace(
-            queues=FakeQueues(due_count), place=place, replay_place=place, tally=SimpleNamespace(dead_lettered=0)
+            queues=FakeQueues(due_count, size_bytes), place=place, replay_place=place, tally=SimpleNamespace(dead_lettered=0)
         ),
     )  # fmt: skip
 
@@ -83,10 +91,9 @@ def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     queues = [owned_queue(partition, 600) for partition in range(3)]
 
     for _ in range(1_000):
-        try:
+        with contextlib.suppress(TxLayerError):  # the consumer builds its queues anew
             ends.write(queues, cast("DeadLetterWriter", writer), None)
-        except TxLayerError:
-            continue  # the consumer builds its queues anew, and writes again
+        writer.now_ms += 1_000
 
     assert 3 * END_COUNT_MAX == writer.tried[0]
     assert [0, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
@@ -98,10 +105,59 @@ def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
     queues = [owned_queue(partition, 100_000) for partition in range(3)]
 
     for _ in range(30):
-        try:
+        with contextlib.suppress(TxLayerError):
             ends.write(queues, cast("DeadLetterWriter", writer), None)
-        except TxLayerError:
-            continue
+        writer.now_ms += 10_000
 
     left = [cast("FakeQueues", owned.queues).due_count for owned in queues]
     assert max(left) < 100_000
+
+
+class DeafWriter(SlowWriter):
+    """One queue's dead letters are never acknowledged; those of others are at once."""
+
+    def write(
+        self, letters: list[GivenUp], answers: list[Any], *, offsets: Any, member: Any
+    ) -> None:
+        del answers, member
+        self.tried.append(len(letters))
+        if any(given_up.letter.origin.partition == 0 for given_up in letters):
+            self.now_ms += TIMEOUT_MS
+            raise BrokerUnavailableError("not acknowledged", waited_ms=TIMEOUT_MS)
+        offsets(list(range(len(letters))))
+
+
+class OriginEnds(PlainEnds):
+    """Its letters tell the partition."""
+
+    def _letter(self, owned: Owned, item: Any) -> Any:
+        del item
+        return SimpleNamespace(origin=Origin(*owned.place, 0))
+
+
+@pytest.mark.promise("P9")
+def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue() -> None:
+    writer = DeafWriter()
+    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    queues = [owned_queue(0, 1), owned_queue(1, 30), owned_queue(2, 30)]
+
+    spent_ms = []
+    for _ in range(600):
+        began_ms = writer.now_ms
+        with contextlib.suppress(TxLayerError):
+            ends.write(queues, cast("DeadLetterWriter", writer), None)
+        spent_ms.append(writer.now_ms - began_ms)
+        writer.now_ms += 1_000
+
+    assert [1, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
+    assert 5 < spent_ms.count(TIMEOUT_MS) <= 15  # the last of them 60 s after each other
+
+
+@pytest.mark.promise("P11")
+def test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes() -> None:
+    writer = SlowWriter()
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+
+    ends.write([owned_queue(0, 100, size_bytes=4 * 1024 * 1024)], cast("DeadLetterWriter", writer), None)  # fmt: skip
+
+    assert [4] == writer.tried

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Record, StoredOffset, TopicPartition
@@ -32,12 +33,20 @@ from txlayer.core.replays import encode_replay
 from txlayer.errors import InvariantError
 
 
+class Cut(Enum):
+    """What is left out of a dead letter that its topic refuses whole."""
+
+    NOTHING = "nothing"  #: it goes there whole
+    CONTENT = "content"  #: its value and headers
+    KEY_TOO = "key-too"  #: its key as well: a key that compressed well at its origin may be larger than any record here
+
+
 class GivenUp(NamedTuple):
     """A message that becomes a dead letter: its record as it was read from its topic, and why."""
 
     record: Record
     letter: DeadLetter
-    is_cut: bool = False  # its topic refuses it whole: without value and headers
+    cut: Cut = Cut.NOTHING
 
 
 class Answered(NamedTuple):
@@ -123,6 +132,11 @@ class DeadLetterWriter:
         return places[: len(letters)]
 
     @property
+    def has_sent_nothing(self) -> bool:
+        """True when the last `write` failed before any offset was sent: it stores none, and its dead letters are in no topic."""
+        return self._transactions.has_sent_nothing
+
+    @property
     def refused(self) -> list[int]:
         """Which of the letters were refused when the last `write` raised `RefusedRecordError`."""
         return self._transactions.refused
@@ -132,12 +146,14 @@ class DeadLetterWriter:
         self._transactions.close()
 
     def _dead_letter(self, given_up: GivenUp) -> Entry:
-        record, letter, is_cut = given_up
-        if is_cut:
-            size = b"%d" % len(record)
-            cut = [(CUT_HEADER, size), (DLQ_HEADER, encode_dead_letter(letter))]
+        record, letter, cut = given_up
+        if cut is not Cut.NOTHING:
+            key, size_bytes = record.key(), len(record)
+            if cut is Cut.KEY_TOO:
+                key, size_bytes = None, size_bytes + len(key or b"")
+            left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             topic = dead_letter_topic(self._group, letter.origin.topic)
-            return Entry(topic, letter.origin.partition, record.key(), None, cut)
+            return Entry(topic, letter.origin.partition, key, None, left)
         headers = [
             *(record.headers() or ()),
             (DLQ_HEADER, encode_dead_letter(letter)),

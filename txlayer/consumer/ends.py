@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter, GivenUp
+from txlayer.consumer.dead_lettering import Answered, Cut, DeadLetterWriter, GivenUp
 from txlayer.consumer.owned import Owned
-from txlayer.core.batch import BatchSize
+from txlayer.core.batch import HALVINGS_MAX, BatchSize
+from txlayer.core.chains import letter_bytes
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.handling import (
     DeadLetter,
@@ -19,6 +20,7 @@ from txlayer.core.handling import (
     ReplayRecord,
 )
 from txlayer.core.items import Item, Snapshots
+from txlayer.core.key_queues import DUE_BYTES_MAX
 from txlayer.core.messages import Origin
 from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, TxLayerError
 
@@ -27,13 +29,24 @@ logger = logging.getLogger("txlayer.consumer")
 END_COUNT_MAX = 500
 """Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it.
 
-After a Kafka transaction that took too long the next one has half as many of all queues together, and so on: with as
-many as before it would take too long for ever.
+After a Kafka transaction that took too long the next one has half as many of all queues together, or half the bytes, and so
+on: with as many as before it would take too long for ever.
 """
 
+HOLD_FIRST_MS = 100
+"""How long a queue's ends wait at least after they could not be written."""
+HOLD_MAX_MS = 60_000
+"""And at most: with `kafka_transaction_timeout` for each try, other keys wait for a seventh of the time."""
 
 CUT_COUNT_MAX = 10_000
 """Refused dead letters that are remembered until they are written; one that is forgotten is refused once more."""
+
+
+class _Hold(NamedTuple):
+    """How long a queue's ends wait."""
+
+    until_ms: int
+    wait_ms: int
 
 
 class Ends:
@@ -48,18 +61,30 @@ class Ends:
         self._size = BatchSize()
         self._turn = 0
         self._turns: dict[TopicPartition, int] = {}  # when a queue wrote last
-        self._cut: dict[Origin, None] = {}  # those that their topic refused whole, in order
+        self._held: dict[TopicPartition, _Hold] = {}  # queues whose ends could not be written
+        self._cut: dict[Origin, Cut] = {}  # those that their topic refused whole, in order
+
+    def not_before_ms(self, owned: Owned) -> int:
+        """When what is due of this queue may be written."""
+        held = self._held.get(owned.place)
+        return 0 if held is None else held.until_ms
+
+    def has_due(self, owned: Owned) -> bool:
+        """True when something of this queue is to be written now."""
+        return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
 
     def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
         """One Kafka transaction with everything that is due; nothing else may be stored of these queues meanwhile.
 
-        A dead letter that its topic refuses goes there without its content at the next write: with it, it would stop its queue.
+        A dead letter that its topic refuses goes there without its content at the next write, and then without its key: with them,
+        it would stop its queue.
+        Queues whose ends could not be written wait a while, and are tried each alone: the others must not wait for them.
 
         Raises:
             ConfigError: its topic refuses it even so.
             TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
         """
-        due = self._due(list(queues))
+        due = self._due(list(filter(self.has_due, queues)))
         if not due:
             return
         letters: list[GivenUp] = []
@@ -68,7 +93,8 @@ class Ends:
             for item in items:
                 if isinstance(_end_of(item), DeadLetterReason):
                     letter = self._letter(owned, item)
-                    letters.append(GivenUp(item.record, letter, letter.origin in self._cut))
+                    cut = self._cut.get(letter.origin, Cut.NOTHING)
+                    letters.append(GivenUp(item.record, letter, cut))
                 else:
                     answers.append(_answer(owned, item))
         ended: list[tuple[Owned, list[Item[Any]], list[int], Snapshots]] = []
@@ -94,14 +120,13 @@ class Ends:
             self._cut_refused([letters[at] for at in writer.refused if at < len(letters)], exc)
             raise
         except TxLayerError:
-            # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
-            if self._now_ms() - began_ms >= self._long_ms:
-                self._size.failed()
+            self._failed(due, took_ms=self._now_ms() - began_ms)
             raise
         self._size.passed()
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
+            self._held.pop(owned.place, None)
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
@@ -110,30 +135,60 @@ class Ends:
 
     def _due(self, queues: list[Owned]) -> list[tuple[Owned, list[Item[Any]]]]:
         """What one Kafka transaction may take of what is due, from the queue on that waits longest."""
-        left = self._size.of(END_COUNT_MAX * max(1, len(queues)))
-        due = []
+        count_max = self._size.of(END_COUNT_MAX * max(1, len(queues)))
+        bytes_max = self._size.of(DUE_BYTES_MAX)
+        due: list[tuple[Owned, list[Item[Any]]]] = []
         for owned in sorted(queues, key=lambda each: self._turns.get(each.place, 0)):
-            items = owned.queues.take_due(min(END_COUNT_MAX, left))
+            is_alone = owned.place in self._held
+            if is_alone and due:
+                continue
+            items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max)
             if items:
                 due.append((owned, items))
                 self._turn += 1
                 self._turns[owned.place] = self._turn
-            left -= len(items)
-            if left <= 0:
+            count_max -= len(items)
+            bytes_max -= sum(map(letter_bytes, items))
+            if count_max <= 0 or bytes_max <= 0 or (is_alone and items):
                 break
         return due
+
+    def _failed(self, due: list[tuple[Owned, list[Item[Any]]]], *, took_ms: int) -> None:
+        """These could not be written: each queue waits as long as that took, and ever longer if its ends cannot be fewer.
+
+        If it took too long, the next Kafka transaction holds fewer of them, or fewer bytes.
+        """
+        for owned, items in due:
+            wait_ms = max(took_ms, HOLD_FIRST_MS)
+            held = self._held.get(owned.place)
+            if held is not None and len(items) == 1:
+                wait_ms = max(wait_ms, min(2 * held.wait_ms, HOLD_MAX_MS))
+            self._held[owned.place] = _Hold(self._now_ms() + wait_ms, wait_ms)
+        items = [item for _, found in due for item in found]
+        size_bytes = sum(map(letter_bytes, items))
+        # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
+        if took_ms < self._long_ms or len(items) == 1:
+            return
+        for _ in range(HALVINGS_MAX):
+            self._size.failed()
+            if (
+                self._size.of(END_COUNT_MAX * len(due)) < len(items)
+                or self._size.of(DUE_BYTES_MAX) < size_bytes
+            ):
+                return
 
     def _cut_refused(self, refused: list[GivenUp], reason: RefusedRecordError) -> None:
         for given_up in refused:
             origin = given_up.letter.origin
-            if given_up.is_cut:
+            if given_up.cut is Cut.KEY_TOO:
                 raise ConfigError(
                     f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
-                    f"content: {reason}",
+                    f"key and content: {reason}",
                     name="dead-letter topic", value=dead_letter_topic(self._group, origin.topic),
-                    expected="one that takes any key",
+                    expected="one that takes two short headers",
                 ) from reason  # fmt: skip
-            self._cut[origin] = None
+            is_first = given_up.cut is Cut.NOTHING
+            self._cut[origin] = Cut.CONTENT if is_first else Cut.KEY_TOO
             if len(self._cut) > CUT_COUNT_MAX:
                 del self._cut[next(iter(self._cut))]
             logger.error(

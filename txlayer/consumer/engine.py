@@ -30,7 +30,6 @@ from txlayer.core.items import ItemSource
 from txlayer.errors import (
     FencedError,
     InvariantError,
-    RefusedRecordError,
     RetriableError,
     TxLayerError,
     UsageError,
@@ -137,8 +136,6 @@ class Engine:
                     raise
                 except TxLayerError as exc:
                     failure_count += 1
-                    if isinstance(exc, RefusedRecordError):
-                        self._keep_progress()
                     self._start_over(exc, failure_count)
             self._end()
         finally:
@@ -272,7 +269,8 @@ class Engine:
         for owned in self._holdings.owned.values():
             queues = owned.queues
             if queues.has_due and not self._storer.is_under_way:
-                return 0.0  # else its end cannot be written before the acknowledgement
+                # Else its end cannot be written before the acknowledgement.
+                at = min(at, self._ends.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
                 return 0.0
@@ -287,7 +285,7 @@ class Engine:
         return BUSY_WAIT_S if has_free_workers else max(BUSY_WAIT_S, self._pool.chunk_s / 2)
 
     def _has_due(self) -> bool:
-        return any(owned.queues.has_due for owned in self._holdings.owned.values())
+        return any(map(self._ends.has_due, self._holdings.owned.values()))
 
     def _now_ms(self) -> int:
         # The wall clock of the start and the monotonic time since: back-offs do not jump with the machine's clock.
@@ -302,7 +300,14 @@ class Engine:
         holdings = self._holdings
         if holdings.writer is None or holdings.assignment is None:
             raise InvariantError("a dead letter is due, and nobody is there to write it")
-        self._ends.write(holdings.owned.values(), holdings.writer, holdings.assignment.member)
+        try:
+            self._ends.write(holdings.owned.values(), holdings.writer, holdings.assignment.member)
+        except (UsageError, InvariantError):
+            raise
+        except TxLayerError:
+            if holdings.writer.has_sent_nothing:
+                self._keep_progress()
+            raise
 
     # --- the group goes on --------------------------------------------------------------------------------------------
 
@@ -357,7 +362,7 @@ class Engine:
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _keep_progress(self) -> None:
-        """A dead letter was refused, before any offset was sent: what else has ended is stored, so that it runs no second time."""
+        """Dead letters were not written, and no offset was sent: what else has ended is stored, so that it runs no second time."""
         try:
             self._drain(self._config.revoke_timeout.total_seconds())
             self._dispatcher.take()

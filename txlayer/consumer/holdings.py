@@ -73,7 +73,7 @@ class Holdings:
             TopicPartition, tuple[int, int]
         ] = {}  # {queue: (its lease's token, what handlers got)}
         self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
-        self._former_writers: set[str] = set()
+        self._former_writers: dict[str, bool] = {}  # True: what it left open stores nothing
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
         """Writes the dead letters of everything that is owned."""
@@ -271,7 +271,7 @@ class Holdings:
         stored = stable_offsets(
             self._connections, group, [*queues, *replays], writer_of=writer_of,
             # What this very process left open may not be in the stored offsets yet.
-            former_writers=sorted(self._former_writers), is_still_ours=is_still_ours, clock=self._clock,
+            former_writers=self._former_writers, is_still_ours=is_still_ours, clock=self._clock,
         )  # fmt: skip
         self._former_writers.clear()
         starts = starts_of(
@@ -345,7 +345,7 @@ class Holdings:
     def give_up(self) -> None:
         """Work nothing off any more, and begin anew from the stored offsets with what is still held."""
         if self.writer is not None:
-            self._former_writers.add(self.writer.name)
+            self._former_writers[self.writer.name] = self.writer.has_sent_nothing
             self._replaced_count += self.writer.replaced_count
             self.writer.close()
             self.writer = None

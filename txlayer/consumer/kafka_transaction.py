@@ -82,6 +82,8 @@ class KafkaTransactions:
         self.replaced_count = 0
         self.refused: list[int] = []
         """Places of the entries that were refused, when the last `write` raised `RefusedRecordError`."""
+        self.has_sent_nothing = False
+        """True: the last `write` failed before any offset was sent, so it stores none and is never committed."""
         self._connections = connections
         self._timeout_s = timeout_s
         self._recycle_after_s = recycle_after_s
@@ -116,10 +118,13 @@ class KafkaTransactions:
                 f"{self.name} failed before; start over with a new name", state="lost"
             )
         self._is_lost = True  # until this one has ended well
+        self.has_sent_nothing = False
         writer = self._ready_writer()
+        self.has_sent_nothing = True
         writer.begin()
         offsets = self._append(writer, entries)
         fenced = None if fence is None else fence(offsets)
+        self.has_sent_nothing = False
         started = self._clock()
         if fenced is not None:
             writer.send_offsets(fenced.offsets, fenced.member, timeout_s=self._timeout_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -17,10 +18,12 @@ from txlayer.consumer.kafka_transaction import (
     WriterConnections,
     close_quietly,
 )
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 
 logger = logging.getLogger("txlayer.consumer")
 
+HARMLESS_S = 2.0
+"""How long it is tried to end what stores nothing: four times what that takes when its partitions take a marker."""
 PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
@@ -61,7 +64,7 @@ def stable_offsets(
     partitions: Sequence[TopicPartition],
     *,
     writer_of: Callable[[StoredOffset], str],
-    former_writers: Iterable[str] = (),
+    former_writers: Mapping[str, bool] = MappingProxyType({}),
     is_still_ours: Callable[[], None] = lambda: None,
     patience_s: float = PATIENCE_S,
     timeout_s: float = TIMEOUT_S,
@@ -69,7 +72,9 @@ def stable_offsets(
 ) -> dict[TopicPartition, StoredOffset | None]:
     """End what the former owners' dead-letter writers left open, then tell what is stored for good.
 
-    `writer_of` reads a writer's name from stored metadata ("" for none); `former_writers` are ended whatever is stored.
+    `writer_of` reads a writer's name from stored metadata ("" for none); `former_writers` are ended whatever is stored. Those with
+    True left nothing open that stores an offset: they are ended if that is quick. Else the broker's time-out ends them, and
+    only the readers of those dead letters wait for it: a partition that takes no record takes no marker either.
     `is_still_ours` is called while it waits and may raise.
 
     Raises:
@@ -96,7 +101,14 @@ def stable_offsets(
     def writers(found: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
         return {writer_of(stored) for stored in found.values() if stored is not None} - {""}
 
-    end(former_writers)
+    end(name for name, is_harmless in former_writers.items() if not is_harmless)
+    for name in sorted(name for name, is_harmless in former_writers.items() if is_harmless):
+        try:
+            end_what_was_left(connections, [name], timeout_s=min(timeout_s, HARMLESS_S))
+        except RetriableError as exc:
+            reason = {"transactional_id": name, "reason": str(exc)}
+            logger.warning("dead_letters.left_open", extra=reason)
+        ended.add(name)
     while True:
         # Pending offsets do not hold this answer back: the names of those who wrote are there at once.
         end(writers(ask(is_stable=False)))

@@ -144,22 +144,29 @@ class Chains(Generic[R]):
                 self._due.append(item)
         return ended
 
-    def take_due(self, count_max: int) -> list[Item[R]]:
-        """At most so many items whose ends are to be written, in order."""
+    def take_due(self, count_max: int, *, bytes_max: int) -> list[Item[R]]:
+        """At most so many items whose ends are to be written, in order; one that brings dead letters to `bytes_max` is the last."""
         taken: list[Item[R]] = []
-        while self._due and len(taken) < count_max:
+        size_bytes = 0
+        while self._due and len(taken) < count_max and size_bytes < bytes_max:
             item = self._due.popleft()
             parks = not item.is_replay and (self._is_parking or self._parked.holds(item.chain))
             if parks and not self._parked.make_room(item.chain):
                 self._no_room.append(item)
                 continue
             taken.append(item)
+            size_bytes += letter_bytes(item)
             # What follows for certain goes along; else each would need a Kafka transaction of its own.
-            while len(taken) < count_max and (follower := item.follower) is not None:
+            while (
+                len(taken) < count_max
+                and size_bytes < bytes_max
+                and (follower := item.follower) is not None
+            ):
                 if not self._ends_with(item, follower, parks=parks):
                     break
                 item = follower
                 taken.append(item)
+                size_bytes += letter_bytes(item)
         return taken
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
@@ -239,6 +246,11 @@ def chains_of(
     if settings.null_keys is NullKeys.FREE and None in keys:
         return [offset if key is None else key for key, offset in zip(keys, offsets, strict=True)]
     return keys
+
+
+def letter_bytes(item: Item[R]) -> int:
+    """Of the dead letter that is written for it; an answer to a request holds no content."""
+    return 0 if item.is_replay else item.size_bytes
 
 
 def _dead_letter(item: Item[R]) -> int:

@@ -38,6 +38,9 @@ from txlayer.core.parked_keys import ParkedKeys
 from txlayer.core.progress import Snapshot
 from txlayer.core.queue_sources import QueueSources
 
+DUE_BYTES_MAX = 16 * 1024 * 1024
+"""Dead letters whose ends are taken together: what one Kafka transaction may hold."""
+
 
 class KeyQueues(Generic[R]):
     """One queue with both of its sources. Not for several threads; after an exception it is of no more use.
@@ -295,12 +298,12 @@ class KeyQueues(Generic[R]):
                     item.more.is_waiting = False
                     self._chains.turn(item)
 
-    def take_due(self, count_max: int) -> list[Item[R]]:
+    def take_due(self, count_max: int, *, bytes_max: int = DUE_BYTES_MAX) -> list[Item[R]]:
         """At most so many items whose ends are to be written, in order: dead letters, and answers to requests.
 
-        `item.more.end` says which, and `item.more` what is to be written of its attempts.
+        The dead letter that brings them to `bytes_max` is the last one. `item.more.end` says which, and `item.more` what is to be written of its attempts.
         """
-        return self._chains.take_due(count_max)
+        return self._chains.take_due(count_max, bytes_max=bytes_max)
 
     def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
         """What is to be stored in the Kafka transaction that writes these items' ends at `offsets`, one each.

@@ -1,0 +1,164 @@
+"""Dead letters that cannot be written now, or that take too long together, hold up nothing but their own keys; over memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.consumers import Stage
+from tests.support.lab_memory import MemoryLab
+from tests.support.waiting import wait_until
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Context
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.attempts import RetryPolicy
+from txlayer.core.handling import AfterExhausted, HandlerResult, Reject
+from txlayer.errors import BrokerUnavailableError
+
+RATE = 1_000_000
+"""Bytes a second of a slow line, or of a quota."""
+SIZE = 250_000
+
+
+class Through:
+    """Passes everything on."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class StuckPartition(Through):
+    """A cluster in which a partition takes neither records nor the markers that end a Kafka transaction, and others do."""
+
+    def __init__(self, inner: Any, place: tuple[str, int]) -> None:
+        super().__init__(inner)
+        self.place: tuple[str, int] | None = place
+        self.left_open: set[str] = set()
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
+        writer = self._inner.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
+        return _StuckWriter(writer, transactional_id, self)
+
+
+class _StuckWriter(Through):
+    def __init__(self, writer: Any, name: str, cluster: StuckPartition) -> None:
+        super().__init__(writer)
+        self._name = name
+        self._cluster = cluster
+        self._held = 0
+
+    def initialise(self, *, timeout_s: float) -> None:
+        if self._cluster.place is not None and self._name in self._cluster.left_open:
+            _spend(timeout_s)
+            raise BrokerUnavailableError("its Kafka transaction is being ended", waited_ms=0)
+        self._inner.initialise(timeout_s=timeout_s)
+
+    def produce(self, topic: str, value: Any, key: Any, partition: int, *arguments: Any) -> None:
+        if (topic, partition) == self._cluster.place:
+            self._held += 1
+            self._cluster.left_open.add(self._name)
+            return
+        self._inner.produce(topic, value, key, partition, *arguments)
+
+    def flush(self, *, timeout_s: float) -> int:
+        if self._held:
+            _spend(timeout_s)
+        return self._held + int(self._inner.flush(timeout_s=timeout_s))
+
+
+class SlowLine(Through):
+    """To a cluster behind a line of `RATE`."""
+
+    def make_writer(self, *arguments: Any, **named: Any) -> Any:
+        return _SlowWriter(self._inner.make_writer(*arguments, **named))
+
+
+class _SlowWriter(Through):
+    def begin(self) -> None:
+        self._bytes = self._count = 0
+        self._inner.begin()
+
+    def produce(self, topic: str, value: Any, *arguments: Any) -> None:
+        self._bytes += len(value or b"")
+        self._count += 1
+        self._inner.produce(topic, value, *arguments)
+
+    def flush(self, *, timeout_s: float) -> int:
+        _spend(min(self._bytes / RATE, timeout_s))
+        if self._bytes / RATE > timeout_s:
+            return int(self._count)
+        return int(self._inner.flush(timeout_s=timeout_s))
+
+
+def _spend(seconds: float) -> None:
+    """As the client does, which waits for its broker."""
+    threading.Event().wait(seconds)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage(MemoryLab(), partitions=4)
+    yield made
+    made.close()
+
+
+def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    return Reject("as planned") if message.key == b"bad" else None
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Stage) -> None:
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
+    stage.write(b"bad", key=b"bad", partition=0)
+    with stage.consumer(
+        reject_bad,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(attempt_count_max=1),
+        kafka_transaction_timeout=timedelta(seconds=3),
+    ) as consumer:
+        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        stage.write(*[b"%d" % n for n in range(20)], key=b"good", partition=0)
+        for partition in range(1, 4):
+            stage.write(b"bad", key=b"bad", partition=partition)
+            for n in range(20):
+                stage.write(b"%d" % n, key=b"p%d" % partition, partition=partition)
+        for partition in range(1, 4):
+            stage.wait_stored(21, partition=partition, within=30)
+        wait_until(
+            lambda: len(stage.journal.values(b"good")) == 20, within=30, what="its neighbours"
+        )
+        assert [] == [letter for letter in stage.lab.read(stage.letters) if letter.partition == 0]
+        cluster.place = None
+        stage.wait_stored(21, partition=0, within=60)
+
+    good = [(seen.partition, seen.value) for seen in stage.journal.seen if seen.value != b"bad"]
+    assert len(set(good)) == len(good) == 80  # what had ended was stored before each new beginning
+    assert 4 == len(stage.letter_values())
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.promise("P11")
+def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(
+    stage: Stage,
+) -> None:
+    """40 of 250 KB need 10 s at this rate; a Kafka transaction may take 2 s, in which 8 of them would go through."""
+    count = 40
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    stage.write(*[b"x" * SIZE] * count, key=b"bad")
+    stage.write(b"good", key=b"good")
+    with stage.consumer(
+        reject_bad,
+        connect=lambda _: SlowLine(stage.lab.connect_consumer(config)),
+        kafka_transaction_timeout=timedelta(seconds=2),
+        retry=RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
+    ):
+        stage.wait_stored(count + 1, within=60)
+    assert count == len(stage.letter_values())
