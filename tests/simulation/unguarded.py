@@ -79,8 +79,11 @@ class TwoStepPublisher(Publisher):
         *,
         is_careful: bool = False,
         cut: Collection[bytes] = (),
+        is_watched: bool = False,
     ) -> dict[int, dict[str, int]]:
-        kept = super().publish(batches, {}, member, is_careful=is_careful, cut=cut)
+        kept = super().publish(
+            batches, {}, member, is_careful=is_careful, cut=cut, is_watched=is_watched
+        )
         if batches:
             super().publish([], offsets, member)
         return kept
@@ -97,9 +100,12 @@ class LateDoubtPublisher(Publisher):
         *,
         is_careful: bool = False,
         cut: Collection[bytes] = (),
+        is_watched: bool = False,
     ) -> dict[int, dict[str, int]]:
         first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
-        super().publish(first, offsets, member, is_careful=is_careful, cut=cut)
+        super().publish(
+            first, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched
+        )
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
         return super().publish(rest, offsets, member, cut=cut)
 
@@ -330,8 +336,15 @@ class UnorderedLedger(Ledger):
 
 
 class _DeafRefusals(Refusals):
-    def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
-        del error, batches, book
+    def learn(
+        self,
+        error: TxLayerError,
+        batches: Mapping[int, Batch],
+        book: TargetBook,
+        *,
+        unanswered: Collection[str] = (),
+    ) -> None:
+        del error, batches, book, unanswered
 
 
 class DeafCoordinator(Coordinator):

@@ -352,8 +352,12 @@ BROKER = (
         "15 seconds, not 60; `E2E_BROKER_AWAY_S` makes it longer.",
     ),
     Row(
-        "broker", "fewer replicas in sync than must be", "Refused and asked again, then given up; no loss.", (_SAFETY,),
-        "By injected answers alone; no test stops two of three brokers yet.",
+        "broker", "fewer replicas in sync than must be", "Refused and asked again, then given up; no loss. A target is held and stops no other.",
+        (_SAFETY,
+         "integration/kafka/test_too_few_in_sync.py::test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on",
+         "unit/test_coordinator_refusals.py::test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on",
+         "unit/test_coordinator_refusals.py::test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order"),
+        "Of topics of the namespace itself by injected answers alone.",
     ),
     Row(
         "broker", "its disk is full", "After the repair everything goes on.", (),
@@ -491,8 +495,10 @@ DATA = (
 AUTH = (
     Row(
         "rights", "the coordinator may not write a topic", "Its transactions are held, others pass; an alarm.",
-        (_SAFETY, _LIVENESS, "unit/test_memory_kafka.py::test_a_denied_topic_is_denied_to_all"),
-        "Denials of topics are simulated, not yet shown on a real broker; the alarm is a log line.",
+        (_SAFETY, _LIVENESS, "unit/test_memory_kafka.py::test_a_denied_topic_is_denied_to_all",
+         "integration/security/test_denied_topic.py::test_a_topic_that_may_be_described_and_not_written_is_held_and_the_others_go_on",
+         "unit/test_coordinator_refusals.py::test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried"),
+        "The alarm is a log line.",
     ),
     Row(
         "rights", "wrong password, missing rights", "Told at the start, within seconds, by name.",

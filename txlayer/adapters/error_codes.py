@@ -119,6 +119,8 @@ REFUSED_TOPIC_CODES = frozenset(
         Code.TOPIC_EXCEPTION,
     }
 )
+# They say that a client's Kafka transaction cannot go on, and not why: the client knows that.
+GIVEN_UP_CODES = frozenset({Code.LOCAL_PURGE_QUEUE, Code.LOCAL_PURGE_INFLIGHT, Code.LOCAL_STATE})
 # The group went on without this member: forget everything, wait for the rebalance.
 STALE_MEMBER_CODES = frozenset(
     {

@@ -98,8 +98,11 @@ class TopicLimits(NamedTuple):
 
     partition_count: int
     message_bytes_max: int | None  # None: the broker did not tell
-    is_reachable: bool  # every partition has a leader
+    is_reachable: (
+        bool  # every partition has a leader and, as far as is told, enough replicas in sync
+    )
     is_append_time: bool | None = None  # the broker stamps its records; None: it did not tell
+    is_writable: bool = True  # False: these credentials may look at it and not write it
 
 
 class HalfWriter(Protocol):

@@ -141,6 +141,8 @@ def translate_refusal(
         return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
     if code in REFUSED_TOPIC_CODES:
         return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    if code == Code.LOCAL_MSG_TIMED_OUT:
+        return BrokerUnavailableError(detail, bootstrap_servers=bootstrap_servers)
     return translate_writer_error(
         error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
     )

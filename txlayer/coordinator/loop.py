@@ -176,8 +176,9 @@ class Coordinator:
         )
         self.measures.rebuild_count += 1
         self._refusals.learn(
-            reason, {p: s.ledger.batch for p, s in self._shards.items()}, self._book
-        )
+            reason, {p: s.ledger.batch for p, s in self._shards.items()}, self._book,
+            unanswered=self._publisher.unanswered if self._publisher is not None else (),
+        )  # fmt: skip
         self._give_up_state()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
@@ -419,6 +420,7 @@ class Coordinator:
             kept = publisher.publish(
                 batches, offsets, self._assignment.member,
                 is_careful=is_careful, cut=self._refusals.doubt_keys,
+                is_watched=self._refusals.is_watchful or self._book.is_doubtful,
             )  # fmt: skip
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
@@ -427,6 +429,7 @@ class Coordinator:
         if batches:
             self._batch_size.passed()
         self._stored_at = self._clock()
+        self._book.written(publisher.watched)
         for p, batch in batches:
             self._refusals.passed(p, batch)
         for p, position in positions.items():

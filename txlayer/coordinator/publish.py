@@ -12,6 +12,7 @@ One that the broker fenced while it was idle is replaced at once: the group says
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +32,7 @@ from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import (
     BrokerUnavailableError,
     FencedError,
+    ForbiddenTopicError,
     MemberFencedError,
     RefusedRecordError,
     RetriableError,
@@ -86,7 +88,8 @@ class Publisher:
         )
         self._question_bytes_max = question_bytes_max  # larger ones name no topics
         self._doubt_keys: Collection[bytes] = ()
-        self._is_careful = False
+        self._is_careful = self._is_watched = False
+        self._answers = _Answers()
         self._clock = surroundings.clock
         self._wall_clock = surroundings.wall_clock
         self._aside = surroundings.aside
@@ -125,11 +128,13 @@ class Publisher:
         *,
         is_careful: bool = False,
         cut: Collection[bytes] = (),
+        is_watched: bool = False,
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
         With `is_careful` each transaction, record of doubt and question is acknowledged before the next, so that a refusal
-        names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept.
+        names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept. With `is_watched`
+        the topics tell afterwards which of them left records without an answer: `unanswered`.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
 
@@ -139,6 +144,7 @@ class Publisher:
         """
         writer = self._next_writer()
         self._is_careful, self._doubt_keys = is_careful, cut
+        self._is_watched = is_watched or is_careful
         idle_s = self._clock() - self._used_at[self._turn]
         try:
             filled = self._fill(writer, batches, offsets, member)
@@ -169,6 +175,7 @@ class Publisher:
     ) -> _Filled:
         """A Kafka transaction up to its commit; with `is_member_asked_first` the group may refuse before anything is written."""
         began, self._further_count = self._clock(), 0
+        self._answers = _Answers()
         writer.begin()
         if is_member_asked_first:
             writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
@@ -194,6 +201,16 @@ class Publisher:
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
         return _Filled(kept, began, written, started, sent, max(asked_s, sent - started))
+
+    @property
+    def unanswered(self) -> set[str]:
+        """Topics that left records of the last Kafka transaction without an answer, if it was watched."""
+        return {topic for topic, count in self._answers.missing.items() if count > 0}
+
+    @property
+    def watched(self) -> Collection[str]:
+        """Topics of the last Kafka transaction, if it was watched."""
+        return self._answers.missing.keys()
 
     def may_be_fenced_idle(self, idle_s: float) -> bool:
         """True when the broker itself may have fenced a writer that nobody used for `idle_s`.
@@ -330,13 +347,15 @@ class Publisher:
     ) -> None:
         produce, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
-        allowed = None
+        allowed, is_watched = None, self._is_watched
+        answers = self._answers if is_watched else None
         for txn in transactions:
             record = txn.content
-            if type(record) is list:
-                self._further_count += len(record) - 1
-                for content in record:
-                    self._forward(writer, partition, txn, content)
+            if type(record) is list or is_watched:
+                contents = contents_of(txn)
+                self._further_count += len(contents) - 1
+                for content in contents:
+                    self._forward(writer, partition, txn, content, answers)
                 continue
             if txn.topic is not allowed:
                 self._book.check_allowed(txn.topic, txn_key=txn.key)
@@ -360,21 +379,29 @@ class Publisher:
     ) -> None:
         """One transaction at a time, so that a refusal names the one that it is about."""
         for txn in transactions:
-            report = _FirstError()
-            try:
-                self._further_count += len(contents_of(txn)) - 1
-                for content in contents_of(txn):
+            report, topics = _FirstError(self._answers), set[str]()
+            self._further_count += len(contents_of(txn)) - 1
+            for content in contents_of(txn):
+                is_first = content.topic not in topics
+                if is_first and topics:
+                    self._raise_refusal(writer, report, txn)
+                topics.add(content.topic)
+                try:
                     self._forward(writer, partition, txn, content, report)
-            except Exception as exc:
-                error = writer.failure(exc)
-                if isinstance(error, RefusedRecordError):
-                    raise RefusedRecordError(
-                        error.detail, reason=error.reason, txn_key=txn.key
-                    ) from exc
-                raise error from exc
-            writer.flush(timeout_s=self._timeout_s)
-            if report.error is not None:
-                raise writer.refusal(report.error, topic=report.topic, txn_key=txn.key)
+                except Exception as exc:
+                    raise _named(writer.failure(exc), txn, content.topic) from exc
+                if (
+                    is_first
+                ):  # a topic that may not be written ruins the records of all others as well
+                    self._raise_refusal(writer, report, txn, content.topic)
+            self._raise_refusal(writer, report, txn)
+
+    def _raise_refusal(
+        self, writer: TransactionalWriter, report: _FirstError, txn: Transaction, topic: str = ""
+    ) -> None:
+        writer.flush(timeout_s=self._timeout_s)
+        if report.error is not None:
+            raise writer.refusal(report.error, topic=topic or report.topic, txn_key=txn.key)
 
     def _forward(
         self,
@@ -386,6 +413,8 @@ class Publisher:
     ) -> None:
         record, options = content.record, content.options
         self._book.check_allowed(content.topic, txn_key=txn.key)
+        if report is not None:
+            self._answers.missing[content.topic] += 1
         place = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
         headers = [
             *user_headers(record.headers()),
@@ -514,6 +543,19 @@ class _NoteOffset:
             self._kept[self._key] = record.offset()  # None: stored, and nobody knows where
 
 
+class _Answers:
+    """Counts, by real topic, the records that were not acknowledged."""
+
+    __slots__ = ("missing",)
+
+    def __init__(self) -> None:
+        self.missing: Counter[str] = Counter()
+
+    def __call__(self, error: Any, record: Any) -> None:
+        if error is None:
+            self.missing[record.topic()] -= 1
+
+
 class _FirstError:
     """Remembers the first record of a transaction that was refused; the others go to `note`."""
 
@@ -529,6 +571,15 @@ class _FirstError:
             self._note(error, record)
         if error is not None and self.error is None:
             self.error, self.topic = error, record.topic()
+
+
+def _named(error: TxLayerError, txn: Transaction, topic: str) -> TxLayerError:
+    """The refusal of a careful try, with what it is about."""
+    if isinstance(error, RefusedRecordError):
+        return RefusedRecordError(error.detail, reason=error.reason, txn_key=txn.key)
+    if isinstance(error, ForbiddenTopicError):
+        return ForbiddenTopicError(error.detail, topic=topic, reason=error.reason)
+    return error
 
 
 def _size(value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> int:

@@ -23,6 +23,9 @@ from txlayer.errors import (
 
 logger = logging.getLogger("txlayer.coordinator")
 
+WATCH_COUNT = 100
+"""Batches after a time-out of which every record is watched: the quick path asks for no reports."""
+
 
 class Refusals:
     """What is suspected and what is known. One thread uses it."""
@@ -34,6 +37,12 @@ class Refusals:
         self.question_bytes_max = NO_LIMIT
         """The check topic refused a question of one byte more; larger ones name no topics."""
         self._bisections: dict[int, Bisection] = {}
+        self._watch_count = 0
+
+    @property
+    def is_watchful(self) -> bool:
+        """True when a time-out should tell which topics left records without an answer."""
+        return self._watch_count > 0
 
     def is_careful(self, partitions: Collection[int]) -> bool:
         """True when a Kafka transaction for these partitions must tell which transaction is refused."""
@@ -65,6 +74,7 @@ class Refusals:
 
     def passed(self, partition: int, batch: Batch) -> None:
         """A batch went through."""
+        self._watch_count = max(0, self._watch_count - 1)
         bisection = self._bisections.get(partition)
         if bisection is not None:
             bisection.passed(max(batch.suspect_count, 1))
@@ -75,11 +85,23 @@ class Refusals:
         if self.doubt_keys:
             self.doubt_keys -= _doubt_keys_of(batch)
 
-    def learn(self, error: TxLayerError, batches: Mapping[int, Batch], book: TargetBook) -> None:
-        """A Kafka transaction failed: what does the error say about its content?"""
+    def learn(
+        self,
+        error: TxLayerError,
+        batches: Mapping[int, Batch],
+        book: TargetBook,
+        *,
+        unanswered: Collection[str] = (),
+    ) -> None:
+        """A Kafka transaction failed: what does the error say about its content?
+
+        `unanswered` names the topics that left records without an answer, as far as that was watched.
+        """
         busy = {p: b for p, b in batches.items() if not b.is_empty}
         if isinstance(error, BrokerUnavailableError):
+            self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, book)
+            book.unanswered(unanswered)
         elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
             self.doubt_keys.add(error.doubt_key)
             self._bisections.clear()

@@ -19,6 +19,12 @@ LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0
 """A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s."""
 
+TRY_AGAIN_MAX_S = 300.0
+"""The same where the broker's word is good and writes time out: each try makes all partitions wait."""
+
+TRUST_AGAIN_S = 120.0
+"""A topic that has accepted for so long after a refusal or a time-out is one like any other."""
+
 LOOK_TIME_S = 0.1
 """How long the questions of one turn may take together: half records may name any number of topics, and the turn goes on."""
 
@@ -50,6 +56,9 @@ class TargetBook:
         self._partition_counts: dict[str, int] = {}
         self._unreachable_since: dict[str, float] = {}
         self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, how long after that)
+        # Of those that accept again: how long the last wait was, and since when they accept.
+        self._waited: dict[str, tuple[float, float]] = {}
+        self._unanswered: dict[str, tuple[float, float]] = {}  # topic → (first, last) time-out
 
     def learn(self, topics: Iterable[str]) -> set[str]:
         """Ask the broker about topics that are new, for at most `LOOK_TIME_S`; which of them are known now.
@@ -77,7 +86,10 @@ class TargetBook:
         idle = [t for t, target in self.targets.items() if target.refusal and t not in needed]
         for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
             del self.targets[topic]
-            for told in (self._partition_counts, self._unreachable_since, self._look_again):
+            for told in (
+                self._partition_counts, self._unreachable_since, self._look_again, self._waited,
+                self._unanswered,
+            ):  # fmt: skip
                 told.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
@@ -92,24 +104,58 @@ class TargetBook:
             topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED)
         )
 
+    def unanswered(self, topics: Iterable[str]) -> None:
+        """A time-out left records for `topics` without an answer; hold those of which that has been so for `hold_after`.
+
+        Whatever the metadata say: a leader may be there and take nothing, or be there for all but us.
+        """
+        now = self._clock()
+        for topic in sorted(topics):
+            since, _ = self._unanswered.get(topic, (now, now))
+            self._unanswered[topic] = since, now
+            if now - since >= self._config.hold_after.total_seconds():
+                self._set(topic, Target(0, refusal=ParkReason.TOPIC_UNREACHABLE))
+
+    def written(self, topics: Iterable[str]) -> None:
+        """Records for `topics` were acknowledged."""
+        for topic in topics:
+            self._unanswered.pop(topic, None)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True when a topic counts as accepting of which records were left without an answer."""
+        return any(self.targets[topic].refusal is None for topic in self._unanswered)
+
     def mended(self) -> list[str]:
         """Refusing topics whose time to look again has come and that accept now; the longest due first, for `LOOK_TIME_S`."""
         now = self._clock()
+        self._trust_again(now)
         due = sorted((at, topic) for topic, (at, _) in self._look_again.items() if at <= now)
         mended: list[str] = []
         for _, topic in due:
             if self._clock() - now >= LOOK_TIME_S:
                 break
             _, wait_s = self._look_again[topic]
-            self._look_again[topic] = (
-                now + min(wait_s * 2, LOOK_AGAIN_MAX_S),
-                min(wait_s * 2, LOOK_AGAIN_MAX_S),
-            )
+            was_unreachable = topic in self._unreachable_since
+            is_tried = topic in self._unanswered and not was_unreachable
+            wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S if is_tried else LOOK_AGAIN_MAX_S)
+            self._look_again[topic] = (now + wait_s, wait_s)
             target = self._look(topic)
-            if target.refusal is None:
-                self._set(topic, target)
-                mended.append(topic)
+            if target.refusal is not None:
+                continue
+            if was_unreachable:  # what the metadata say has changed
+                self._unanswered.pop(topic, None)
+            elif is_tried:
+                self._unanswered[topic] = self._unanswered[topic][0], now
+            self._set(topic, target)
+            mended.append(topic)
         return mended
+
+    def _trust_again(self, now: float) -> None:
+        for told in (self._waited, self._unanswered):
+            for topic in [t for t, (_, at) in told.items() if now - at >= TRUST_AGAIN_S]:
+                if self.targets[topic].refusal is None:
+                    del told[topic]
 
     def partition_count_of(self, topic: str) -> int:
         """Partitions of a topic that accepts."""
@@ -154,6 +200,8 @@ class TargetBook:
         if limits is None:
             self._unreachable_since.pop(topic, None)
             return Target(0, refusal=ParkReason.TOPIC_MISSING)
+        if not limits.is_writable:
+            return Target(0, refusal=ParkReason.TOPIC_DENIED)
         self._partition_counts[topic] = limits.partition_count
         if limits.is_reachable:
             self._unreachable_since.pop(topic, None)
@@ -175,7 +223,11 @@ class TargetBook:
     def _set(self, topic: str, target: Target) -> None:
         self.targets[topic] = target
         if target.refusal is None or target.is_for_good:
-            self._look_again.pop(topic, None)
+            looked = self._look_again.pop(topic, None)
+            if looked is not None:
+                self._waited[topic] = looked[1], self._clock()
         elif topic not in self._look_again:
-            self._look_again[topic] = (self._clock() + LOOK_AGAIN_S, LOOK_AGAIN_S)
+            # It goes on where it was: the broker may say that a topic accepts, and refuse every write.
+            wait_s, _ = self._waited.pop(topic, (LOOK_AGAIN_S, 0.0))
+            self._look_again[topic] = (self._clock() + wait_s, wait_s)
             logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})

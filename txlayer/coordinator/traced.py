@@ -55,11 +55,14 @@ class TracedPublisher(Publisher):
         *,
         is_careful: bool = False,
         cut: Collection[bytes] = (),
+        is_watched: bool = False,
     ) -> dict[int, dict[str, int]]:
         """As in `Publisher`; what is not known to have happened has no span."""
         started_ns = time.time_ns()
         self._questions: list[Span] = []
-        kept = super().publish(batches, offsets, member, is_careful=is_careful, cut=cut)
+        kept = super().publish(
+            batches, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched
+        )
         for span in self._questions:
             span.end()
         for partition, batch in batches:

@@ -17,6 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewTopic
+    AclOperation,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -118,11 +119,14 @@ class KafkaAdmin:
             partition_count=len(description.partitions),
             message_bytes_max=None,
             is_reachable=_has_leaders(description),
+            is_writable=_may_write(description),
         )
         settings = self._settings_of(topic)
         if settings is None:
             return limits
+        in_sync_min = int(settings["min.insync.replicas"].value)
         return limits._replace(
+            is_reachable=limits.is_reachable and _has_enough_in_sync(description, in_sync_min),
             message_bytes_max=int(settings["max.message.bytes"].value),
             is_append_time=settings["message.timestamp.type"].value == "LogAppendTime",
         )
@@ -308,7 +312,9 @@ class KafkaAdmin:
             return {}
         found: dict[str, Any] = {}
         futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)), **self._connection.limits()
+            TopicCollection(list(names)),
+            include_authorized_operations=True,
+            **self._connection.limits(),
         )
         for name, future in futures.items():
             try:
@@ -411,6 +417,17 @@ def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
 
 def _has_leaders(description: Any) -> bool:
     return all(p.leader is not None and p.leader.id >= 0 for p in description.partitions)
+
+
+def _has_enough_in_sync(description: Any, in_sync_min: int) -> bool:
+    # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
+    return all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
+
+
+def _may_write(description: Any) -> bool:
+    """False only where the broker says so: some say nothing about rights."""
+    operations = description.authorized_operations
+    return not operations or AclOperation.WRITE in operations
 
 
 def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:

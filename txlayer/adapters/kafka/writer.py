@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from txlayer.adapters.error_codes import GIVEN_UP_CODES
 from txlayer.adapters.kafka.client import transactional_producer
 from txlayer.adapters.kafka.deadline import Deadline
 from txlayer.adapters.kafka.errors import kafka_error
@@ -84,7 +85,7 @@ class KafkaTransactionalWriter:
     def refusal(self, error: KafkaError, *, topic: str, txn_key: str) -> TxLayerError:
         """Our error for a delivery report's: whose fault it is, the record's, its topic's or the cluster's."""
         return translate_refusal(
-            error,
+            self._cause(error),
             topic=topic,
             txn_key=txn_key,
             bootstrap_servers=self._config.bootstrap_servers,
@@ -98,8 +99,19 @@ class KafkaTransactionalWriter:
             Exception: `exc` itself, when the client did not raise it.
         """
         if isinstance(exc, KafkaException):
-            return self._as_ours(kafka_error(exc))
+            return self._as_ours(self._cause(kafka_error(exc)))
         raise exc
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """Why the Kafka transaction cannot go on, where `error` says no more than that it cannot."""
+        if error.code() not in GIVEN_UP_CODES:
+            return error
+        try:
+            self._producer.begin_transaction()  # refused while one is open, and with the reason when it failed
+        except KafkaException as exc:
+            cause = kafka_error(exc)
+            return error if cause.code() == KafkaError._STATE else cause
+        return error
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
-from txlayer.adapters.error_codes import FENCED_CODES, Code
+from txlayer.adapters.error_codes import FENCED_CODES, GIVEN_UP_CODES, Code
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord, ProducerMark
@@ -142,13 +142,17 @@ class MemoryTransactionalWriter:
             Exception: `exc` itself, when the client did not raise it.
         """
         if isinstance(exc, ClientFailureError):
-            return self._as_ours(exc.error)
+            return self._as_ours(self._cause(exc.error))
         raise exc
+
+    def _cause(self, error: Any) -> Any:
+        has_failed = self._state in (WriterState.ABORTABLE, WriterState.FATAL)
+        return self._error if has_failed and error.code() in GIVEN_UP_CODES else error
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
         """Our error for a delivery report's."""
         return translate_refusal(
-            error,
+            self._cause(error),
             topic=topic,
             txn_key=txn_key,
             bootstrap_servers=self._link.bootstrap_servers,
@@ -264,7 +268,8 @@ class MemoryTransactionalWriter:
             if exc.code in INSIDE[request]:
                 raise SendAgainError(RETRY_BACKOFF_S) from exc
             self._turn(exc.code, is_fatal=exc.code in FATAL[request])
-            raise
+            # The client gives up what it has not sent; its reports do not say why.
+            raise RefusedError(Code.LOCAL_PURGE_QUEUE) from exc
         self._added.add(place)
 
     def _on_failed(self, _batch: Batch | None, code: Code) -> None:

@@ -1,0 +1,56 @@
+"""A real topic of three brokers that has fewer replicas in sync than it must have."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import LOCAL_CONFIG
+from tests.support.arena import make_arena
+from tests.support.broker import create_topic, unique_name
+from tests.support.raw import RawWriter
+from tests.support.running import RunningCoordinator
+from txlayer.adapters.kafka.local import LocalBroker
+from txlayer.config import CoordinatorConfig
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+HOLD_AFTER_S = 5
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
+    with LocalBroker(config=LOCAL_CONFIG, brokers=3) as cluster:
+        arena = make_arena(cluster.bootstrap_servers, replication_factor=3)
+        fragile = create_topic(
+            arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"}
+        )
+        raw = RawWriter(arena)
+        config = CoordinatorConfig(
+            bootstrap_servers=arena.servers,
+            namespace=arena.namespace,
+            hold_after=timedelta(seconds=HOLD_AFTER_S),
+        )
+        with RunningCoordinator(config) as running:
+            first = raw.prepare((fragile, b"k", b"v"))
+            raw.commit(first)
+            arena.wait_until_visible(first.txn_id, topics=[fragile], within=60)
+
+            cluster.kill(3)
+            stuck = raw.prepare((fragile, b"k", b"v"))
+            raw.commit(stuck)
+            arena.wait_for_doubt(stuck.key, state="held", within=90)
+            good = raw.prepare((arena.targets[0], b"k", b"v"), key=raw.key_in(stuck.partition))
+            raw.commit(good)
+            arena.wait_until_visible(good.txn_id, within=30)
+            assert "topic-unreachable" == arena.doubt().summaries[stuck.key].reason
+            rebuilds = running.coordinator.measures.rebuild_count
+
+            cluster.start(3)
+            arena.wait_until_visible(stuck.txn_id, topics=[fragile], within=120)
+
+            # Held for as long as the broker says so: nothing is tried meanwhile.
+            assert rebuilds >= 1
+            assert running.coordinator.measures.rebuild_count <= rebuilds + 2

@@ -1,0 +1,106 @@
+"""What a coordinator at work does with real topics that refuse while the broker's word is good, and what it suspects meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fake_records import txn_key
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.error_codes import Code
+from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.refusal import RefusedError
+from txlayer.adapters.ports import TopicLimits
+
+FRAGILE = "fragile"
+SEALED = "sealed"
+
+
+class Replicas:
+    """A broker that answers to `acks=all` for one topic as below `min.insync.replicas`; the client asks until its time-out."""
+
+    def __init__(self, stage: StillCoordinator, topic: str) -> None:
+        self.are_lost = True
+        broker: Any = stage.kafka._broker
+        produce = broker.produce
+
+        def refuse(place: Any, *arguments: Any) -> Any:
+            if self.are_lost and place[0] == topic:
+                raise RefusedError(Code.NOT_ENOUGH_REPLICAS)
+            return produce(place, *arguments)
+
+        broker.produce = refuse  # the broker's own answer
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(FRAGILE)
+    Replicas(stage, FRAGILE)
+    stuck, good = txn_key("stuck"), txn_key("good", is_home=False)
+    stage.commit(stuck, stage.half(stuck, topic=FRAGILE))
+    stage.commit(good, stage.half(good, partition=1), partition=1)
+    coordinator = stage.coordinator
+
+    stage.work(seconds=1_800)  # `hold_after` is 30 s
+
+    assert [good.partition("/")[0]] == stage.visible()
+    assert {stuck: "held"} == {key: summary.state for key, summary in stage.on_doubt().items()}
+    # Each try makes all partitions wait for a time-out: the pauses between them grow to five minutes.
+    assert coordinator.measures.rebuild_count < 20
+
+
+@pytest.mark.promise("P7")
+def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(FRAGILE)
+    replicas = Replicas(stage, FRAGILE)
+    first, second = txn_key("first"), txn_key("second")
+    stage.commit(first, stage.half(first, topic=FRAGILE, value=b"1"))
+    coordinator = stage.coordinator
+
+    def goes_on() -> bool:
+        if replicas.are_lost and stage.world.passed_s > 600:
+            stage.commit(second, stage.half(second, topic=FRAGILE, value=b"2"))
+            replicas.are_lost = False
+        return stage.world.passed_s > 1_000
+
+    coordinator.run(should_stop=goes_on)
+
+    assert {} == stage.on_doubt()
+    assert [b"1", b"2"] == [record.value() for record in stage.kafka.records(FRAGILE)]
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(SEALED)
+    stage.kafka.deny(SEALED)
+    look = MemoryAdmin.topic_limits
+
+    def describe(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        denied = stage.kafka.cluster.denied
+        before = set(denied)
+        denied.clear()
+        try:
+            return look(self, topic)
+        finally:
+            denied.update(before)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", describe)
+    held, good = txn_key("held"), txn_key("good")
+    stage.commit(held, stage.half(held, topic=SEALED))
+    stage.commit(good, stage.half(good))
+    coordinator = stage.coordinator
+
+    stage.work(seconds=600)
+
+    assert {held: "topic-denied"} == {k: s.reason for k, s in stage.on_doubt().items()}
+    assert [good.partition("/")[0]] == stage.visible()
+    # "A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s": some 25 looks.
+    assert coordinator.measures.rebuild_count < 60
