@@ -461,7 +461,9 @@ DATA = (
         "data", "a message that its topic refuses, or too large with its headers", "Found, parked with its reason; the rest goes on.",
         (_TARGETS + "test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest_goes_on",
          _TARGETS + "test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried",
-         "unit/test_batch.py::test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place", _SAFETY),
+         "unit/test_batch.py::test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place",
+         "unit/test_coordinator_refusals.py::test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_goes_on",
+         "unit/test_coordinator_refusals.py::test_an_answer_that_nobody_knows_parks_nothing_when_it_passes", _SAFETY),
     ),
     Row(
         "data", "one id twice", "Two transactions.",

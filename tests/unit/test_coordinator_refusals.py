@@ -12,9 +12,11 @@ from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.refusal import RefusedError
 from txlayer.adapters.ports import TopicLimits
+from txlayer.coordinator.refusals import UNKNOWN_COUNT
 
 FRAGILE = "fragile"
 SEALED = "sealed"
+POISON = b"poison"
 
 
 class Replicas:
@@ -31,6 +33,21 @@ class Replicas:
             return produce(place, *arguments)
 
         broker.produce = refuse  # the broker's own answer
+
+
+def answer_unknown(stage: StillCoordinator, *, times: int) -> None:
+    """The broker answers UNKNOWN_SERVER_ERROR to requests that hold POISON, so many times."""
+    broker: Any = stage.kafka._broker
+    produce, left = broker.produce, times
+
+    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
+        nonlocal left
+        if left and place[0] == "orders" and any(r.value() == POISON for r in records):
+            left -= 1
+            raise RefusedError(Code.UNKNOWN)
+        return produce(place, records, *arguments)
+
+    broker.produce = refuse  # the broker's own answer
 
 
 @pytest.mark.promise("P7")
@@ -104,3 +121,30 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     assert [good.partition("/")[0]] == stage.visible()
     # "A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s": some 25 looks.
     assert coordinator.measures.rebuild_count < 60
+
+
+@pytest.mark.promise("P11")
+def test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_goes_on() -> None:
+    stage = StillCoordinator()
+    answer_unknown(stage, times=1 << 30)
+    poison, good = txn_key("poison"), txn_key("good")
+    stage.commit(poison, stage.half(poison, value=POISON))
+    stage.commit(good, stage.half(good))  # behind it, in the same partition
+
+    stage.work(seconds=600)
+
+    assert [good.partition("/")[0]] == stage.visible()
+    assert {poison: "refused"} == {k: s.reason for k, s in stage.on_doubt().items()}
+
+
+def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
+    stage = StillCoordinator()
+    answer_unknown(stage, times=UNKNOWN_COUNT)
+    keys = [txn_key(f"t-{number}") for number in range(20)]
+    for key in keys:
+        stage.commit(key, stage.half(key, value=POISON))
+
+    stage.work(seconds=60)
+
+    assert {} == stage.on_doubt()
+    assert [key.partition("/")[0] for key in keys] == stage.visible()

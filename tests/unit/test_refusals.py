@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.refusals import UNKNOWN_COUNT, Refusals
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core.batch import Batch, KeptAside
 from txlayer.core.messages import Origin, Undecodable
@@ -78,3 +78,17 @@ def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
 
     refusals.passed(1, Batch(asides=[refused]))
     assert not refusals.doubt_keys
+
+
+def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and_again() -> None:
+    refusals, book = Refusals(), cast("TargetBook", _Book())
+    why = Undecodable("half record without a header txl")
+    aside = KeptAside(Origin("half", 0, 0), None, None, 0, why)
+    error = RefusedRecordError("?", reason="UNKNOWN", doubt_key=b"origin/half/0/0")
+
+    for _ in range(UNKNOWN_COUNT - 1):
+        refusals.learn(error, {0: Batch(asides=[aside])}, book)
+    assert not refusals.doubt_keys
+
+    refusals.learn(error, {0: Batch(asides=[aside])}, book)
+    assert {b"origin/half/0/0"} == refusals.doubt_keys

@@ -98,6 +98,14 @@ class Code(IntEnum):
         return name[5:] if name.startswith("LOCAL_") else name
 
 
+_KNOWN_CODES = frozenset(Code) - {Code.UNKNOWN}
+
+
+def is_unknown(code: int) -> bool:
+    """True for an answer of a broker that nobody here has thought about; the client's own codes are below -1."""
+    return code >= Code.UNKNOWN and code not in _KNOWN_CODES
+
+
 # The codes that belong to one record: bisection finds it, and it is parked. A closed list.
 REFUSED_RECORD_CODES = frozenset(
     {

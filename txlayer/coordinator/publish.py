@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from txlayer.adapters.error_codes import is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.measures import PublishStats
@@ -401,7 +402,7 @@ class Publisher:
     ) -> None:
         writer.flush(timeout_s=self._timeout_s)
         if report.error is not None:
-            raise writer.refusal(report.error, topic=topic or report.topic, txn_key=txn.key)
+            raise _refusal(writer, report, topic=topic or report.topic, txn_key=txn.key)
 
     def _forward(
         self,
@@ -509,7 +510,7 @@ class Publisher:
         try:
             self._produce(writer, (*arguments, report, None, 0, headers))
             writer.flush(timeout_s=self._timeout_s)
-            error = report.error and writer.refusal(report.error, topic=topic, txn_key="")
+            error = report.error and _refusal(writer, report, topic=topic, txn_key="")
         except TxLayerError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001 - `failure` raises what is none of the client's
@@ -571,6 +572,17 @@ class _FirstError:
             self._note(error, record)
         if error is not None and self.error is None:
             self.error, self.topic = error, record.topic()
+
+
+def _refusal(
+    writer: TransactionalWriter, report: _FirstError, *, topic: str, txn_key: str
+) -> Exception:
+    """What the report of a careful try says; a code that nobody knows is about the record, and may pass."""
+    error = writer.refusal(report.error, topic=topic, txn_key=txn_key)
+    if type(error) is TxLayerError and is_unknown(report.error.code()):
+        reason = report.error.name()
+        return RefusedRecordError(error.detail, topic=topic, reason=reason, txn_key=txn_key)
+    return error
 
 
 def _named(error: TxLayerError, txn: Transaction, topic: str) -> TxLayerError:

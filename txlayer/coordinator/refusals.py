@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from txlayer.adapters.error_codes import REFUSED_RECORD_CODES
 from txlayer.coordinator.publish import NO_LIMIT
 from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import TargetBook
@@ -23,6 +24,9 @@ from txlayer.errors import (
 
 logger = logging.getLogger("txlayer.coordinator")
 
+UNKNOWN_COUNT = 5
+"""Failures of a partition in turn that nothing explains, after which one of its records is suspected."""
+
 WATCH_COUNT = 100
 """Batches after a time-out of which every record is watched: the quick path asks for no reports."""
 
@@ -37,6 +41,7 @@ class Refusals:
         self.question_bytes_max = NO_LIMIT
         """The check topic refused a question of one byte more; larger ones name no topics."""
         self._bisections: dict[int, Bisection] = {}
+        self._unexplained: dict[int, int] = {}  # partition → failures in turn
         self._watch_count = 0
 
     @property
@@ -75,6 +80,7 @@ class Refusals:
     def passed(self, partition: int, batch: Batch) -> None:
         """A batch went through."""
         self._watch_count = max(0, self._watch_count - 1)
+        self._unexplained.pop(partition, None)
         bisection = self._bisections.get(partition)
         if bisection is not None:
             bisection.passed(max(batch.suspect_count, 1))
@@ -98,6 +104,8 @@ class Refusals:
         `unanswered` names the topics that left records without an answer, as far as that was watched.
         """
         busy = {p: b for p, b in batches.items() if not b.is_empty}
+        if not self._is_certain(error, busy):
+            return
         if isinstance(error, BrokerUnavailableError):
             self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, book)
@@ -130,10 +138,20 @@ class Refusals:
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
             book.refused(error.topic)
             self._bisections.clear()
-        elif isinstance(error, RefusedRecordError | ForbiddenTopicError):
+        elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(
+            error
+        ):
             self._ask_about_targets(busy, book)
             for partition, batch in busy.items():
                 self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
+
+    def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
+        """False for what nobody here has thought about: once it means nothing, in turn it is a refusal."""
+        if _is_explained(error):
+            return True
+        for partition in busy:
+            self._unexplained[partition] = self._unexplained.get(partition, 0) + 1
+        return any(self._unexplained[partition] >= UNKNOWN_COUNT for partition in busy)
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], book: TargetBook) -> None:
         topics = {
@@ -147,6 +165,13 @@ class Refusals:
             book.look_again_at(topics)
         except BrokerUnavailableError as exc:
             logger.info("targets.unknown", extra={"reason": str(exc)})
+
+
+def _is_explained(error: TxLayerError) -> bool:
+    """False when the client failed, or a record was refused, with a code that nobody here has thought about."""
+    if isinstance(error, RefusedRecordError) and error.reason is not None:
+        return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
+    return type(error) is not TxLayerError
 
 
 def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
