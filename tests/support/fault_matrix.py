@@ -483,7 +483,8 @@ DATA = (
          "unit/test_ledger_aside.py::test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked",
          "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_act_after_a_restart",
          "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_since",
-         "unit/test_shard_waiting.py::test_the_lines_of_one_record_wait_once", _SAFETY),
+         "unit/test_shard_waiting.py::test_the_lines_of_one_record_wait_once",
+         "unit/test_coordinator_bounds.py::test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long", _SAFETY),
     ),
     Row(
         "data", "null values, control characters, names that no topic can have", "Passed on, or kept aside; terminals show and do not obey them.",

@@ -222,7 +222,7 @@ class PartitionDriver:
     def give_up(self) -> None:
         """The op lines at hand that name places beyond half's end have waited long enough."""
         shard = self._shard()
-        shard.waiting_since = (self.ledger.ops_read_to, 0.0)
+        shard.waits.append((self.ledger.ops_read_to, 0.0))
         is_waiting = self.ledger.waits_for_half is not None
         shard.look_for_misplaced(
             _NO_MARKERS, TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0

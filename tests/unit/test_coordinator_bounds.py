@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import op_line
+from tests.support.fake_records import FAR_AWAY, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
@@ -64,3 +64,39 @@ def test_invented_topics_are_forgotten_by_a_coordinator_at_work(
     still.work(seconds=5)
 
     assert len(coordinator.view().targets) <= 8
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long() -> (
+    None
+):
+    still = StillCoordinator()
+    opened = txn_key("open")
+    still.half(opened)
+    coordinator, written, committed_s = still.coordinator, 0, dict[str, float]()
+    latest_s = 0.0
+
+    def goes_on() -> bool:
+        nonlocal written, latest_s
+        now = still.world.passed_s
+        if now >= written * 9:  # less than `misplaced_after`
+            written += 1
+            still.op(op_line("C", txn_key(f"bad-{written}"), FAR_AWAY))
+            if written % 10 == 0 and now < 3_500:
+                key = txn_key(f"good-{written}")
+                still.commit(key, still.half(key))
+                committed_s[key.partition("/")[0]] = now
+        for seen in set(still.visible()) & set(committed_s):
+            latest_s = max(latest_s, now - committed_s.pop(seen))
+        return now >= 3_600
+
+    coordinator.run(should_stop=goes_on)
+
+    # `doubt_after` is 60 s, and so nothing of an hour ago is in half alone.
+    assert opened in still.on_doubt()
+    stored = still.kafka.stored_offsets(still.topics.coordinator_group)
+    assert stored[still.topics.half, 0].offset > 0
+    # Its own line and the one before it come at the same time: it waits for that one.
+    assert not committed_s
+    assert latest_s < 12

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from txlayer.adapters.append_time import no_append_time
@@ -41,9 +42,8 @@ class Shard:
     heard_ms: int = 0  # the newest append time that `time` was told
     is_op_paused: bool = False
     is_caught_up: bool = False  # those ends have been reached once
-    waiting_since: tuple[int, float] | None = (
-        None  # op lines before this op offset may wait for half, since when
-    )
+    # While op lines wait for half: those before this op offset are at hand, since when.
+    waits: deque[tuple[int, float]] = field(default_factory=deque)
 
     def hear(self) -> None:
         """Append times that came since tell the time."""
@@ -63,13 +63,17 @@ class Shard:
     def is_read_to_the_ends(
         self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
     ) -> bool:
-        """True when everything that was there at the assignment was folded (markers at the ends are never read)."""
+        """True when everything that was there at the assignment was folded (markers at the ends are never read).
+
+        A line that waits for half holds up the lines behind it, and not what the time brings: somebody may write such lines
+        all the time.
+        """
         ledger = self.ledger
         is_read = self.half_read_to(group, topics) >= self.half_end and (
             ledger.op_next[0] >= self.op_end
             or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
-        return is_read and not ledger.has_more and ledger.waits_for_half is None
+        return is_read and not ledger.has_more
 
     def pause_op_far_ahead(
         self, group: GroupReader, topics: SystemTopics, *, line_count_max: int
@@ -98,24 +102,26 @@ class Shard:
         """Give up op lines that have named places without a record for `patience_s`, by the broker's own word.
 
         The end is the high watermark: what stands behind somebody's open Kafka transaction is there, and not read yet.
-        All that were at hand when the wait began waited alike: it is for their position in op, once.
+        Each waits from when it was at hand: those behind others that wait have no further wait of their own.
         """
-        ledger = self.ledger
-        waits_for, waiting = ledger.waits_for_half, self.waiting_since
-        if waits_for is None:
-            self.waiting_since = None
+        ledger, waits = self.ledger, self.waits
+        if ledger.waits_for_half is None:
+            waits.clear()
             return
-        if waiting is None or ledger.op_next[0] >= waiting[0]:
-            self.waiting_since = (ledger.ops_read_to, now)
-            return
-        if now - waiting[1] < patience_s:
+        if not waits or ledger.ops_read_to > waits[-1][0]:
+            waits.append((ledger.ops_read_to, now))
+        before = 0
+        while waits and now - waits[0][1] >= patience_s:
+            before, _ = waits.popleft()
+        if before <= ledger.op_next[0]:
             return
         half = (topics.half, ledger.partition)
         half_end = connections.end_offsets([half], is_committed=False)[half]
         # A place before the end is read as well: a marker stands there, or what was given up.
         if self.half_read_to(group, topics) >= half_end:
-            ledger.give_up_waiting_for_half(before=waiting[0])
-        self.waiting_since = None
+            ledger.give_up_waiting_for_half(before=before)
+        else:
+            waits.clear()
 
 
 def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
