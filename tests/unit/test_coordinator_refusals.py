@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import txn_key
+from tests.support.fake_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
@@ -148,3 +148,37 @@ def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
 
     assert {} == stage.on_doubt()
     assert [key.partition("/")[0] for key in keys] == stage.visible()
+
+
+@pytest.mark.promise("P11")
+def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
+    stage, count = StillCoordinator(), 200
+    stage.kafka.create_topic(SEALED)
+    coordinator, began, turns = stage.coordinator, -1.0, 0
+    first, second = txn_key("a"), txn_key("b")
+    first_offset = stage.half(first, topic=SEALED)
+    stage.commit(first, first_offset)
+
+    def goes_on() -> bool:
+        nonlocal began, turns
+        now = stage.world.passed_s
+        if began == -1 and now > 5:
+            began = now
+            stage.kafka.delete_topic(SEALED)
+            # A repeat, from which nothing follows, and a commit that is held: two lines, of which one is ever "passed".
+            repeat = op_line("C", first, first_offset)
+            stage.op(repeat, op_line("C", second, stage.half(second, topic=SEALED)))
+        if turns == 0 and began > 0 and now > began + 3_600:
+            assert {second: "held"} == {k: s.state for k, s in stage.on_doubt().items()}
+            keys = [txn_key(f"c-{number}", is_home=False) for number in range(count)]
+            lines = [op_line("C", key, stage.half(key, partition=1)) for key in keys]
+            stage.op(*lines, partition=1)
+            turns = 1
+        elif turns:
+            turns += 1
+        return len(stage.visible()) >= count or now > 10_000
+
+    coordinator.run(should_stop=goes_on)
+
+    assert count == len(stage.visible())
+    assert turns < count / 10, "every turn reads one single record, an hour after the refusal"

@@ -375,6 +375,8 @@ class Coordinator:
                     len(ledger.batch.keeps) >= moves_max
                     or ledger.batch.byte_count >= self._bytes_max
                 )
+                if ledger.batch.is_empty and ledger.waits_for_half is None:
+                    self._refusals.is_quiet(p, now)
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
         if self._has_more:

@@ -27,6 +27,9 @@ logger = logging.getLogger("txlayer.coordinator")
 UNKNOWN_COUNT = 5
 """Failures of a partition in turn that nothing explains, after which one of its records is suspected."""
 
+QUIET_S = 10.0
+"""After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
+
 WATCH_COUNT = 100
 """Batches after a time-out of which every record is watched: the quick path asks for no reports."""
 
@@ -41,6 +44,7 @@ class Refusals:
         self.question_bytes_max = NO_LIMIT
         """The check topic refused a question of one byte more; larger ones name no topics."""
         self._bisections: dict[int, Bisection] = {}
+        self._quiet_since: dict[int, float] = {}  # suspected partitions with nothing to do
         self._unexplained: dict[int, int] = {}  # partition → failures in turn
         self._watch_count = 0
 
@@ -81,6 +85,7 @@ class Refusals:
         """A batch went through."""
         self._watch_count = max(0, self._watch_count - 1)
         self._unexplained.pop(partition, None)
+        self._quiet_since.pop(partition, None)
         bisection = self._bisections.get(partition)
         if bisection is not None:
             bisection.passed(max(batch.suspect_count, 1))
@@ -90,6 +95,13 @@ class Refusals:
             self.reasons.pop(keep.txn.key, None)
         if self.doubt_keys:
             self.doubt_keys -= _doubt_keys_of(batch)
+
+    def is_quiet(self, partition: int, now: float) -> None:
+        """All was applied there, and nothing is left to write: lines that lead to nothing are never counted as passed."""
+        if partition not in self._bisections:
+            return
+        if now - self._quiet_since.setdefault(partition, now) >= QUIET_S:
+            del self._bisections[partition], self._quiet_since[partition]
 
     def learn(
         self,
@@ -144,6 +156,7 @@ class Refusals:
             self._ask_about_targets(busy, book)
             for partition, batch in busy.items():
                 self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
+                self._quiet_since.pop(partition, None)
 
     def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
         """False for what nobody here has thought about: once it means nothing, in turn it is a refusal."""
