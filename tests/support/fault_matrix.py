@@ -356,7 +356,8 @@ BROKER = (
         (_SAFETY,
          "integration/kafka/test_too_few_in_sync.py::test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on",
          "unit/test_coordinator_refusals.py::test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on",
-         "unit/test_coordinator_refusals.py::test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order"),
+         "unit/test_coordinator_refusals.py::test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order",
+         "unit/test_coordinator_refusals.py::test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor"),
         "Of topics of the namespace itself by injected answers alone.",
     ),
     Row(

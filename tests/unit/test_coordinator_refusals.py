@@ -182,3 +182,26 @@ def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
 
     assert count == len(stage.visible())
     assert turns < count / 10, "every turn reads one single record, an hour after the refusal"
+
+
+@pytest.mark.promise("P7")
+def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> None:
+    """Its markers wait for a topic below `min.insync.replicas`, for as long as that lasts."""
+    stage = StillCoordinator()
+    first, second = txn_key("first"), txn_key("second")
+    stage.commit(first, stage.half(first))
+    stage.work(seconds=10)
+    broker: Any = stage.kafka._broker
+    initialise = broker.init_producer_id
+
+    def is_ending(transactional_id: str, *arguments: Any) -> Any:
+        if transactional_id.startswith("txlayer/name-1-"):
+            raise RefusedError(Code.CONCURRENT_TRANSACTIONS)
+        return initialise(transactional_id, *arguments)
+
+    broker.init_producer_id = is_ending
+    stage.commit(second, stage.half(second))
+
+    stage.work(seconds=60)
+
+    assert [key.partition("/")[0] for key in (first, second)] == stage.visible()

@@ -122,6 +122,8 @@ def translate_writer_error(
         # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
         # what follows is the same: close, and let the group say who owns the partitions before going on.
         return ProducerFencedError(detail, transactional_id=transactional_id)
+    if code == Code.CONCURRENT_TRANSACTIONS:
+        return RetriableError(detail)
     if not error.fatal():
         if code in REFUSED_RECORD_CODES:
             return RefusedRecordError(detail, reason=error.name())

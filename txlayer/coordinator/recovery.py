@@ -25,7 +25,7 @@ from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.core import codec
 from txlayer.core.doubt_fold import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
-from txlayer.errors import BrokerUnavailableError, ConfigError
+from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -113,6 +113,16 @@ class Recovery:
         writer = self._connections.make_writer(transactional_id, batch_bytes_max=FENCE_BATCH_BYTES)
         try:
             writer.initialise(timeout_s=self._timeout_s)
+        except BrokerUnavailableError:
+            raise
+        except RetriableError as exc:
+            # Its last Kafka transaction is decided, and a marker waits for a partition that takes nothing: a real topic below
+            # `min.insync.replicas` would stop all others with it. It can add nothing to that one; when it may begin another,
+            # the group's generation fences it.
+            logger.warning(
+                "recovery.still_ending",
+                extra={"transactional_id": transactional_id, "reason": str(exc)},
+            )
         finally:
             close_all([writer])
 

@@ -130,9 +130,9 @@ class Link:
 
         Raises:
             RefusedError: any other answer.
-            ClientFailureError: _TIMED_OUT, at `deadline` (of the world's monotonic clock).
+            ClientFailureError: _TIMED_OUT, or the last answer to InitProducerId, at `deadline` (of the world's monotonic clock).
         """
-        inside = INSIDE[request]
+        inside, code = INSIDE[request], Code.LOCAL_TIMED_OUT
         while True:
             try:
                 return self.world.exchange(self.client, request, act)
@@ -141,9 +141,13 @@ class Link:
             except RefusedError as exc:
                 if exc.code not in inside:
                     raise
+                if request == "InitProducerId":
+                    code = (
+                        exc.code
+                    )  # of this request alone the client tells in the end what the last answer was
             left_s = deadline - self.world.monotonic()
             if left_s <= 0:
-                raise ClientFailureError(ClientError(Code.LOCAL_TIMED_OUT))
+                raise ClientFailureError(ClientError(code))
             self.pause(min(self.jittered(RETRY_BACKOFF_S), left_s))
 
     def jittered(self, seconds: float) -> float:
