@@ -8,8 +8,11 @@ import pytest
 
 from tests.support.fake_records import FAR_AWAY, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.ports import TopicLimits
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.targets import TARGETS_MAX
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.partitions import half_partition
 from txlayer.errors import BrokerUnavailableError
@@ -100,3 +103,43 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
     # Its own line and the one before it come at the same time: it waits for that one.
     assert not committed_s
     assert latest_s < 12
+
+
+@pytest.mark.promise("P11")
+def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    still, per_turn, turn_count = StillCoordinator(), 100, 60
+    look = MemoryAdmin.topic_limits
+
+    def slow(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        still.world.advance(ms=10)
+        return look(self, topic)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", slow)
+    coordinator, turn, most, good = still.coordinator, 0, 0, txn_key("good")
+    committed_s = seen_s = 0.0
+
+    def goes_on() -> bool:
+        nonlocal turn, most, committed_s, seen_s
+        turn += 1
+        if turn <= turn_count:
+            keys = [txn_key(f"bad-{turn}-{number}") for number in range(per_turn)]
+            lines = [
+                op_line("R", k, still.half(k, topic=f"invented-{turn}-{n}"))
+                for n, k in enumerate(keys)
+            ]
+            still.op(*lines)
+        if turn == 5:
+            committed_s = still.world.passed_s
+            still.commit(good, still.half(good))  # "orders" exists, and comes behind "invented-"
+        waiting = sum(len(s.ledger.unknown_topics) for s in coordinator._shards.values())
+        most = max(most, waiting)
+        if still.visible() and not seen_s:
+            seen_s = still.world.passed_s
+        return bool(seen_s) or turn > 10 * turn_count
+
+    coordinator.run(should_stop=goes_on)
+
+    assert most <= TARGETS_MAX, "TARGETS_MAX in memory"
+    assert seen_s - committed_s < 10

@@ -329,8 +329,12 @@ class Coordinator:
             self._publish(publisher, batches)
 
     def _learn_topics_of(self, ledger: Ledger) -> None:
-        # Who is committed before anybody had time to ask is held, and tried when it is known.
-        ledger.unknown_topics -= self._book.learn(ledger.unknown_topics)
+        # Who is committed before anybody had time to ask is held, and tried when it is known: its topic comes first.
+        known = self._book.learn(list(ledger.committed_topics))
+        known |= self._book.learn(ledger.unknown_topics - known)
+        ledger.unknown_topics -= known
+        for topic in known & ledger.committed_topics.keys():
+            del ledger.committed_topics[topic]
         self._has_more |= bool(ledger.unknown_topics)
         if self._book.has_too_many:
             ledgers = [shard.ledger for shard in self._shards.values()]

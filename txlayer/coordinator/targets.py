@@ -63,12 +63,14 @@ class TargetBook:
     def learn(self, topics: Iterable[str]) -> set[str]:
         """Ask the broker about topics that are new, for at most `LOOK_TIME_S`; which of them are known now.
 
+        A list is asked in its order, a set in that of the names.
+
         Raises:
             BrokerUnavailableError: it did not answer; what was learnt before stays.
         """
         known: set[str] = set()
         give_up_at = self._clock() + LOOK_TIME_S
-        for topic in sorted(topics):
+        for topic in topics if isinstance(topics, list) else sorted(topics):
             if topic not in self.targets:
                 if known and self._clock() >= give_up_at:
                     continue

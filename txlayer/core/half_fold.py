@@ -33,6 +33,9 @@ PLAIN_TAILS_MAX = 1_000
 PLAIN_OPTIONS_MAX = 10_000
 """Ordering keys whose options are remembered."""
 
+UNKNOWN_TOPICS_MAX = 1_000
+"""Real topics of a partition that nobody has asked about yet: half records may invent any number of names."""
+
 _START = f"{VERSION}|"
 _PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
@@ -151,7 +154,7 @@ class HalfFold(Settling):
         if isinstance(header, Undecodable):
             self._keep_aside(self.settings.half_topic, offset, header, record=record)
             return
-        if header.topic not in self.targets:
+        if header.topic not in self.targets and len(self.unknown_topics) < UNKNOWN_TOPICS_MAX:
             self.unknown_topics.add(header.topic)
         txn = self.find(header.key)
         if txn is None:

@@ -76,6 +76,7 @@ class Settling:
         self.settings = settings
         self.targets = targets
         self.unknown_topics: set[str] = set()
+        self.committed_topics: dict[str, None] = {}  # those that something committed waits for
         self.refusals = {} if refusals is None else refusals  # by key; they outlive a rebuild
         # What was found of headers' ends; the ledgers of a process may share it: it depends on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
@@ -268,6 +269,7 @@ class Settling:
             target = self.targets.get(topic, UNKNOWN_TARGET)
             if target is UNKNOWN_TARGET:
                 self.unknown_topics.add(topic)
+                self.committed_topics[topic] = None
             if target.refusal is not None and target.is_for_good:
                 return Kind.RECORD_REFUSED, target.refusal
             held = held or target.refusal
