@@ -25,7 +25,7 @@ class CoordinatorConfig(ClientConfig):
     doubt_after: timedelta = timedelta(seconds=60)
     """Age at which an undecided transaction moves to the doubt topic: half is read again for so long at most."""
     hold_after: timedelta = timedelta(seconds=30)
-    """How long an unreachable target may stop a partition before its transactions are held."""
+    """How long an unreachable target, or one whose records time out, may stop partitions before its transactions are held."""
     held_age_max: timedelta = timedelta(days=7)
     """Then a held transaction is parked."""
     content_bytes_max: int = 256 * 1024 * 1024
@@ -72,7 +72,7 @@ class CoordinatorConfig(ClientConfig):
     """How long a coordinator waits for a broker at start before it gives up with exit code 3."""
     misplaced_after: timedelta = timedelta(seconds=10)
     """An op line that names a place of half without a record is misplaced after this time, once half is read to its high
-    watermark."""
+    watermark. Lines behind it wait meanwhile; what time brings does not."""
 
     def __post_init__(self) -> None:
         """Check every limit."""

@@ -64,9 +64,7 @@ class ParkReason(Enum):
     TOPIC_DENIED = (
         "topic-denied"  #: the coordinator may not write its target topic (held until it may)
     )
-    TOPIC_UNREACHABLE = (
-        "topic-unreachable"  #: its target partition has had no leader for `hold_after`
-    )
+    TOPIC_UNREACHABLE = "topic-unreachable"  #: its target takes nothing: no leader, too few replicas in sync, or time-outs, for `hold_after`
     HELD_TOO_LONG = "held-too-long"  #: held for `held_age_max`
     LIMIT = "limit"  #: more messages or bytes than one transaction may have
     CHECKS_EXHAUSTED = "checks-exhausted"  #: `check_max` answers said unknown

@@ -91,7 +91,7 @@ class Settling:
         self.latest_ms = NEVER_MS  # append times beyond it do not count
         self._untimely_count = 0  # half and op records whose append time did not count
         self._beyond_ms = 0  # newest of their append times
-        self.content_bytes = 0
+        self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
         self._bare_until = -1  # half offset; no content in memory of those in half up to here
         # The half offset that the next op line names, when it is not read yet.
         self.waits_for_half: int | None = None
@@ -119,7 +119,6 @@ class Settling:
         self._recent_before_end = 0  # half was read so far when the last of those was settled
         self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
         self.half_marks = HalfMarks()
-        self.half_bytes = 0  # of all half records since the marks began
         self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
