@@ -4,7 +4,8 @@ The engine's loop drives it, no call but `start` and `close` waits for anything.
 as it was read back, not from what was sent. Its guards, each of which a simulation may take out by a subclass:
 
 * `valid_until`: a lease counts from the moment when its last renewal was *sent*, by this machine's monotonic clock, less a
-  share for clocks that run apart. Who was frozen past it starts no handler, whatever the log will say.
+  share for clocks that run apart. Who was frozen past it starts no handler, whatever the log will say; but a machine that was
+  suspended, whose clock may have stood still.
 * `_answers_void_claim`: a holder that reads a void claim behind its own claims again, so that a reader that began in the
   middle of the log agrees with it (the rules of `txlayer.core.leases` stand on it).
 * `_may_claim_again`: a member claims when it was assigned; again only when nobody holds the queue, and never after it lost
