@@ -5,8 +5,14 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+import pytest
+
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
+from txlayer.consumer.context import Context
+from txlayer.consumer.received import ReceivedMessage
+from txlayer.core.handling import Reject, ReplayKind, ReplayRecord
+from txlayer.core.replays import decode_replay, encode_replay
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
@@ -90,3 +96,40 @@ def test_partitions_are_paused_at_their_share_of_the_limit_and_read_again(stage:
         stage.wait_stored(200)
 
     assert numbers(200) == stage.journal.values(b"k")
+
+
+@pytest.mark.promise("P11")
+def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit(
+    stage: Stage,
+) -> None:
+    count, size, limit = 400, 50_000, 1_000_000
+    for n in range(count):
+        stage.write(b"%d" % n + b"x" * size, key=b"k%d" % n)
+    with stage.consumer(lambda *_: Reject("as planned"), record_bytes_max=limit):
+        stage.wait_stored(count)
+    # As `dlq replay --all` without `--rate`, and one that is not there.
+    letters = {letter.offset: letter.key for letter in stage.lab.read(stage.letters)}
+    for offset, key in {**letters, 1_000_000: b"k"}.items():
+        request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", offset))
+        stage.lab.write(stage.requests, request, key=key)
+
+    sizes: list[int] = []
+
+    def look(_message: ReceivedMessage, _context: Context) -> None:
+        owned = list(consumer._engine._holdings.owned.values())
+        sizes.extend(each.queues.size_bytes for each in owned)
+
+    def answers() -> list[str]:
+        said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
+        return [s.outcome.value for s in said if isinstance(s, ReplayRecord) and s.outcome]
+
+    consumer = stage.consumer(look, record_bytes_max=limit)
+    with consumer:
+        wait_until(lambda: len(answers()) == count + 1, within=60, what="all answers")
+
+    assert ["handled"] * count + ["missing"] == sorted(answers())
+    assert limit / 2 < max(sizes) <= limit + size + 100
+    replayed = [seen.value for seen in stage.journal.seen[count:]]
+    assert [b"%d" % n for n in range(count)] == sorted(
+        (value.rstrip(b"x") for value in replayed if value is not None), key=int
+    )

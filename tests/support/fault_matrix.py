@@ -238,6 +238,12 @@ CONSUMER = (
          _CHAOS),
     ),
     Row(
+        "consumer", "more dead letters are replayed at once than fit into memory",
+        "The requests wait, in order; their dead letters are read when others have ended.",
+        ("contract/test_consumer_ends.py::test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit",),
+        "While an operator's pause lasts all of them are read (docs/howto/limits.md).",
+    ),
+    Row(
         "consumer", "a partition of its dead letters takes nothing",
         "Its dead letters wait with their keys and are tried ever more seldom; all others go on, and what ended is stored.",
         ("contract/test_unwritten_dead_letters.py::test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key",
@@ -269,7 +275,7 @@ CONSUMER = (
          "unit/test_ends_shrink.py::test_no_queue_waits_for_all_others_while_few_go_at_once",
          "unit/test_ends_shrink.py::test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes",
          "contract/test_unwritten_dead_letters.py::test_a_parked_keys_dead_letters_are_written_however_large_they_are_together"),
-        "Not on a real broker. Replays: up to 500 dead letters are read for them at once, whatever their bytes, and no lease is renewed meanwhile.",
+        "Not on a real broker. No lease is renewed while dead letters are read again for a replay.",
     ),
     Row(
         "consumer", "dies behind any of its stores", "Order, attempts, dead letters and leases are as without it.",

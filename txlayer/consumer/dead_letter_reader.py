@@ -30,6 +30,14 @@ class SweepConnections(Protocol):
         ...
 
 
+class _EnoughError(Exception):
+    """No more dead letters fit."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
 class DeadLetterReader:
     """One consumer's way back to its dead letters. One thread uses it; it reads what is committed, and joins no group."""
 
@@ -46,12 +54,17 @@ class DeadLetterReader:
         self._reader: LogReader | None = None
 
     def fetch(
-        self, topic: str, partition: int, offsets: Collection[int]
+        self,
+        topic: str,
+        partition: int,
+        offsets: Collection[int],
+        *,
+        bytes_max: int | None = None,
     ) -> dict[int, Record | None]:
         """The records at these offsets of one partition; None where there is none, or not any more.
 
         They are read in one sweep in offset order: a seek for each would cost 1.2 ms. All of them are in memory then,
-        so whoever asks limits their number.
+        so whoever asks limits their number, or their bytes: the one that brings them to `bytes_max` is the last, and those behind it are left out.
 
         Raises:
             TxLayerError: the partition could not be read; ask again.
@@ -61,9 +74,15 @@ class DeadLetterReader:
         first = self._connections.start_offsets([place])[place]
         end = self._connections.end_offsets([place])[place]
 
+        size_bytes = 0
+
         def take(record: Any) -> None:
+            nonlocal size_bytes
             if record.offset() in found:
+                if bytes_max is not None and size_bytes >= bytes_max:
+                    raise _EnoughError(record.offset())
                 found[record.offset()] = record
+                size_bytes += len(record)
 
         there = [(offset, offset + 1) for offset in found if first <= offset < end]
         try:
@@ -71,6 +90,8 @@ class DeadLetterReader:
                 read_ranges(
                     self._opened(), {place: run}, take, patience_s=self._patience_s, clock=self._clock
                 )  # fmt: skip
+        except _EnoughError as enough:
+            return {offset: record for offset, record in found.items() if offset < enough.offset}
         except TxLayerError:
             self.close()  # a reader that failed may hold a position or an error of before
             raise

@@ -196,6 +196,8 @@ class Engine:
         self._storer.look()
         self._write_ends()
         owned = holdings.owned.values()
+        count_max, bytes_max = self._limits.share(len(owned))
+        self._intake.add_waiting(owned, count_max=count_max, bytes_max=bytes_max)
         dispatcher.begin(owned)
         if not self._has_due():
             self._storer.begin(owned)

@@ -371,7 +371,7 @@ class Holdings:
         positions: dict[TopicPartition, int] = {}
         for owned in self.owned.values():
             positions.update(owned.next_offsets)
-            owned.is_reading_paused = False  # an assignment pauses nothing
+            owned.is_reading_paused = owned.is_replay_paused = False  # an assignment pauses nothing
         self._reader.resume_at(positions)
 
     def raise_if_moved(self) -> None:

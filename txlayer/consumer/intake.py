@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from txlayer.adapters.consumer_ports import StoringGroupReader
@@ -19,16 +20,16 @@ from txlayer.errors import RetriableError
 logger = logging.getLogger("txlayer.consumer")
 
 LETTER_COUNT_MAX = 500
-"""Dead letters that are read again together: all of them are in memory then."""
+"""Dead letters that are read again together: all of them are in memory then, as far as their bytes have room."""
 
 
 class LetterReader(Protocol):
     """Reads dead letters again."""
 
     def fetch(
-        self, topic: str, partition: int, offsets: Sequence[int]
+        self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
     ) -> Mapping[int, Record | None]:
-        """The records at these offsets; None where there is none."""
+        """The records at these offsets, the lowest first, up to `bytes_max`; None where there is none."""
         ...
 
 
@@ -107,7 +108,8 @@ class Intake:
             if place == queue.place:
                 self._add_messages(queue, found)
             else:
-                self._add_requests(queue, found)
+                queue.requests.extend((record, decode_replay(record.value())) for record in found)
+                queue.reached = 0
 
     def reach(
         self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, Owned]
@@ -121,8 +123,32 @@ class Intake:
             queue = owned.get(place)
             if queue is not None and position > queue.next_offsets[place]:
                 queue.next_offsets[place] = position
-                source = ItemSource.TOPIC if place == queue.place else ItemSource.REPLAY
-                queue.queues.reach(source, position)
+                if place == queue.place:
+                    queue.queues.reach(ItemSource.TOPIC, position)
+                elif queue.requests:
+                    queue.reached = position  # what waits before it has no end
+                else:
+                    queue.queues.reach(ItemSource.REPLAY, position)
+
+    def add_waiting(self, queues: Iterable[Owned], *, count_max: int, bytes_max: int) -> None:
+        """Add the requests that were read while there is room for their dead letters: so many of each queue, and so many bytes.
+
+        While an operator's pause lasts there is no limit: nothing is handled, and the request that ends it may stand behind them.
+
+        Raises:
+            TxLayerError: dead letters could not be read; the queues are of no more use.
+        """
+        for owned in queues:
+            queue = owned.queues
+            while owned.requests:
+                room_bytes = bytes_max - queue.replay_bytes
+                has_room = room_bytes > 0 and queue.replay_count < count_max
+                if not has_room and not queue.is_paused:
+                    break
+                self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
+                if not owned.requests and owned.reached > 0:
+                    queue.reach(ItemSource.REPLAY, owned.reached)
+                    owned.reached = 0
 
     def _add_messages(self, owned: Owned, records: list[Any]) -> None:
         last = records[-1].offset()
@@ -145,24 +171,24 @@ class Intake:
         if not records or records[-1].offset() != last:
             owned.queues.reach(ItemSource.TOPIC, last + 1)  # whatever nobody asked for has its end
 
-    def _add_requests(self, owned: Owned, records: list[Any]) -> None:
-        for start in range(0, len(records), LETTER_COUNT_MAX):
-            part = records[start : start + LETTER_COUNT_MAX]
-            requests = [(record, decode_replay(record.value())) for record in part]
-            wanted = {
-                request.dead_letter_offset
-                for _, request in requests
-                if isinstance(request, ReplayRecord)
-                and request.kind is ReplayKind.REPLAY
-                and request.dead_letter_offset is not None
-            }
-            letters: Mapping[int, Record | None] = {}
-            if wanted:
-                letters = self._letters.fetch(
-                    dead_letter_topic(self._group, owned.topic), owned.partition, sorted(wanted)
-                )
-            for record, request in requests:
-                self._add_request(owned, record, request, letters)
+    def _add_requests(self, owned: Owned, *, bytes_max: int) -> None:
+        """The first of those that wait, and those behind it whose dead letters fit."""
+        part = list(islice(owned.requests, LETTER_COUNT_MAX))
+        topic = dead_letter_topic(self._group, owned.topic)
+        wanted = sorted(
+            {offset for _, request in part if (offset := _letter_at(request)) is not None}
+        )
+        letters: Mapping[int, Record | None] = {}
+        if wanted:
+            letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
+        for place, (record, request) in enumerate(part):
+            offset = _letter_at(request)
+            if offset is not None and offset not in letters:
+                if place:
+                    return
+                letters = self._letters.fetch(topic, owned.partition, [offset])
+            owned.requests.popleft()
+            self._add_request(owned, record, request, letters)
 
     def _add_request(
         self,
@@ -214,6 +240,13 @@ class Intake:
         return content, None
 
 
+def _letter_at(request: ReplayRecord | Undecodable) -> int | None:
+    """The dead letter that must be read for a request."""
+    if isinstance(request, Undecodable) or request.kind is not ReplayKind.REPLAY:
+        return None
+    return request.dead_letter_offset
+
+
 def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: int) -> None:
     first = records[0].offset()
     if first < next_offset:
@@ -232,15 +265,22 @@ class ReadLimits:
         self._count_max = record_count_max
         self._bytes_max = record_bytes_max
 
+    def share(self, queue_count: int) -> tuple[int, int]:
+        """(records, bytes) of each queue: equal, so that one that is stuck leaves the others theirs; as much for its replays."""
+        count = max(queue_count, 1)
+        return max(self._count_max // count, 1), max(self._bytes_max // count, 1)
+
     def apply(self, queues: Iterable[Owned]) -> None:
-        """Look at every queue; each has an equal share, so that one that is stuck leaves the others theirs."""
+        """Look at every queue."""
         found = list(queues)
-        if not found:
-            return
-        count_max = max(self._count_max // len(found), 1)
-        bytes_max = max(self._bytes_max // len(found), 1)
+        count_max, bytes_max = self.share(len(found))
         for owned in found:
-            count, size_bytes = owned.queues.count, owned.queues.size_bytes
+            if owned.is_replay_paused != bool(owned.requests):
+                owned.is_replay_paused = bool(owned.requests)
+                change = self._reader.pause if owned.is_replay_paused else self._reader.resume
+                change([owned.replay_place])
+            count = owned.queues.count - owned.queues.replay_count
+            size_bytes = owned.queues.size_bytes - owned.queues.replay_bytes
             if owned.is_reading_paused:
                 if count * 2 <= count_max and size_bytes * 2 <= bytes_max:
                     owned.is_reading_paused = False

@@ -10,7 +10,9 @@ from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.stats import Tally
 from txlayer.core.dead_letters import replay_topic
+from txlayer.core.handling import ReplayRecord
 from txlayer.core.key_queues import KeyQueues
+from txlayer.core.messages import Undecodable
 
 CHUNK_COUNT_MAX = 1_000
 """Jobs of one chunk: what a crash of a process repeats, and what waits behind one slow job."""
@@ -44,8 +46,8 @@ class Owned:
     """One queue from taking it over until it goes. Used by the engine's thread alone, but for the lease."""
 
     __slots__ = (
-        "_former", "chunk_size", "is_over", "is_reading_paused", "lease", "next_offsets", "partition", "place", "queues",
-        "replay_place", "route", "tally", "topic",
+        "_former", "chunk_size", "is_over", "is_reading_paused", "is_replay_paused", "lease", "next_offsets", "partition", "place", "queues",
+        "reached", "replay_place", "requests", "route", "tally", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,11 @@ class Owned:
         self.next_offsets = next_offsets
         """Of both sources: where reading goes on."""
         self.is_reading_paused = False
+        self.is_replay_paused = False
+        self.requests: deque[tuple[Any, ReplayRecord | Undecodable]] = deque()
+        """Requests that were read, and whose dead letters have no room in memory yet."""
+        self.reached = 0
+        """Behind them: up to here nothing but markers follows."""
         self._former: deque[Lease] = deque(maxlen=FORMER_COUNT_MAX)
         self.is_over = False
         """True: what its handlers still say counts for nothing."""

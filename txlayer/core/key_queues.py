@@ -74,6 +74,8 @@ class KeyQueues(Generic[R]):
         """Records taken and neither handled, failed nor put back."""
         self.size_bytes = 0
         """Of all records that have no end yet."""
+        self.replay_bytes = 0
+        """Of the dead letters among them."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -141,6 +143,7 @@ class KeyQueues(Generic[R]):
         item = Item(record, offset, chain, size_bytes)
         item.more = More(request=request, end=outcome or SETTLED_REQUESTS.get(request.kind))
         self._add_one(item)
+        self.replay_bytes += size_bytes
         return True
 
     def reach(self, source: ItemSource, position: int) -> None:
@@ -336,6 +339,7 @@ class KeyQueues(Generic[R]):
             for offset in ended:
                 self._uncounted.pop((source, offset), None)
         self.size_bytes -= sum(item.size_bytes for item in items)
+        self.replay_bytes -= sum(item.size_bytes for item in items if item.is_replay)
         self._chains.written(items, offsets)
         self.stored(ItemSource.TOPIC, snapshots.topic.version)
         self.stored(ItemSource.REPLAY, snapshots.replays.version)
@@ -374,7 +378,12 @@ class KeyQueues(Generic[R]):
     @property
     def count(self) -> int:
         """Records and requests that have no end yet."""
-        return self._topic.unfinished_count + self._sources.replays.unfinished_count
+        return self._topic.unfinished_count + self.replay_count
+
+    @property
+    def replay_count(self) -> int:
+        """Requests that have no end yet."""
+        return self._sources.replays.unfinished_count
 
     @property
     def ready_count(self) -> int:

@@ -102,7 +102,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "an engine whose store is under way waits for the acknowledgement", "P11", "consumer/engine.py",
-        ConsumerVariant(engine=un.HurriedEngine), 6, frozenset({_K.RESTLESS}),
+        ConsumerVariant(engine=un.HurriedEngine), 1, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
         "a handler that hangs is given up at its deadline", "P9", "consumer/pools.py",
