@@ -388,6 +388,37 @@ def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(
     assert 1 == len(driver.log.visible)
 
 
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
+    monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
+) -> None:
+    distance, recent = 8, 4
+    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", recent)
+    for module in ("settling", "second_copies"):
+        monkeypatch.setattr(f"txlayer.core.{module}.DISTANCE_MAX", distance)
+    driver = PartitionDriver()
+    old = [txn_key(f"old-{number}") for number in range(5 * recent)]
+    driver.move_to_doubt(*old)
+    first = driver.half(A)
+    driver.turn()
+    driver.op("C", A, first)
+    driver.turn()
+    if is_restarted:
+        driver.crash(is_new_process=True)
+
+    for number, answered in enumerate(old):
+        driver.op("C", answered, number)
+        driver.turn()
+    copy = driver.half(A)
+    driver.turn()
+    driver.op("C", A, copy)  # the producer group was asked, and answered
+    driver.turn()
+
+    assert copy - first == 1
+    assert 1 == [message.txn_key for message in driver.log.visible].count(A)
+
+
 def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -> None:
     driver = PartitionDriver()
     driver.half(A, index=1, count=2)

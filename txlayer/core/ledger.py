@@ -388,6 +388,8 @@ class Ledger(Asking):
         """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
+        # Keys that are recalled from half are dropped by distance like any others.
+        self._replay_end = self._recent_before_end = positions.half_next
         self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next

@@ -97,7 +97,8 @@ class Settling:
         self.waits_for_half: int | None = None
         self.ahead_line_count = 0
         self.is_replaying = False
-        self._replay_low = self._leave_before = 0  # where the replay of half began; who must leave
+        # Where the replay of half began and ended; who must leave.
+        self._replay_low = self._replay_end = self._leave_before = 0
         self.shelf = DoubtShelf()
         self.schedule = CheckSchedule(settings.checks)
         # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
@@ -201,9 +202,9 @@ class Settling:
         self._recent_before_end = self.half_next
 
     def _began_at(self, place: int | None) -> int:
-        """Where a settled one began: committed there, or rolled back at -1 less it; None: only half told of it."""
+        """Where a settled one began: committed there, or rolled back at -1 less it; None: before the replay of half ended."""
         if place is None:
-            return self._replay_low
+            return self._replay_end
         return place if place >= 0 else -1 - place
 
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
