@@ -29,7 +29,6 @@ from txlayer.core.transaction import OpPosition, record_size
 
 IN_ORDER = ("open", "waiting", "held")
 UNSETTLED = (*IN_ORDER, "parked", "parked-committed")
-FORWARD_ALLOWANCE_BYTES = 512
 
 
 class Half(NamedTuple):
@@ -37,7 +36,7 @@ class Half(NamedTuple):
 
     offset: int
     header: HalfHeader
-    size: int
+    user_bytes: int
 
 
 @dataclass(slots=True)
@@ -87,7 +86,8 @@ class NaivePartition:
             if mine and header.count != mine[0].header.count:
                 continue
             if header.index == len(mine):
-                mine.append(Half(entry.offset, header, record_size(entry.record)))
+                own = len(codec.HALF_HEADER) + len(raw or b"") + 2
+                mine.append(Half(entry.offset, header, record_size(entry.record) - own))
                 found[header.key] = (mine, twins)
             elif header.index < len(mine):
                 twins.append(entry.offset)
@@ -280,7 +280,7 @@ class NaivePartition:
             return "hold"
         for half in mine:
             limit = self._now.targets[half.header.topic].message_bytes_max
-            if half.size + FORWARD_ALLOWANCE_BYTES > limit:
+            if half.user_bytes > limit:
                 return "too-large"
         return ""
 

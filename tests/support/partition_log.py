@@ -157,7 +157,7 @@ class PartitionLog:
         return publisher
 
     def is_refused(self, written: Written) -> bool:
-        """True when the broker finds a record too large: one in form costs what the coordinator allows for at most."""
+        """True when the broker finds a record too large: one in form costs as much beside the user's own as is allowed for."""
         if TOPICS.is_system(written.topic()):
             is_question = written.topic() == TOPICS.check
             return is_question and len(written) > self.check_bytes_max

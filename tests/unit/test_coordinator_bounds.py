@@ -10,12 +10,16 @@ from tests.support.fake_records import FAR_AWAY, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
+from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import TARGETS_MAX
 from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import Message
 from txlayer.core.partitions import half_partition
 from txlayer.errors import BrokerUnavailableError
+from txlayer.producer.encoding import Encoder
+from txlayer.producer.identity import ANYWHERE
 
 COUNT = 40
 
@@ -143,3 +147,26 @@ def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(
 
     assert most <= TARGETS_MAX, "TARGETS_MAX in memory"
     assert seen_s - committed_s < 10
+
+
+@pytest.mark.promise("P1")
+def test_the_largest_message_that_a_producer_takes_is_forwarded() -> None:
+    still = StillCoordinator()
+    still.kafka.create_topic("small", settings={"max.message.bytes": "100000"})
+    limits = still.kafka.admin().topic_limits("small")
+    encoder = Encoder(ProducerConfig(), half_bytes_max=1_048_588, serialize=None)
+    encoder.learn("small", limits)
+    largest = encoder._known["small"].message_bytes_max
+    records = encoder.records([Message("small", None, b"x" * largest)], ANYWHERE)
+    assert records is not None
+    [(_, _, value, _, _)] = records
+    assert value is not None
+
+    key = txn_key("largest")
+    still.commit(key, still.half(key, topic="small", value=value))
+    still.work(seconds=20)
+
+    assert ({}, [largest]) == (
+        still.on_doubt(),
+        [len(record.value() or b"") for record in still.kafka.records("small")],
+    )

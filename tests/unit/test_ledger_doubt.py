@@ -168,7 +168,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
 )
 def test_what_its_target_will_never_take_is_parked_whole(target: Target, reason: str) -> None:
     driver = PartitionDriver(targets={"orders": target, "stock": ACCEPTS})
-    driver.op("C", A, driver.half(A))
+    driver.op("C", A, driver.half(A, value=b"x" * 501))
     driver.op("C", B, driver.half(B, topic="stock"))
 
     driver.turn()

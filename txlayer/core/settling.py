@@ -18,8 +18,8 @@ from txlayer.core.doubt_shelf import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import HalfOptions, Origin, ParkReason, Undecodable
 from txlayer.core.second_copies import DISTANCE_MAX, HalfMarks
-from txlayer.core.target import FORWARD_OVERHEAD_BYTES, UNKNOWN_TARGET, Target
-from txlayer.core.transaction import OpPosition, Transaction, record_size, records_of
+from txlayer.core.target import UNKNOWN_TARGET, Target
+from txlayer.core.transaction import OpPosition, Transaction, records_of, user_size
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 from txlayer.core.unsettled import UnsettledTransactions
 
@@ -97,8 +97,8 @@ class Settling:
         self.waits_for_half: int | None = None
         self.ahead_line_count = 0
         self.is_replaying = False
-        # Where the replay of half began and ended; who must leave.
-        self._replay_low = self._replay_end = self._leave_before = 0
+        self._replay_low = self._replay_end = 0  # the replay of half
+        self._leave_before = 0  # who must leave half
         self.shelf = DoubtShelf()
         self.schedule = CheckSchedule(settings.checks)
         # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
@@ -106,8 +106,7 @@ class Settling:
         self._young: deque[Transaction] = deque()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = 0
-        # Offset of a second copy, and where its transaction began.
-        self._twins: deque[tuple[int, int, OpPosition]] = deque()
+        self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Op records read ahead: offset, append time, lines.
         self._ops: deque[tuple[int, int, list[str]]] = deque()
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
@@ -280,10 +279,10 @@ class Settling:
         return Kind.GO, None
 
     def _is_too_large(self, txn: Transaction) -> bool:
-        # Content that was dropped is measured by the broker, and a refusal found by bisection.
+        # Only what cannot fit: what headers of ours and a batch add, and content that was dropped, is measured by the broker,
+        # and a refusal found by bisection.
         return any(
-            record_size(record) + FORWARD_OVERHEAD_BYTES
-            > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
+            user_size(record) > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
             for topic, record in records_of(txn)
         )
 

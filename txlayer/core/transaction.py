@@ -14,6 +14,7 @@ from txlayer.core.messages import (
     HalfOptions,
     OrderMode,
     ParkReason,
+    user_headers,
 )
 from txlayer.core.transitions import TxnState
 
@@ -256,6 +257,16 @@ def record_size(record: Any) -> int:
     """Bytes of a record's key, value and headers."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers() or ())
     return len(record) + len(record.key() or b"") + headers
+
+
+def user_size(record: Any) -> int:
+    """Bytes of a half record that are forwarded: the user's own."""
+    headers = user_headers(record.headers())
+    return (
+        len(record)
+        + len(record.key() or b"")
+        + sum(len(name) + len(value or b"") + 2 for name, value in headers)
+    )
 
 
 def held_bytes(record: Any) -> int:
