@@ -178,7 +178,9 @@ def check_stored(raw: bytes) -> bool:
         found = decode_stored(half, StoredOffset(7, text_of(raw)), partition=1)
     except ConfigError:
         return False
-    again = encode_stored(found.positions, writer=found.writer, topics=TOPICS, partition=1)
+    again = encode_stored(
+        found.positions, writer=found.writer, topics=TOPICS, partition=1, time_ms=found.time_ms
+    )
     assert found == decode_stored(*again.values(), partition=1)
     assert min(found.positions) >= 0
     return True

@@ -105,12 +105,14 @@ class ImpatientLedger(Ledger):
 class ForgetfulLedger(Ledger):
     """A successor knows nothing of the questions before it."""
 
-    def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int) -> None:
+    def start_replay(
+        self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
+    ) -> None:
         kept.transactions, kept.sleepers = kept.everybody(), {}
         for txn in kept.transactions.values():
             more = txn.extra()
             more.checked_count = more.answered_count = more.answered_number = 0
-        super().start_replay(positions, kept, doubt_next=doubt_next)
+        super().start_replay(positions, kept, doubt_next=doubt_next, time_ms=time_ms)
 
 
 class NosyLedger(Ledger):

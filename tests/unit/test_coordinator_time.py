@@ -160,6 +160,49 @@ def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
     assert {A} == set(stage.on_doubt())
 
 
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("period_s", [20 * HOUR_S, HOUR_S / 2])
+def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
+    period_s: float,
+) -> None:
+    stage = StillCoordinator(transaction_age_max=timedelta(seconds=HOUR_S))
+    stage.half(A)  # its producer died, and nobody answers for the group
+
+    while stage.world.passed_s < 20 * HOUR_S:
+        until_s = stage.world.passed_s + period_s
+        coordinator = stage.coordinator
+
+        def is_over(until_s: float = until_s) -> bool:
+            stage.world.advance(ms=4_000)  # less than a session
+            return stage.world.passed_s >= until_s
+
+        coordinator.run(should_stop=is_over)
+        assert (1, 0) == (
+            coordinator.measures.rebalance_count,
+            coordinator.measures.rebuild_count,
+        )
+        stage.start()
+
+    assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
+
+
+def test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes() -> None:
+    stage = StillCoordinator(transaction_age_max=timedelta(seconds=HOUR_S))
+    stage.half(A)
+    stage.work(seconds=70)  # A stands on doubt
+    half, op = (stage.topics.half, 0), (stage.topics.op, 0)
+    group = stage.topics.coordinator_group
+    stored = stage.kafka.stored_offsets(group)
+    start, writer = stored[half].offset, stored[half].metadata.split("|")[1]
+    far = stage.world.now_ms() + round(2 * HOUR_S * 1000)
+    given = {half: StoredOffset(start, f"1|{writer}|{start}|{far}"), op: stored[op]}
+    stage.kafka.admin().store_offsets(group, given)
+
+    stage.work(seconds=HOUR_S / 2)
+
+    assert {A: ""} == {key: on.reason for key, on in stage.on_doubt().items()}
+
+
 @pytest.mark.parametrize("name", ["half", "op"])
 def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str) -> None:
     stage = StillCoordinator()

@@ -64,12 +64,12 @@ def test_a_replay_record_of_the_next_release_is_read() -> None:
 
 
 def test_offsets_that_the_next_release_stored_are_taken_over() -> None:
-    half = StoredOffset(40, next_form("1|ns.w|33"))
+    half = StoredOffset(40, next_form("1|ns.w|33|8"))
     op = StoredOffset(31, next_form("1|ns.w|57|2|29:0|5"))
 
     found = decode_stored(half, op, partition=0)
 
-    assert (Positions(40, 57, 31, 2, 29, 0, 5, 33), "ns.w") == found
+    assert (Positions(40, 57, 31, 2, 29, 0, 5, 33), "ns.w", 8) == found
 
 
 @pytest.mark.parametrize("name", sorted(DECODERS.keys() - {"progress", "replay"}))

@@ -26,10 +26,17 @@ def test_stored_offsets_are_those_on_the_protocol_page() -> None:
         half, op = stored(vector["half"]), stored(vector["op"])
         positions = Positions(**{name: vector[name] for name in Positions._fields})
 
-        encoded = encode_stored(positions, writer=vector["writer"], topics=TOPICS, partition=3)
+        encoded = encode_stored(
+            positions,
+            writer=vector["writer"],
+            topics=TOPICS,
+            partition=3,
+            time_ms=vector["time_ms"],
+        )
 
         assert {(TOPICS.half, 3): half, (TOPICS.op, 3): op} == encoded
-        assert StoredPositions(positions, vector["writer"]) == decode_stored(half, op, partition=3)
+        found = StoredPositions(positions, vector["writer"], vector["time_ms"])
+        assert found == decode_stored(half, op, partition=3)
 
 
 def test_empty_metadata_begin_at_the_two_offsets() -> None:
@@ -48,6 +55,12 @@ def test_without_a_stored_offset_the_command_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match="txlayer topics apply"):
         decode_stored(half, op, partition=3)
+
+
+def test_without_a_time_nobody_knows_it() -> None:
+    found = decode_stored(StoredOffset(7, "1|w|6"), StoredOffset(5, "1|w|9|0|5:0|0"), partition=0)
+
+    assert (6, 0) == (found.positions.copies_from, found.time_ms)
 
 
 def test_without_a_place_for_copies_nothing_before_the_low_water_mark_is_read() -> None:

@@ -413,9 +413,12 @@ class Coordinator:
         }
         offsets = {}
         for p, position in positions.items():
+            time_ms = self._shards[p].time.peek_ms()
             offsets.update(
-                encode_stored(position, writer=publisher.name, topics=self._topics, partition=p)
-            )
+                encode_stored(
+                    position, writer=publisher.name, topics=self._topics, partition=p, time_ms=time_ms,
+                )
+            )  # fmt: skip
         is_careful = self._refusals.is_careful(included)
         began = self._clock()
         try:

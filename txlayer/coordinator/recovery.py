@@ -164,7 +164,8 @@ class Recovery:
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
                 ledger.believe_until(latest_ms(self._wall_clock))
-                ledger.start_replay(stored[partition].positions, fold, doubt_next=end)
+                at = stored[partition]
+                ledger.start_replay(at.positions, fold, doubt_next=end, time_ms=at.time_ms)
 
             def fold_half(record: Any) -> None:
                 ledger = ledgers[record.partition()]
@@ -214,7 +215,7 @@ class Recovery:
         topic = self._config.topics.doubt
         folds: dict[int, tuple[DoubtFold, int]] = {}
         ranges: dict[TopicPartition, Range] = {}
-        for partition, (positions, _) in stored.items():
+        for partition, (positions, _, _) in stored.items():
             high = ends[topic, partition]
             if positions.doubt_low > high:
                 raise _is_cut_short((topic, partition), positions.doubt_low, high)

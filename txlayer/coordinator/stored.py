@@ -1,6 +1,6 @@
 """What the coordinator stores with its offsets: (offset, metadata) ↔ Positions. Never storing them.
 
-half's offset is the low-water mark, with the metadata `1|writer|copies from`, op's the next op record; the rest stands in
+half's offset is the low-water mark, with the metadata `1|writer|copies from|time`, op's the next op record; the rest stands in
 the metadata of op's, as `1|writer|half next|op line|replay offset:line|doubt low`. An empty metadata (made by `topics apply` and `coordinator
 reset`) says that nothing is needed from before the two offsets.
 """
@@ -12,10 +12,9 @@ from typing import NamedTuple
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.core.batch import Positions
-from txlayer.core.fields import VERSION, known_fields, whole
+from txlayer.core.fields import NEXT_VERSION, VERSION, known_fields, whole
 from txlayer.errors import ConfigError
 
-_HALF_FIELDS = 3
 _OP_FIELDS = 6
 
 
@@ -24,16 +23,19 @@ class StoredPositions(NamedTuple):
 
     positions: Positions
     writer: str  # "" when nobody wrote yet
+    time_ms: int = 0  # what time it was in the partition then; 0: nobody knew
 
 
 def encode_stored(
-    positions: Positions, *, writer: str, topics: SystemTopics, partition: int
+    positions: Positions, *, writer: str, topics: SystemTopics, partition: int, time_ms: int = 0
 ) -> dict[TopicPartition, StoredOffset]:
     """The two offsets of one partition."""
     p = positions
     metadata = f"{VERSION}|{writer}|{p.half_next}|{p.op_line}|{p.replay_offset}:{p.replay_line}|{max(p.doubt_low, 0)}"
     return {
-        (topics.half, partition): StoredOffset(p.low_water, f"{VERSION}|{writer}|{p.copies_from}"),
+        (topics.half, partition): StoredOffset(
+            p.low_water, f"{VERSION}|{writer}|{p.copies_from}|{time_ms}"
+        ),
         (topics.op, partition): StoredOffset(p.op_offset, metadata),
     }
 
@@ -63,7 +65,10 @@ def decode_stored(
         known = known_fields(op.metadata.split("|"), _OP_FIELDS)
         if known is None:
             raise ValueError(f"metadata {op.metadata[:20]!r}")
-        of_half = known_fields(half.metadata.split("|"), _HALF_FIELDS)
+        version, *of_half = half.metadata.split("|")
+        _, copies_from, time_ms, *_ = [*of_half, "", "", ""]
+        if version not in (VERSION, NEXT_VERSION):
+            copies_from = time_ms = ""
         _, writer, half_next, line, replay, doubt_low = known
         replay_offset, _, replay_line = replay.partition(":")
         return StoredPositions(
@@ -75,9 +80,10 @@ def decode_stored(
                 whole(replay_offset),
                 whole(replay_line),
                 whole(doubt_low),
-                half.offset if of_half is None else whole(of_half[2]),
+                whole(copies_from or str(half.offset)),
             ),
             writer,
+            whole(time_ms or "0"),
         )
     except ValueError as exc:
         raise ConfigError(

@@ -381,10 +381,13 @@ class Ledger(Asking):
     def _may_hold_content(self, txn: Transaction) -> bool:
         return txn.first_offset > self._bare_until
 
-    def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int) -> None:
+    def start_replay(
+        self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
+    ) -> None:
         """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`.
 
-        What sleeps in `kept` becomes the ledger's own.
+        What sleeps in `kept` becomes the ledger's own. `time_ms`: what time it was here when the positions were stored; it
+        goes on from there, or nobody would grow old in a partition to which nothing comes.
         """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
@@ -409,8 +412,9 @@ class Ledger(Asking):
         self.asleep.fill(kept.sleepers, self.settings.checks)
         self.shelf.put_asleep(self.asleep.sleepers, woken=self.transactions)
         self.unknown_topics.update(self.asleep.topics - self.targets.keys())
-        if self.asleep.newest_ms > self.newest_ms:
-            self._saw(self.asleep.newest_ms)
+        for told_ms in (self.asleep.newest_ms, time_ms):
+            if told_ms > self.newest_ms:
+                self._saw(told_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
