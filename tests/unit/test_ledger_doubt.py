@@ -158,6 +158,25 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
     assert ([A], True) == (driver.log.forwarded, driver.log.stored.doubt_low > 20)
 
 
+@pytest.mark.promise("P11")
+def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    living = 20
+    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 8 * living)
+    driver = PartitionDriver()
+    driver.move_to_doubt(*(txn_key(f"t-{number}") for number in range(living)))
+
+    for _ in range(100):  # nobody answers; no other transaction comes to doubt
+        driver.tick(after_ms=600_000, is_present=True)
+        driver.publish()
+
+    low = driver.log.stored.doubt_low
+    read_again = [entry for entry in driver.log.doubt if entry.offset >= low]
+    assert living == driver.ledger.open_count
+    assert len(read_again) <= 8 * living + 2 * living
+
+
 # --- parked -----------------------------------------------------------------------------------------------------------
 
 

@@ -100,6 +100,13 @@ class Batch:
         )  # fmt: skip
 
     @property
+    def doubt_record_count(self) -> int:
+        """Records of the doubt topic, as the publisher writes them."""
+        contents = sum(keep.txn.seen for keep in self.keeps.values() if keep.is_whole)
+        ends = sum(txn.seen + 1 for txn in self.ends)
+        return contents + len(self.keeps) + ends + len(self.asides)
+
+    @property
     def suspect_count(self) -> int:
         """What may be refused, counted as `Bisection` halves it: op lines, or records that no line brought."""
         return max(

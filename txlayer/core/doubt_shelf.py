@@ -40,6 +40,10 @@ class DoubtShelf:
         self._sleepers: Mapping[str, bytes] = {}
         self._woken: Mapping[str, Transaction] = {}
 
+    def wrote(self, record_count: int) -> None:
+        """So many records more stand on doubt: whole transactions, summaries, ends, what is kept aside."""
+        self.next_offset += record_count
+
     def put(self, txn: Transaction, doubt_offset: int) -> None:
         """`txn` stands at `doubt_offset` now (for the first time, or written again)."""
         more = txn.extra()

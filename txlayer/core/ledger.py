@@ -355,6 +355,7 @@ class Ledger(Asking):
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log; `doubt_offsets` says where each whole transaction's doubt records begin."""
+        self.shelf.wrote(self.batch.doubt_record_count)
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.keeps[key].txn
             self.content_bytes -= txn.size
