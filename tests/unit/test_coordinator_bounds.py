@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import TARGETS_MAX
+from txlayer.core.batch import Batch
 from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import Message
+from txlayer.core.messages import Message, Source
 from txlayer.core.partitions import half_partition
+from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
@@ -170,3 +174,62 @@ def test_the_largest_message_that_a_producer_takes_is_forwarded() -> None:
         still.on_doubt(),
         [len(record.value() or b"") for record in still.kafka.records("small")],
     )
+
+
+class MeasuringPublisher(Publisher):
+    """Tells how much content one Kafka transaction needed in memory."""
+
+    most_bytes = 0
+
+    def publish(self, batches: Sequence[tuple[int, Batch]], *rest: Any, **named: Any) -> Any:
+        needed = [
+            txn
+            for _, batch in batches
+            for txn in (*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole))
+        ]
+        size = sum(held_bytes(content.record) for txn in needed for content in contents_of(txn))
+        MeasuringPublisher.most_bytes = max(MeasuringPublisher.most_bytes, size)
+        return super().publish(batches, *rest, **named)
+
+
+class MeasuredCoordinator(Coordinator):
+    """A coordinator of it."""
+
+    make_publisher = MeasuringPublisher
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("content_bytes_max", [256 * 1024, 256 * 1024 * 1024])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(
+    *, is_committed: bool, content_bytes_max: int
+) -> None:
+    """Its producer was not ours, or had a larger limit."""
+    limit, count, size = 256 * 1024, 400, 10_000
+    MeasuringPublisher.most_bytes = 0
+    settings: dict[str, Any] = {
+        "content_bytes_max": content_bytes_max,
+        "transaction_bytes_max": limit,
+    }
+    still = StillCoordinator(make=MeasuredCoordinator, **settings)
+    key, offset = txn_key("large"), 0
+    for index in range(count):
+        offset = still.half(key, index=index, count=count, value=b"x" * size)
+    if is_committed:
+        still.commit(key, offset)
+    still.work(seconds=200)
+    assert MeasuringPublisher.most_bytes <= limit
+    if not is_committed:
+        assert {key: ""} == {k: on.reason for k, on in still.on_doubt().items()}
+        still.commit(key, offset)
+        still.work(seconds=20)
+    assert {key: "limit"} == {k: on.reason for k, on in still.on_doubt().items()}
+    assert MeasuringPublisher.most_bytes <= limit
+
+    still.config = replace(still.config, transaction_bytes_max=2 * count * size)
+    still.start()
+    still.op(op_line("C", key, offset, source=Source.OPERATOR, reason="zoe: the limit is raised"))
+    still.work(seconds=20)
+
+    assert [size] * count == [len(r.value() or b"") for r in still.kafka.records("orders")]
+    assert {} == still.on_doubt()

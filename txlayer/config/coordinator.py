@@ -40,6 +40,9 @@ class CoordinatorConfig(ClientConfig):
     """Op lines kept while half is read up to them; then op waits (P11)."""
     transaction_messages_max: int = 10_000
     """A transaction with more is parked."""
+    transaction_bytes_max: int = 128 * 1024 * 1024
+    """A larger transaction is parked, and doubt gets only where its messages are. More than its producers' setting of this
+    name, by 1 KB for each message."""
     compression: str = "none"
     """How the coordinator compresses what it writes: `none`, `gzip`, `snappy`, `lz4` or `zstd`. A topic whose own
     `compression.type` names one is stored in that, whatever is said here."""

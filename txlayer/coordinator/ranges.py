@@ -10,7 +10,7 @@ from typing import Any
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.ranges import RUN_GAP_MAX, Range, read_ranges, runs_of
 from txlayer.core import codec
-from txlayer.core.messages import HalfHeader, Undecodable
+from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.core.transaction import Content, Place, Transaction
 from txlayer.errors import InvariantError, RefusedRecordError
 
@@ -18,15 +18,16 @@ TransactionPlace = tuple[int, str]
 """(partition, "id/nonce"): the same key in two partitions is two transactions."""
 
 
+BEYOND_LIMIT = Undecodable("its transaction has more than transaction_bytes_max", ParkReason.LIMIT)
+
+
 class DoubtRecord:
     """A half record as its content on the doubt topic gives it back."""
 
     __slots__ = ("_headers", "_key", "_value")
 
-    def __init__(self, record: Any) -> None:
-        self._key, self._value, self._headers = codec.decode_content(
-            value=record.value(), headers=record.headers()
-        )
+    def __init__(self, value: bytes | None, headers: Headers | None) -> None:
+        self._key, self._value, self._headers = codec.decode_content(value=value, headers=headers)
 
     def key(self) -> bytes | None:
         """The user's key."""
@@ -59,8 +60,11 @@ def fetch_contents(
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
     as_cut: Collection[TransactionPlace] = (),
+    to_cut: Collection[TransactionPlace] = (),
 ) -> dict[TransactionPlace, list[Content]]:
     """The contents of transactions whose content is not in memory; of those `as_cut` as doubt has them, whole or not.
+
+    Of those `to_cut` only where their half records are: all of them together would be too much for memory.
 
     `wanted` holds (partition, transaction, how many of its contents to fetch). What belongs to a transaction is what
     joined it when half was folded: `Transaction.place_of` says so.
@@ -98,6 +102,8 @@ def fetch_contents(
             and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
             and txn.place_of(header, offset) is Place.OWN
         ):
+            if place in to_cut and not is_doubt:
+                held = _cut(held, header, f"{record.partition()}:{offset}")
             found[place][header.index] = Content(
                 header.index, header.topic, offset, header.options, str(header.born_ms), held
             )
@@ -194,12 +200,21 @@ def _further(
     return ranges
 
 
+def _cut(record: Any, header: HalfHeader, place: str) -> DoubtRecord:
+    """What doubt gets of a half record of a transaction that is beyond the limit."""
+    value, headers = codec.encode_content(
+        key=record.key(), value=record.value(), headers=record.headers(),
+        origin=f"{place}|{header.index}/{header.count}|{header.born_ms}",
+    )  # fmt: skip
+    return DoubtRecord(*codec.cut_content(value=value, headers=headers, why=BEYOND_LIMIT))
+
+
 def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:
     """(header, half offset, half record) of a content on doubt."""
     parsed = codec.parse_doubt_key(record.key())
     if parsed is None or parsed[1] is None or record.value() is None:
         return None
-    held = DoubtRecord(record)
+    held = DoubtRecord(record.value(), record.headers())
     origins = [value for name, value in held.headers() if name == codec.ORIGIN_HEADER]
     origin = codec.decode_origin((origins[-1] if origins else None) or b"")
     half = _half_of(held, record.offset() if isinstance(origin, Undecodable) else origin[1])

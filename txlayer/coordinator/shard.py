@@ -211,6 +211,7 @@ def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> Ledge
         held_age_max_ms=milliseconds(config.held_age_max),
         transaction_messages_max=config.transaction_messages_max,
         checks=check_policies(config),
+        transaction_bytes_max=config.transaction_bytes_max,
     )
 
 
@@ -259,11 +260,13 @@ def fill_contents(
     # Who only stands on doubt again stands there as before: half may have the rest of it no more.
     forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
     as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
+    to_cut = {(p, txn.key) for p, txn, _ in wanted if shards[p].ledger.is_beyond_limit(txn)}
     reader = connections.make_reader("read_committed")
     try:
         found = fetch_contents(
             reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
             patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock, as_cut=as_cut,
+            to_cut=to_cut,
         )  # fmt: skip
     finally:
         reader.close()

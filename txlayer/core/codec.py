@@ -378,16 +378,20 @@ def decode_content(
     return key, None if is_null else value, kept
 
 
-def cut_content(*, value: bytes, headers: Headers) -> tuple[bytes, list[tuple[str, bytes | None]]]:
-    """(value, headers) of a doubt content that doubt does not take whole: where it is from, and why it is empty.
+DOUBT_REFUSES = Undecodable("doubt refuses it whole", ParkReason.TOO_LARGE)
+
+
+def cut_content(
+    *, value: bytes, headers: Headers, why: Undecodable = DOUBT_REFUSES
+) -> tuple[bytes, list[tuple[str, bytes | None]]]:
+    """(value, headers) of a doubt content that does not go to doubt whole: where it is from, and why it is empty.
 
     `headers` are those of `encode_content` with the origin. Whoever needs the rest reads half at the origin.
     """
     size = len(value) + sum(len(name) + len(head or b"") for name, head in headers)
-    why = cut_why(Undecodable("doubt refuses it whole", ParkReason.TOO_LARGE), size=size)
     own = [h for h in headers if h[0] == ORIGIN_HEADER][-1:]
     txl = [(HALF_HEADER, half_header_of(headers))]
-    return b"", [*txl, *own, (CUT_HEADER, encode_why(why))]
+    return b"", [*txl, *own, (CUT_HEADER, encode_why(cut_why(why, size=size)))]
 
 
 def cut_why(why: Undecodable, *, size: int) -> Undecodable:

@@ -54,6 +54,7 @@ class LedgerSettings:
     held_age_max_ms: int
     transaction_messages_max: int
     checks: CheckPolicies = field(default_factory=CheckPolicies)
+    transaction_bytes_max: int = 1 << 62
 
 
 class Settling:
@@ -261,7 +262,7 @@ class Settling:
             return Kind.GO, None
         if txn.key in self.refusals:
             return Kind.RECORD_REFUSED, self.refusals[txn.key]
-        if txn.count > self.settings.transaction_messages_max:
+        if txn.count > self.settings.transaction_messages_max or self.is_beyond_limit(txn):
             return Kind.RECORD_REFUSED, ParkReason.LIMIT
         held: ParkReason | None = None
         for topic in txn.topics:
@@ -277,6 +278,10 @@ class Settling:
         if self._is_too_large(txn):
             return Kind.RECORD_REFUSED, ParkReason.TOO_LARGE
         return Kind.GO, None
+
+    def is_beyond_limit(self, txn: Transaction) -> bool:
+        """True when it has more bytes than one Kafka transaction is to carry: doubt gets only where they are."""
+        return txn.size > self.settings.transaction_bytes_max
 
     def _is_too_large(self, txn: Transaction) -> bool:
         # Only what cannot fit: what headers of ours and a batch add, and content that was dropped, is measured by the broker,
@@ -370,6 +375,9 @@ class Settling:
         else:
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
             self.batch.byte_count += txn.size
+            if self.is_beyond_limit(txn) and txn.content is not None:
+                self.content_bytes -= txn.size
+                txn.content = None
             txn.extra().moved_ms = self._now_for(txn)
             self._take_along(txn)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from txlayer.core.messages import ParkReason
 
 FORWARD_OVERHEAD_BYTES = 512
-"""Allowance for our two headers and the record's own fields when a message is held against its topic's limit."""
+"""Allowance for headers of ours when a record is held against the limit of doubt, or of its topic before it is measured."""
 
 
 class Target(NamedTuple):
