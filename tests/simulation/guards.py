@@ -77,7 +77,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "after any error the ledgers are built again", "P2", "loop.py",
-        Variant(make=un.StubbornCoordinator), 38, _TWICE | _LOSS,
+        Variant(make=un.StubbornCoordinator), 136, _TWICE | _LOSS,
     ),
     Guard(
         "a successor fences the writers before it", "P11", "recovery.py",
