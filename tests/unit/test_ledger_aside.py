@@ -7,7 +7,7 @@ import pytest
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.core.batch import ReportKind
-from txlayer.core.messages import OrderMode
+from txlayer.core.messages import OrderMode, Source
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -305,3 +305,32 @@ def test_a_half_header_may_not_be_taken_for_another_version() -> None:
     driver.turn()
 
     assert ([("txlayer.half", 0)], []) == (kept_aside(driver), list(driver.ledger.transactions))
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes(
+    *, is_restarted: bool
+) -> None:
+    driver = PartitionDriver()
+    driver.half(txn_key("older"))  # open: half is read again from here
+    driver.turn()
+    key = txn_key("late")
+    driver.op("C", key, 1)
+    driver.read()
+    driver.advance()
+    driver.give_up()
+    driver.publish()
+    assert {key: "misplaced"} == driver.reasons()
+    driver.op_lines(op_line("R", key, 0, source=Source.OPERATOR))  # what `tx rollback` writes
+    driver.turn()
+    assert {} == driver.reasons()
+    offset = driver.half(key)
+    driver.turn()
+    if is_restarted:
+        driver.crash()
+
+    driver.op("C", key, offset)
+    driver.turn()
+
+    assert [] == driver.log.forwarded

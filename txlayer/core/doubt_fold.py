@@ -30,6 +30,8 @@ class DoubtFold:
         self.transactions: dict[str, Transaction] = {}
         self.sleepers: dict[str, bytes] = {}
         """Those that need no object yet (asleep.py); a key stands here or among the transactions."""
+        self.rolled_back: set[str] = set()
+        """Those that stood there on a line's word alone and were rolled back: a half record that comes later begins nothing."""
         self.unreadable: dict[str, int] = {}
         """Key → where its content stands, for those whose newest summary nobody here can read: a later release may."""
         # Key → (offset of content 0, bytes of the contents), until its summary comes.
@@ -57,7 +59,9 @@ class DoubtFold:
                 self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers))
             return
         if value is None:
-            self.transactions.pop(key, None)
+            ended = self.transactions.pop(key, None)
+            if ended is not None and not ended.seen:
+                self.rolled_back.add(key)
             self.sleepers.pop(key, None)
             self.unreadable.pop(key, None)
             self._content_at.pop(raw_key, None)

@@ -207,6 +207,8 @@ class Ledger(Asking):
                 is_complete = before is TxnState.HELD or txn.is_complete_at(op.last_offset)
                 self._try(txn, is_complete=is_complete)
             elif effect is Effect.FORGET:
+                if not txn.seen:  # a restart must know of it when it reads this line and a half record that comes yet
+                    self._hold_back_doubt(position, self.shelf.low)
                 self._settle(txn)
                 txn.content = None
                 self.batch.rollback_count += 1
@@ -402,6 +404,7 @@ class Ledger(Asking):
         if kept.lines_aside:
             newest = max(kept.lines_aside)
             self._hold_back_doubt((newest, len(kept.lines_aside[newest])), positions.doubt_low)
+        self._recent_before.update(dict.fromkeys(kept.rolled_back))
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self.shelf.put_restored(txn)
