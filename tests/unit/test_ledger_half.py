@@ -21,7 +21,7 @@ from tests.support.fake_records import (
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.core.batch import ReportKind
 from txlayer.core.ledger import RECENT_COUNT_MAX, Ledger
-from txlayer.core.messages import HalfOptions
+from txlayer.core.messages import HalfOptions, OrderMode, Source
 from txlayer.core.partitions import key_hash
 from txlayer.core.transitions import TxnState
 
@@ -152,16 +152,21 @@ def test_a_record_after_the_decision_is_skipped() -> None:
     assert ([], [A]) == (list(driver.ledger.transactions), driver.reported(ReportKind.LATE_HALF))
 
 
-def test_a_record_of_one_that_waits_is_skipped() -> None:
+def test_a_second_copy_of_one_that_waits_is_remembered() -> None:
     driver = PartitionDriver(targets={})
     driver.op("C", A, driver.half(A))
     driver.turn()
     assert TxnState.HELD is driver.state(A)
 
-    driver.half(A)
+    copy = driver.half(A)
     driver.turn()
 
-    assert [A] == driver.reported(ReportKind.LATE_HALF)
+    assert TxnState.HELD is driver.state(A)
+    assert (copy,) == driver.ledger.transactions[A].summary().twin_offsets
+    driver.set_target("orders", ACCEPTS)
+    driver.turn()
+    driver.crash(is_new_process=True)
+    assert ([A], []) == (driver.log.forwarded, list(driver.ledger.transactions))
 
 
 @pytest.mark.parametrize(("index", "count"), [(2, 3), (1, 2), (0, 2)])
@@ -433,6 +438,35 @@ def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -
     driver.turn()
 
     assert [A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P4")
+def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart() -> (
+    None
+):
+    as_prepared = options("key", order=OrderMode.PREPARE)
+    outcomes = []
+    for is_restarted in (False, True):
+        driver = PartitionDriver()
+        first = driver.half(A, options=as_prepared)
+        second = driver.half(B, options=as_prepared)
+        driver.turn()
+        driver.op("C", B, second)  # waits for the first one
+        driver.turn()
+        copy = driver.half(B, options=as_prepared)  # librdkafka #4953
+        driver.turn()
+        driver.op_lines(op_line("A", B, copy, source=Source.OPERATOR))
+        driver.turn()
+        if is_restarted:
+            driver.crash()
+        driver.op("C", A, first)
+        driver.turn()
+        outcomes.append((driver.state(B), driver.log.forwarded))
+
+    assert [
+        (None, [A])
+    ] * 2 == outcomes  # the abandon counts: a copy of its half record stands there
 
 
 # --- content ----------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
 OF_OTHERS = """
                   half    commit    rollback  unknown  abandon
 open              join    try       forget    count    forget
-waiting           report  repeat    conflict  repeat   forget
-held              report  try       conflict  repeat   forget
+waiting           join    repeat    conflict  repeat   forget
+held              join    try       conflict  repeat   forget
 parked            join    try       forget    count    forget
 parked-committed  join    try       conflict  repeat   forget
 committed         report  repeat    conflict  repeat   conflict

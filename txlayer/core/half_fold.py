@@ -22,7 +22,7 @@ from txlayer.core.transaction import (
     Transaction,
     held_bytes,
 )
-from txlayer.core.transitions import Effect, Kind, transition
+from txlayer.core.transitions import Kind, transition
 
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
@@ -167,13 +167,8 @@ class HalfFold(Settling):
             elif is_twin:  # some of those before it were too many for the batches until then
                 self._leave_before = max(self._leave_before, offset)
         else:
-            txn.state, effect = transition(txn.state, Kind.HALF, txn_id=txn.key)
-            if effect is Effect.JOIN:
-                self._join(txn, header, offset, appended_ms, record, size)
-            else:
-                self._report(
-                    ReportKind.LATE_HALF, txn.key, f"half record {offset} after the decision"
-                )
+            txn.state, _ = transition(txn.state, Kind.HALF, txn_id=txn.key)  # JOIN in every state
+            self._join(txn, header, offset, appended_ms, record, size)
 
     def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
         topics = txn.topics

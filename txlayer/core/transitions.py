@@ -50,7 +50,7 @@ class Effect(Enum):
     """What follows from a transition; the ledger carries it out."""
 
     NOTHING = "nothing"  #: as it was
-    JOIN = "join"  #: the half record becomes part of the transaction
+    JOIN = "join"  #: the half record becomes part of the transaction, or is known for a second copy of one that is
     TRY = "try"  #: find out whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
     FORWARD = "forward"  #: its messages go to their real topics, its doubt records end
     FORGET = "forget"  #: its content goes, its doubt records end
@@ -72,7 +72,7 @@ TRANSITIONS: dict[tuple[TxnState, Kind], tuple[TxnState, Effect]] = {
     (_S.OPEN, _K.MOVE): (_S.OPEN, _E.KEEP),
     (_S.OPEN, _K.PARK): (_S.PARKED, _E.KEEP),
     #
-    (_S.WAITING, _K.HALF): (_S.WAITING, _E.REPORT),
+    (_S.WAITING, _K.HALF): (_S.WAITING, _E.JOIN),
     (_S.WAITING, _K.COMMIT): (_S.WAITING, _E.REPEAT),
     (_S.WAITING, _K.ROLLBACK): (_S.WAITING, _E.CONFLICT),
     (_S.WAITING, _K.UNKNOWN): (_S.WAITING, _E.REPEAT),
@@ -84,7 +84,7 @@ TRANSITIONS: dict[tuple[TxnState, Kind], tuple[TxnState, Effect]] = {
     (_S.WAITING, _K.TARGET_REFUSES): (_S.HELD, _E.KEEP),
     (_S.WAITING, _K.RECORD_REFUSED): (_S.PARKED_COMMITTED, _E.KEEP),
     #
-    (_S.HELD, _K.HALF): (_S.HELD, _E.REPORT),
+    (_S.HELD, _K.HALF): (_S.HELD, _E.JOIN),
     (_S.HELD, _K.COMMIT): (_S.WAITING, _E.TRY),
     (_S.HELD, _K.ROLLBACK): (_S.HELD, _E.CONFLICT),
     (_S.HELD, _K.UNKNOWN): (_S.HELD, _E.REPEAT),
