@@ -222,3 +222,36 @@ def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> N
     work_off(driver, room=2 * ROOM)
 
     assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_joins_transactions_on_doubt_is_bounded(*, is_restarted: bool) -> None:
+    driver = PartitionDriver()
+    for key in KEYS:
+        driver.half(key, index=0, count=2, value=LARGE)
+    driver.turn()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    last = [driver.half(key, index=1, count=2, value=LARGE) for key in KEYS]
+    fresh = txn_key("fresh")
+    place = driver.half(fresh)
+    commit(driver, last)
+    driver.op("C", fresh, place)
+    driver.ledger.batch_bytes_max = ROOM
+
+    driver.read()
+    for turn in range(3 * len(KEYS)):
+        batch = driver.advance(byte_count=ROOM)
+        assert batch.byte_count < ROOM + 2 * (len(LARGE) + 200)
+        driver.give_up()  # no line waits in vain: what it names was read
+        driver.publish()
+        if is_restarted and turn == 1:
+            driver.crash()
+            driver.ledger.batch_bytes_max = ROOM
+            driver.read()
+
+    assert [] == driver.log.kept_aside
+    assert [*KEYS, fresh] == driver.log.forwarded
+    assert 2 * len(KEYS) + 1 == len(driver.log.visible)

@@ -147,8 +147,9 @@ class Coordinator:
 
     def _turn(self) -> None:
         self.measures.turned_at = self._clock()
+        is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         records = self._group.read(
-            record_count_max=self._refusals.count_max(READ_COUNT_MAX),
+            record_count_max=1 if is_behind else self._refusals.count_max(READ_COUNT_MAX),
             timeout_s=0.0 if self._has_more else IDLE_WAIT_S,
         )
         if self._group.take_revocation():
@@ -283,6 +284,7 @@ class Coordinator:
         header_name, latest = codec.HALF_HEADER, latest_ms(self._surroundings.wall_clock)
         for ledger in ledgers.values():
             ledger.believe_until(latest)
+            ledger.batch_bytes_max = self._bytes_max
         for record in records:
             ledger = ledgers[record.partition()]
             kind, appended_ms = record.timestamp()
@@ -314,8 +316,7 @@ class Coordinator:
                 self._learn_topics_of(ledger)
             lines_max = self._batch_size.of(self._config.batch_lines_max)
             lines_max = self._refusals.line_count_max(p, lines_max)
-            bytes_max = ledger.batch_bytes_max = self._bytes_max
-            batch = ledger.advance(line_count_max=lines_max, byte_count_max=bytes_max)
+            batch = ledger.advance(line_count_max=lines_max, byte_count_max=ledger.batch_bytes_max)
             shard.pause_op_far_ahead(
                 self._group, self._topics, line_count_max=self._config.ahead_lines_max
             )

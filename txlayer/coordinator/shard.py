@@ -58,6 +58,8 @@ class Shard:
 
     def half_read_to(self, group: GroupReader, topics: SystemTopics) -> int:
         """Where reading of half stands: what the ledger folded, and the markers behind it, which nobody reads."""
+        if self.ledger.is_behind:
+            return self.ledger.half_next
         return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
 
     def is_read_to_the_ends(

@@ -58,6 +58,9 @@ class HalfFold(Settling):
         self, offset: int, appended_ms: int, header: bytes | None, record: Any
     ) -> None:
         """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
+        if self._behind:
+            self._behind.append((offset, appended_ms, header, record))
+            return
         self.half_next = offset + 1
         key_bytes, record_headers = record.key(), record.headers()
         if header is None or len(record_headers) > 1:
@@ -110,6 +113,16 @@ class HalfFold(Settling):
                 self.order.add(txn)
         else:
             self._fold_half_with_care(offset, appended_ms, header, record, size)
+
+    @property
+    def is_behind(self) -> bool:
+        """True when half records were read that are not folded yet."""
+        return bool(self._behind)
+
+    def _fold_those_behind(self) -> None:
+        behind, self._behind = self._behind, []
+        for half in behind:
+            self.fold_half(*half)
 
     def _time_of_half(self, appended_ms: int) -> int:
         """The append time; the newest before it where the leader's clock is far behind: nobody is born hours old."""
@@ -166,6 +179,10 @@ class HalfFold(Settling):
                 self._twins.append((offset, txn.first_offset, self.op_next))
             elif is_twin:  # some of those before it were too many for the batches until then
                 self._leave_before = max(self._leave_before, offset)
+        elif txn.is_in_doubt and not self._has_room:
+            self.half_next = offset
+            self.half_bytes -= size
+            self._behind.append((offset, appended_ms, raw, record))
         else:
             txn.state, _ = transition(txn.state, Kind.HALF, txn_id=txn.key)  # JOIN in every state
             self._join(txn, header, offset, appended_ms, record, size)
@@ -309,8 +326,9 @@ class HalfFold(Settling):
         )
         if txn.is_in_doubt:
             more.joined = [*(more.joined or ()), content]
+            before = self.batch.keeps.get(txn.key)
             self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
-            self.batch.byte_count += txn.size
+            self.batch.byte_count += size if before is not None and before.is_whole else txn.size
         elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
             txn.content.append(content)
             self.content_bytes += size

@@ -81,6 +81,7 @@ class Ledger(Asking):
             )
             batch.byte_count = 0
             batch.marks.clear()
+        self._fold_those_behind()
         self._go_on()
         if self._leave_before and not self.is_replaying:
             # Else a restart could take a second copy of one that is settled here for new. A replay applies what was applied.
@@ -134,7 +135,7 @@ class Ledger(Asking):
                         continue
                 op = codec.decode_op(line)
                 if isinstance(op, OpMessage) and op.last_offset >= half_next:
-                    if op_offset >= self._hopeless_before:
+                    if op_offset >= self._hopeless_before or self._behind:
                         self.waits_for_half = op.last_offset
                         return self._pause(
                             (op_offset, number), line_count, quick_bytes, dropped_bytes
@@ -226,6 +227,7 @@ class Ledger(Asking):
             or self._mended
             or self._keys_to_go_on_with
             or self._leave_before
+            or self._behind
         )
 
     def forget_batch(self) -> None:

@@ -90,8 +90,7 @@ class Settling:
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = self._half_ms = 0  # newest append time that counts; the same of half alone
         self.latest_ms = NEVER_MS  # append times beyond it do not count
-        self._untimely_count = 0  # half and op records whose append time did not count
-        self._beyond_ms = 0  # newest of their append times
+        self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
         self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
         self._bare_until = -1  # half offset; no content in memory of those in half up to here
         # The half offset that the next op line names, when it is not read yet.
@@ -108,8 +107,9 @@ class Settling:
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = 0
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
-        # Op records read ahead: offset, append time, lines.
-        self._ops: deque[tuple[int, int, list[str]]] = deque()
+        # Half records, read and not folded: what they bring to doubt is too much for the batch.
+        self._behind: list[tuple[int, int, bytes | None, Any]] = []
+        self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
         self._hopeless_before = 0  # op records before it waited long enough for half
         # Lines kept aside that a replay would read again: the last of some, and where on doubt a restart finds them.
