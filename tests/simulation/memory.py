@@ -33,7 +33,8 @@ class Memory:
     """Looks at every coordinator again and again.
 
     A coordinator may hold `content_bytes_max`, as much again for one Kafka transaction (or the largest transaction, where
-    that is more), and one answer to a fetch (docs/howto/limits.md), which it has folded when it is at rest.
+    that is more), and one answer to a fetch (docs/howto/limits.md). At rest it holds `content_bytes_max`, unless a Kafka
+    transaction is under way just then.
     """
 
     def __init__(self, society: Society) -> None:
@@ -55,9 +56,12 @@ class Memory:
         society = self._society
         limit = society.config.content_bytes_max
         for slot, coordinator in society.running.items():
-            held = held_bytes([shard.ledger for shard in coordinator._shards.values()])
+            ledgers = [shard.ledger for shard in coordinator._shards.values()]
+            held = held_bytes(list(ledgers))
             self.highest = max(self.highest, held)
-            allowed = limit + max(limit, self._largest())
+            allowed = limit
+            if not is_at_rest or not all(ledger.batch.is_empty for ledger in ledgers):
+                allowed += max(limit, self._largest())
             if not is_at_rest:
                 allowed += society.world.network.fetched_bytes_max[slot]
             if held > allowed and len(self.findings) < FINDINGS_MAX:
