@@ -233,3 +233,34 @@ def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(
 
     assert [size] * count == [len(r.value() or b"") for r in still.kafka.records("orders")]
     assert {} == still.on_doubt()
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(
+    *, is_late: bool
+) -> None:
+    still, size = StillCoordinator(), 20_000
+    small = {"max.message.bytes": "10000"}
+    still.kafka.create_topic("small", settings=small)
+    # What half took because it was compressed doubt may refuse uncompressed.
+    still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, small))
+    key = txn_key("large")
+    offset = still.half(key, topic="small", value=b"x" * size)
+    still.commit(key, offset)
+    still.work(seconds=20)
+    assert {key: "too-large"} == {k: on.reason for k, on in still.on_doubt().items()}
+    if is_late:
+        still.kafka.delete_records(still.topics.half, 0, before=offset + 1)
+
+    mended = {"max.message.bytes": "1000000"}
+    still.kafka.do(lambda: still.kafka.cluster.alter_topic("small", mended))
+    still.start()  # it knows the topic's limit
+    still.op(op_line("C", key, offset, source=Source.OPERATOR, reason="zoe: the topic is mended"))
+    still.work(seconds=60)
+
+    left = {key: "refused"} if is_late else {}
+    assert left == {k: on.reason for k, on in still.on_doubt().items()}
+    assert [] == [
+        r for r in still.kafka.records("small") if is_late or len(r.value() or b"") < size
+    ]
