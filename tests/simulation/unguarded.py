@@ -370,8 +370,17 @@ class ResignedCoordinator(Coordinator):
         self._book = _ResignedBook(config, connections, clock=self._clock)
 
 
+class _GrudgingRefusals(Refusals):
+    def is_quiet(self, partition: int, now: float) -> None:
+        del partition, now
+
+
 class StarvingCoordinator(Coordinator):
-    """A suspected partition goes alone also when it has nothing to do."""
+    """A suspected partition goes alone also when it has nothing to do, and stays suspected."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._refusals = _GrudgingRefusals()
 
     def _in_turn(self) -> list[tuple[int, Shard]]:
         suspect = self._refusals.partition_in_turn(self._shards)
