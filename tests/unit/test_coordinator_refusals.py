@@ -16,6 +16,7 @@ from txlayer.coordinator.refusals import UNKNOWN_COUNT
 
 FRAGILE = "fragile"
 SEALED = "sealed"
+GROWING = "growing"
 POISON = b"poison"
 
 
@@ -205,3 +206,28 @@ def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> 
     stage.work(seconds=60)
 
     assert [key.partition("/")[0] for key in (first, second)] == stage.visible()
+
+
+@pytest.mark.promise("P1")
+def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(GROWING, settings={"max.message.bytes": "10000"})
+    early, late = txn_key("early"), txn_key("late")
+    stage.commit(early, stage.half(early, topic=GROWING))
+    coordinator, is_grown = stage.coordinator, False
+
+    def goes_on() -> bool:
+        nonlocal is_grown
+        if not is_grown and stage.world.passed_s > 10:
+            is_grown = True
+            grown = {"max.message.bytes": "100000"}
+            stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(GROWING, grown))
+            # An hour later: a producer of ours asks the cluster again before it refuses such a message.
+            stage.world.advance(ms=3_600_000)
+            stage.commit(late, stage.half(late, topic=GROWING, value=b"x" * 20_000))
+        return stage.world.passed_s > 3_700
+
+    coordinator.run(should_stop=goes_on)
+
+    assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
+    assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]

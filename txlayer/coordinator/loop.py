@@ -37,12 +37,14 @@ from txlayer.coordinator.view import View
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize
 from txlayer.core.ledger import Ledger
+from txlayer.core.messages import ParkReason
 from txlayer.errors import (
     BrokerUnavailableError,
     FencedError,
     ForbiddenTopicError,
     InvariantError,
     MemberFencedError,
+    RetriableError,
     TxLayerError,
     UsageError,
 )
@@ -406,6 +408,7 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
+        self._raise_if_grown(batches)
         included = {p for p, _ in batches}
         positions = {
             p: shard.ledger.positions()
@@ -449,6 +452,19 @@ class Coordinator:
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
+
+    def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:
+        """What is to be parked as too large is decided anew when its topic takes more than when it was asked about."""
+        topics = {
+            topic
+            for _, batch in batches
+            for keep in batch.keeps.values()
+            if keep.txn.more is not None and keep.txn.more.reason is ParkReason.TOO_LARGE
+            for topic in keep.txn.topics
+            if topic in self._book.targets
+        }
+        if topics and self._book.has_grown(topics):
+            raise RetriableError("a topic takes larger messages by now")
 
     def _took_long(self, began: float) -> bool:
         """True when a Kafka transaction may have failed for its size: the broker ends one that lasts too long, and then

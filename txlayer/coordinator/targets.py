@@ -99,6 +99,21 @@ class TargetBook:
         for topic in sorted(set(topics)):
             self._set(topic, self._look(topic))
 
+    def has_grown(self, topics: Iterable[str]) -> bool:
+        """Ask again about topics for which something is too large, for `LOOK_TIME_S`; True when one takes more by now.
+
+        Raises:
+            BrokerUnavailableError: it did not answer.
+        """
+        is_grown, give_up_at = False, self._clock() + LOOK_TIME_S
+        for topic in sorted(topics):
+            if self._clock() >= give_up_at:
+                break
+            before = self.targets[topic].message_bytes_max
+            self._set(topic, self._look(topic))
+            is_grown |= self.targets[topic].message_bytes_max > before
+        return is_grown
+
     def refused(self, topic: str) -> None:
         """The broker refused a write to `topic` itself: it is gone, or a right is missing."""
         now = self._look(topic)
