@@ -152,10 +152,6 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=un.DrowsyCoordinator), 29, _STUCK,
     ),
     Guard(
-        "a suspected partition that has nothing to do holds nobody up", "P11", "loop.py",
-        Variant(make=un.StarvingCoordinator), 2239, _STUCK,
-    ),
-    Guard(
         "content beyond its limit leaves memory", "P11", "shard.py",
         Variant(make=coordinator_with(ledger=un.HoardingLedger)), 66, frozenset({_K.HOARDED}), plan=make_unkind_plan,
     ),
@@ -226,6 +222,11 @@ SECOND_LINES: tuple[SecondLine, ...] = (
         "a recovery ends when the group moved the partitions", "loop.py",
         Variant(make=coordinator_with(recovery=un.BlindRecovery)),
         "the first Kafka transaction, which stores the offsets alone, is refused; the guard saves the time until then",
+    ),
+    SecondLine(
+        "a suspected partition that has nothing to do holds nobody up", "loop.py",
+        Variant(make=un.StarvingCoordinator),
+        "a partition with nothing left to do is not suspected any more after 10 s; the guard saves the others the time until then",
     ),
     SecondLine(
         "an unanswered commit is asked for again", "publish.py",
