@@ -10,13 +10,23 @@ from tests.support.fake_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.refusal import RefusedError
 from txlayer.adapters.ports import TopicLimits
 from txlayer.coordinator.refusals import UNKNOWN_COUNT
+from txlayer.core.messages import HalfOptions
+from txlayer.core.partitions import half_partition, key_hash, murmur2
 
 FRAGILE = "fragile"
 SEALED = "sealed"
 GROWING = "growing"
+ORDERING_KEY = next(
+    key
+    for key in (f"customer-{number}".encode() for number in range(100))
+    if half_partition(ordering_key=key, txn_id="", partition_count=2) == 0 and murmur2(key) % 2 == 1
+)
+OPTIONS = HalfOptions(key_hash(ORDERING_KEY), key_murmur=murmur2(ORDERING_KEY))
+DAY_S = 24 * 3_600
 POISON = b"poison"
 
 
@@ -231,3 +241,43 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
 
     assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
+
+
+@pytest.mark.promise("P6")
+def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> (
+    None
+):
+    stage = StillCoordinator()
+    coordinator, step = stage.coordinator, 0
+
+    def widen() -> None:
+        topic = stage.kafka.cluster.topics["orders"]
+        partition = Partition("orders", 1, topic.settings)
+        topic.partitions.append(partition)
+        stage.kafka.cluster.partitions["orders", 1] = partition
+
+    def send(name: str) -> None:
+        key = txn_key(name)
+        stage.commit(key, stage.half(key, options=OPTIONS))
+
+    def goes_on() -> bool:
+        nonlocal step
+        if step == 0 and stage.world.passed_s > 10:
+            step = 1
+            stage.kafka.do(widen)
+            stage.world.advance(ms=DAY_S * 1_000)
+            send("a-day-later")
+        return stage.world.passed_s > DAY_S + 60
+
+    send("before")
+    coordinator.run(should_stop=goes_on)
+    stage.start()  # a successor, or another coordinator of the group
+    send("after-a-restart")
+    stage.work(seconds=20)
+
+    found = {
+        dict(r.headers() or ())["txl-id"]: r.partition() for r in stage.kafka.records("orders")
+    }
+    later = [partition for txn_id, partition in found.items() if txn_id != b"before"]
+    # The topic did not change between these two.
+    assert [1, 1] == later

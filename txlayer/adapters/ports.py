@@ -378,6 +378,10 @@ class CoordinatorConnections(Protocol):
         """Those with a member, else a `TxLayerError`. Another thread than the coordinator's may ask."""
         ...
 
+    def topic_limits_aside(self, topic: str) -> TopicLimits | None:
+        """`topic_limits` for another thread than the coordinator's."""
+        ...
+
     def close(self) -> None:
         """Give back what is shared."""
         ...

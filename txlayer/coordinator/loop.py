@@ -357,6 +357,9 @@ class Coordinator:
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
         mended = self._book.mended()
+        if self._book.has_widened(self._surroundings.aside):
+            # Clients learn of it in their own time, and would refuse the new partition: new ones know it at once.
+            raise RetriableError("a topic has more partitions by now")
         patience_s = self._config.misplaced_after.total_seconds()
         moves_max = self._refusals.count_max(self._batch_size.of(self._config.batch_moves_max))
         seen = {p for p, _ in batches}

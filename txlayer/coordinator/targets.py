@@ -5,13 +5,16 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.ports import CoordinatorConnections, TopicLimits
 from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.surroundings import Aside
 from txlayer.core.messages import ParkReason
 from txlayer.core.target import Target, accepting_target
-from txlayer.errors import InvariantError, NotAuthorisedError
+from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -24,6 +27,9 @@ TRY_AGAIN_MAX_S = 300.0
 
 TRUST_AGAIN_S = 120.0
 """A topic that has accepted for so long after a refusal or a time-out is one like any other."""
+
+REFRESH_S = 300.0
+"""Topics that accept are asked about again so often: somebody may have given them more partitions."""
 
 LOOK_TIME_S = 0.1
 """How long the questions of one turn may take together: half records may name any number of topics, and the turn goes on."""
@@ -59,6 +65,9 @@ class TargetBook:
         # Of those that accept again: how long the last wait was, and since when they accept.
         self._waited: dict[str, tuple[float, float]] = {}
         self._unanswered: dict[str, tuple[float, float]] = {}  # topic → (first, last) time-out
+        self._looked_at: dict[str, float] = {}
+        self._is_refreshing = False
+        self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers that came aside
 
     def learn(self, topics: Iterable[str]) -> set[str]:
         """Ask the broker about topics that are new, for at most `LOOK_TIME_S`; which of them are known now.
@@ -90,7 +99,7 @@ class TargetBook:
             del self.targets[topic]
             for told in (
                 self._partition_counts, self._unreachable_since, self._look_again, self._waited,
-                self._unanswered,
+                self._unanswered, self._looked_at,
             ):  # fmt: skip
                 told.pop(topic, None)
 
@@ -98,6 +107,32 @@ class TargetBook:
         """Something went wrong while these were written: what does the broker say now?"""
         for topic in sorted(set(topics)):
             self._set(topic, self._look(topic))
+
+    def has_widened(self, aside: Aside) -> bool:
+        """Ask again, aside, about the topic that was asked about longest ago; True when one has more partitions by now."""
+        now = self._clock()
+        oldest = min(((at, topic) for topic, at in self._looked_at.items()), default=(now, ""))
+        if not self._is_refreshing and now - oldest[0] >= REFRESH_S:
+            self._looked_at[oldest[1]] = now  # in its turn again, whatever is answered
+            self._is_refreshing = True
+            aside.start(partial(self._look_aside, oldest[1]), name="txlayer-targets")
+        is_wider = False
+        while self._refreshed:
+            topic, limits = self._refreshed.popleft()
+            if limits.partition_count > self._partition_counts.get(topic, limits.partition_count):
+                self._partition_counts[topic] = limits.partition_count
+                is_wider = True
+        return is_wider
+
+    def _look_aside(self, topic: str) -> None:
+        try:
+            limits = self._connections.topic_limits_aside(topic)
+            if limits is not None:
+                self._refreshed.append((topic, limits))
+        except TxLayerError as exc:
+            logger.info("targets.unknown", extra={"reason": str(exc)})
+        finally:
+            self._is_refreshing = False
 
     def has_grown(self, topics: Iterable[str]) -> bool:
         """Ask again about topics for which something is too large, for `LOOK_TIME_S`; True when one takes more by now.
@@ -220,6 +255,7 @@ class TargetBook:
         if not limits.is_writable:
             return Target(0, refusal=ParkReason.TOPIC_DENIED)
         self._partition_counts[topic] = limits.partition_count
+        self._looked_at[topic] = self._clock()
         if limits.is_reachable:
             self._unreachable_since.pop(topic, None)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -61,7 +62,8 @@ class KafkaCoordinatorConnections:
         self._config = config
         timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
         self._admin = KafkaAdmin(config, timeout_ms=timeout_ms)
-        self._watch = KafkaAdmin(config, timeout_ms=timeout_ms)  # asked from another thread
+        self._watch = KafkaAdmin(config, timeout_ms=timeout_ms)  # asked from other threads
+        self._watching = threading.Lock()
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers; says every few seconds that it is still waiting.
@@ -135,7 +137,13 @@ class KafkaCoordinatorConnections:
         Raises:
             BrokerUnavailableError, NotAuthorisedError: nobody said.
         """
-        return self._watch.groups_with_members(groups)
+        with self._watching:
+            return self._watch.groups_with_members(groups)
+
+    def topic_limits_aside(self, topic: str) -> TopicLimits | None:
+        """`topic_limits` for another thread than the coordinator's."""
+        with self._watching:
+            return self._watch.topic_limits(topic)
 
     def close(self) -> None:
         """Give the admin clients back."""

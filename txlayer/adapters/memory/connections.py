@@ -144,6 +144,10 @@ class MemoryCoordinatorConnections:
         """Those consumer groups that somebody is a member of."""
         return self._admin.groups_with_members(groups)
 
+    def topic_limits_aside(self, topic: str) -> TopicLimits | None:
+        """`topic_limits`."""
+        return self._admin.topic_limits(topic)
+
     def close(self) -> None:
         """Nothing is shared."""
 
