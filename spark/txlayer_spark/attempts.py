@@ -195,7 +195,7 @@ def fold(
             row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset
         )
         if attempt.decision is None and _counts(attempt, row, places):
-            attempt = _decided(attempt, row)
+            attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
         attempts[key] = attempt
     return attempts
 
@@ -260,7 +260,12 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
             row.txn_id, row.nonce, summary.first_offset, summary.last_offset,
             summary.last_offset if is_whole else None, summary.producer_group, summary.born_ms,
         )  # fmt: skip
-    attempt = replace(attempt, twins=tuple(summary.twin_offsets or ()), is_settled=False)
+    attempt = replace(
+        attempt,
+        producer_group=attempt.producer_group or summary.producer_group,
+        twins=tuple(summary.twin_offsets or ()),
+        is_settled=False,
+    )
     if summary.reason == ParkReason.INCOMPLETE.value:
         attempt = replace(attempt, is_incomplete=True)
     elif summary.state in _AFTER_A_COMMIT:

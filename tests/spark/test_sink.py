@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support import crafted as crafted_records
 from tests.support.arena import Arena
 from tests.support.crafted import Crafted
 from tests.support.logs import header
@@ -309,6 +310,67 @@ def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(
 
     arena.wait_until_applied(within=30)
     assert ["new0"] == values(arena.visible("froze-0"))
+
+
+# --- transactions of other producer groups ----------------------------------------------------------------------------
+
+
+def test_an_epoch_decides_no_transaction_of_another_producer_group_that_has_its_id(
+    spark: SparkSession, arena: Arena
+) -> None:
+    open_one = crafted(arena).half("order-1/00000001", arena.targets[0], value=b"1", group="shop")
+
+    with pytest.raises(UsageError, match="producer group shop"):
+        write_transactional(numbers(spark, 2), settings_for(arena), query="order", epoch=1)
+
+    assert {} == resolved(arena, "order-1")
+    crafted(arena).op(open_one, Resolution.COMMIT)
+    assert ["1"] == values(arena.wait_until_visible("order-1"))
+
+
+def test_an_epoch_is_not_skipped_for_what_another_producer_group_committed_under_its_id(
+    spark: SparkSession, arena: Arena
+) -> None:
+    whole = crafted(arena).half("invoice-7/00000001", arena.targets[0], group="shop")
+    crafted(arena).op(whole, Resolution.COMMIT)
+
+    with pytest.raises(UsageError, match="producer group shop"):
+        write_transactional(numbers(spark, 2), settings_for(arena), query="invoice", epoch=7)
+
+    assert 1 == len(arena.wait_until_visible("invoice-7"))
+    assert {whole.key: 1} == attempts_in(arena, "invoice-7")
+
+
+def test_what_another_producer_group_writes_while_an_epoch_is_published_is_left_to_it(
+    spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meanwhile(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, born_ms: int) -> None:
+            monkeypatch.setattr(crafted_records, "_now_ms", lambda: born_ms)
+            self.other = crafted(arena).half("beside-0/00000001", arena.targets[0], group="shop")
+            super().store(log, placed, born_ms)
+
+    run = Meanwhile(spark, settings_for(arena))
+    with pytest.raises(FencedError, match="beside-0/00000001 is another run's"):
+        run.write(numbers(spark, 2), query="beside", epoch=0)
+
+    assert {Resolution.ROLLBACK: 1} == resolved(arena, "beside-0")
+    crafted(arena).op(run.other, Resolution.COMMIT)
+    assert ["value"] == values(arena.wait_until_visible("beside-0"))
+
+
+def test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_a_take_over(
+    spark: SparkSession, arena: Arena
+) -> None:
+    class Meanwhile(Sink):
+        def take_over(self, log: EpochLog, attempts: Attempts) -> Attempts:
+            other = crafted(arena).half("joined-0/00000002", arena.targets[0], group="shop")
+            crafted(arena).op(other, Resolution.COMMIT)
+            return super().take_over(log, attempts)
+
+    crafted(arena).half("joined-0/00000001", arena.targets[0])
+    with pytest.raises(UsageError, match="producer group shop"):
+        Meanwhile(spark, settings_for(arena)).write(numbers(spark, 2), query="joined", epoch=0)
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.support.logs import read_log
-from tests.support.planted import Field
+from tests.support.planted import GROUP, Field
 from tests.support.spark_sink import numbers
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
@@ -27,13 +28,19 @@ def field(broker: Broker) -> Field:
     return Field(broker.bootstrap_servers)
 
 
+def settings_in(field: Field, **more: Any) -> SinkSettings:
+    """Into that namespace."""
+    return SinkSettings(
+        bootstrap_servers=field.servers, namespace=field.namespace, topic=field.orders, producer_group=GROUP, **more
+    )  # fmt: skip
+
+
 def after_the_window(spark: SparkSession, field: Field, query: str) -> Publication:
     """Publish epoch 0 when whatever op and half hold is too old to be looked at."""
-    settings = SinkSettings(
-        bootstrap_servers=field.servers, namespace=field.namespace, topic=field.orders, producer_group="spark"
-    )  # fmt: skip
     later_ms = int(time.time() * 1000) + 2 * CLOCK_MARGIN_MS
-    return write_transactional(numbers(spark, 2), settings, query=query, epoch=0, since_ms=later_ms)
+    return write_transactional(
+        numbers(spark, 2), settings_in(field), query=query, epoch=0, since_ms=later_ms
+    )
 
 
 def said(field: Field, key: str) -> Counter[Resolution]:

@@ -579,6 +579,14 @@ SPARK = (
          _SPARK_SINK + "test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing",
          _SPARK_SINK + "test_where_tasks_are_started_twice_nothing_is_published"),
     ),
+    Row(
+        "Spark", "a service of another producer group uses the id of an epoch",
+        "The epoch is refused; the service's transaction is neither rolled back nor taken for the epoch.",
+        (_SPARK_SINK + "test_an_epoch_decides_no_transaction_of_another_producer_group_that_has_its_id",
+         _SPARK_SINK + "test_an_epoch_is_not_skipped_for_what_another_producer_group_committed_under_its_id",
+         _SPARK_SINK + "test_what_another_producer_group_writes_while_an_epoch_is_published_is_left_to_it",
+         _SPARK_SINK + "test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_a_take_over"),
+    ),
 )  # fmt: skip
 
 MATRIX: tuple[Row, ...] = (

@@ -248,9 +248,11 @@ class Sink:
         """Earlier attempts.
 
         Raises:
-            UsageError: the epoch was begun in other parts. Nothing was written.
+            UsageError: another producer group uses the epoch's id, or the epoch was begun in other parts. Nothing was
+                written.
         """
         attempts = log.find(max(begin_ms - CLOCK_MARGIN_MS, 0))
+        self._refuse_other_groups(attempts)
         others = {a.txn_id for a in attempts.values()} - set(log.ids)
         if others:
             raise UsageError(
@@ -264,6 +266,7 @@ class Sink:
 
         Raises:
             OutcomeUnknownError: one was decided before what was read. Nothing was written.
+            UsageError: another producer group used the epoch's id meanwhile. Nothing was published.
         """
         for attempt in attempts.values():
             if attempt.decision is None and attempt.is_settled:
@@ -277,6 +280,7 @@ class Sink:
         log.say(open_ones, Resolution.ROLLBACK, reason=_TAKEN_OVER)
         # A commit that was on its way may stand before the rollback: then it counts, and the epoch is published.
         attempts = log.ops_since(attempts)
+        self._refuse_other_groups(attempts)
         undecided = [a for a in attempts.values() if a.is_open]
         if undecided:
             raise OutcomeUnknownError(
@@ -307,7 +311,10 @@ class Sink:
             OutcomeUnknownError: they are not all there. Nothing was committed.
         """
         seen = log.halves_since(attempts)
-        written = {k: a for k, a in seen.items() if k not in attempts and a.born_ms == born_ms}
+        written = {
+            key: a for key, a in seen.items()
+            if key not in attempts and a.born_ms == born_ms and self._is_ours(a)
+        }  # fmt: skip
         whole: dict[str, Attempt] = {}
         for attempt in sorted(written.values(), key=lambda a: a.op_offset):
             if attempt.completed_at is not None:
@@ -327,6 +334,19 @@ class Sink:
             raise FencedError(f"{ahead[0].key} is another run's, and was complete before this one")
         mine = [whole[txn_id] for txn_id in ids]
         return mine, [a for a in written.values() if a not in mine]
+
+    def _is_ours(self, attempt: Attempt) -> bool:
+        return attempt.producer_group == self._settings.producer_group
+
+    def _refuse_other_groups(self, attempts: Attempts) -> None:
+        for attempt in attempts.values():
+            # The end of one that was decided long ago names no group; `take_over` refuses it.
+            if attempt.producer_group and not self._is_ours(attempt):
+                raise UsageError(
+                    f"{attempt.key} is a transaction of producer group {attempt.producer_group}, not of "
+                    f"{self._settings.producer_group}. Nothing was published: name the query otherwise; or, if the group was "
+                    "renamed, publish this epoch under its former name"
+                )
 
     def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
         """Write the op records; they are acknowledged by all replicas."""
