@@ -5,6 +5,7 @@ Never: reading Kafka, deciding (jobs/sink.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ PARTS_MAX = 10_000
 """Parts of a split batch: the driver holds a line of each."""
 
 _TEXT = (StringType, BinaryType)
+_NEVER_FORWARDED = r"\A__|\.(dlq|replay)\z"
 _TOPIC = r"\A(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 
 
@@ -40,7 +42,8 @@ class Measure(NamedTuple):
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
     bytes: int
-    topics: tuple[str, ...]
+    topics: Mapping[str, int]
+    """{real topic: the highest partition that a message names, else -1}."""
 
 
 def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
@@ -78,14 +81,18 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
     """Count, bytes and real topics of `messages`; `topic` as there.
 
     Raises:
-        ForbiddenTopicError: a real topic that no topic can be called, or a topic of the namespace.
+        ForbiddenTopicError: a real topic that no topic can be called, or that coordinators refuse for good: a topic of the
+            namespace, one of Kafka's own, dead letters, replays.
         ReservedHeaderError: a header of ours.
         UsageError: a partition that no topic can have, or more than `TOPICS_MAX` topics.
     """
-    ours = list(system_topics(namespace))
+    topic_name = F.col("real_topic")
     reserved = F.filter("headers", lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
-    is_forbidden = F.col("real_topic").isin(ours) | ~F.coalesce(
-        F.col("real_topic").rlike(_TOPIC), F.lit(False)
+    # The rule of `SystemTopics.is_system`, by which coordinators and producers refuse.
+    is_forbidden = (
+        topic_name.isin(list(system_topics(namespace)))
+        | topic_name.rlike(_NEVER_FORWARDED)
+        | ~F.coalesce(topic_name.rlike(_TOPIC), F.lit(False))
     )
     found = rows.agg(
         F.count("*").alias("count"),
@@ -95,6 +102,7 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         ),
         F.first(F.try_element_at(reserved, F.lit(1))["key"], True).alias("reserved"),
         F.count_if(~F.col("target_partition").between(0, PARTITION_MAX)).alias("nowhere"),
+        F.coalesce(F.max("target_partition"), F.lit(-1)).alias("highest"),
     ).collect()[0]
     if found.forbidden is not None:
         raise ForbiddenTopicError(
@@ -104,18 +112,19 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         raise ReservedHeaderError("nothing was written", header=found.reserved)
     if found.nowhere:
         raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
-    topics = _topics(rows) if topic is None else (topic,)
+    topics = _topics(rows) if topic is None else {topic: found.highest}
     return Measure(found["count"], found.bytes or 0, topics)
 
 
-def _topics(rows: DataFrame) -> tuple[str, ...]:
-    found = rows.select("real_topic").distinct().limit(TOPICS_MAX + 1).collect()
+def _topics(rows: DataFrame) -> dict[str, int]:
+    highest = F.coalesce(F.max("target_partition"), F.lit(-1)).alias("highest")
+    found = rows.groupBy("real_topic").agg(highest).limit(TOPICS_MAX + 1).collect()
     if len(found) > TOPICS_MAX:
         raise UsageError(
             f"more than {TOPICS_MAX} real topics in one batch, for example {found[0].real_topic}: "
             "is `topic` the right column? Nothing was written"
         )
-    return tuple(sorted(row.real_topic for row in found))
+    return {row.real_topic: row.highest for row in found}
 
 
 def part_count(size: Measure, *, messages_max: int, bytes_max: int) -> int:

@@ -32,12 +32,14 @@ from txlayer.errors import (
     RefusedRecordError,
     ReservedHeaderError,
     TopicMismatchError,
+    TxLayerError,
     UsageError,
 )
 from txlayer_spark import SinkSettings, write_transactional
 from txlayer_spark.attempts import Attempt, Attempts
 from txlayer_spark.epoch_log import EpochLog
 from txlayer_spark.jobs.sink import Outcome, Sink
+from txlayer_spark.sink import measure, messages
 
 pytestmark = pytest.mark.kafka
 
@@ -102,16 +104,24 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(
     with_header = batch.selectExpr("value", "array(struct('txl-id' AS key, value)) AS headers")
     forbidden = batch.selectExpr("value", f"'{arena.topics.op}' AS topic")
     nowhere = batch.selectExpr("value", "-1 AS partition")
+    behind = batch.selectExpr("value", "1 AS partition", f"'{arena.targets[0]}' AS topic")
     many = spark.range(9_100).selectExpr("concat('t', id) AS topic", "'v' AS value")
     ours, named = settings_for(arena), settings_for(arena, topic=None)
     small = settings_for(arena, transaction_messages_max=2)
     few_bytes = settings_for(arena, transaction_bytes_max=10)
-    faults: list[tuple[DataFrame, SinkSettings, type[UsageError], str]] = [
+    faults: list[tuple[DataFrame, SinkSettings, type[TxLayerError], str]] = [
         (batch, small, UsageError, "3 messages .* transaction_messages_max is 2"),
         (batch, few_bytes, UsageError, "transaction_bytes_max 10"),
         (with_header, ours, ReservedHeaderError, "txl-id"),
         (forbidden, named, ForbiddenTopicError, "no real topic"),
         (nowhere, ours, UsageError, "partition that no topic has"),
+        (behind, named, RefusedRecordError, "partition 1 does not exist, the topic has 1"),
+        (
+            behind.drop("topic"),
+            ours,
+            RefusedRecordError,
+            "partition 1 does not exist, the topic has 1",
+        ),
         (batch, settings_for(arena, topic="never-made"), TopicMismatchError, "no such topic"),
         (batch, named, UsageError, "name the real topic"),
         (batch.withColumn("colour", batch["key"]), ours, UsageError, "colour"),
@@ -136,6 +146,28 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(
     assert not attempts_in(arena, "refused-0")
     nothing = write_transactional(batch.limit(0), ours, query="refused", epoch=0)
     assert Outcome.EMPTY is nothing.outcome
+
+
+def test_a_real_topic_that_coordinators_refuse_is_refused_as_producers_refuse_it(
+    spark: SparkSession, arena: Arena
+) -> None:
+    topics = [*arena.topics.all, "__own", "orders.dlq", "g.orders.replay", "_own", "a.dlq.b", "dlq"]
+    batch = spark.createDataFrame([(topic, "v") for topic in topics], "topic string, value string")
+
+    def is_refused(topic: str, *, is_column: bool) -> bool:
+        frame = batch.where(batch["topic"] == topic)
+        named = None if is_column else topic
+        rows = messages(frame if is_column else frame.drop("topic"), topic=named)
+        try:
+            measure(rows, namespace=arena.namespace, topic=named)
+        except ForbiddenTopicError:
+            return True
+        return False
+
+    for topic in topics:
+        expected = arena.topics.is_system(topic)
+        found = {is_refused(topic, is_column=is_column) for is_column in (True, False)}
+        assert {expected} == found, topic
 
 
 def test_a_message_that_the_half_topic_refuses_is_named_and_the_epoch_is_published_without_it(

@@ -587,6 +587,13 @@ SPARK = (
          _SPARK_SINK + "test_what_another_producer_group_writes_while_an_epoch_is_published_is_left_to_it",
          _SPARK_SINK + "test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_a_take_over"),
     ),
+    Row(
+        "Spark", "a batch names a topic that coordinators refuse for good, or a partition that is not there",
+        "It is refused before anything is written.",
+        (_SPARK_SINK + "test_a_real_topic_that_coordinators_refuse_is_refused_as_producers_refuse_it",
+         _SPARK_SINK + "test_what_cannot_be_published_is_refused_before_anything_is_written"),
+        "A topic that is not on the coordinators' list `target_topics` is parked.",
+    ),
 )  # fmt: skip
 
 MATRIX: tuple[Row, ...] = (

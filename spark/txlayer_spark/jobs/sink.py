@@ -24,7 +24,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from txlayer.core.messages import Resolution
-from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, UsageError
+from txlayer.errors import (
+    ConfigError,
+    FencedError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    UsageError,
+)
 from txlayer_spark import sink
 from txlayer_spark.attempts import Attempt, Attempts
 from txlayer_spark.brokers import Brokers, Place
@@ -118,7 +124,8 @@ def write_transactional(
 
     Raises:
         UsageError and its kinds: the batch cannot be published; nothing was written.
-        RefusedRecordError: a message is larger than the half topic allows; nothing was committed.
+        RefusedRecordError: a message is larger than the half topic allows, or names a partition that its topic does not
+            have; nothing was committed.
         NotAuthorisedError: half or op may not be written.
         BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
@@ -198,7 +205,7 @@ class Sink:
             placed, ids = self._place(rows, epoch_id, size)
             with Brokers(self._spark, self._settings.place) as brokers:
                 log = EpochLog(self._spark, brokers, self._settings.place, epoch_id, ids)
-                brokers.partition_counts(size.topics)
+                _check_partitions(size.topics, brokers.partition_counts(size.topics))
                 return self._publish(log, placed, since_ms)
         finally:
             rows.unpersist()
@@ -368,6 +375,16 @@ class Sink:
                 raise OutcomeUnknownError(
                     "its commit is not in the log", txn_id=attempt.txn_id, step="op"
                 )
+
+
+def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    for topic, highest in named.items():
+        if highest >= counts[topic]:
+            raise RefusedRecordError(
+                f"partition {highest} does not exist, the topic has {counts[topic]}. Nothing was written",
+                topic=topic,
+                reason="unknown-partition",
+            )
 
 
 def _now_ms() -> int:
