@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
@@ -16,7 +17,8 @@ from tests.support.spark_sink import numbers
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
 from txlayer.errors import OutcomeUnknownError
-from txlayer_spark import Publication, SinkSettings, write_transactional
+from txlayer_spark import Publication, SinkSettings, transactional_batches, write_transactional
+from txlayer_spark.jobs import sink as jobs_sink
 from txlayer_spark.jobs.sink import CLOCK_MARGIN_MS, Outcome
 
 pytestmark = pytest.mark.kafka
@@ -51,6 +53,20 @@ def said(field: Field, key: str) -> Counter[Resolution]:
         for line in (record.value or b"").decode().split("\n")
     ]
     return Counter(op.resolution for op in lines if isinstance(op, OpMessage) and op.key == key)
+
+
+def committed(field: Field) -> Counter[str]:
+    """How often each id was committed."""
+    lines = [
+        codec.decode_op(line)
+        for record in read_log(field.servers, [field.topic("op")])[field.topic("op")]
+        for line in (record.value or b"").decode().split("\n")
+    ]
+    return Counter(
+        op.key.partition("/")[0]
+        for op in lines
+        if isinstance(op, OpMessage) and op.resolution is Resolution.COMMIT
+    )
 
 
 def test_an_attempt_that_stands_on_doubt_is_found_however_old_it_is(
@@ -94,3 +110,45 @@ def test_a_commit_older_than_the_window_is_not_found_and_the_epoch_is_published_
 
     assert Outcome.PUBLISHED is again.outcome
     assert [{Resolution.COMMIT: 1}] * 2 == [said(field, key) for key in (old.key, *again.published)]
+
+
+# --- a checkpoint that is put back from a copy ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_new_process", [True, False])
+def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
+    is_new_process: bool, spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)  # so that seconds are long
+    monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "put-back")
+    batches = [numbers(spark, count) for count in (2, 0, 2, 2)]
+
+    write = transactional_batches(settings_in(field))
+    for epoch in range(3):
+        write(batches[epoch], epoch)
+    if is_new_process:
+        write = transactional_batches(settings_in(field))
+    for epoch in range(1, 4):
+        write(batches[epoch], epoch)
+
+    assert {"put-back-0": 1, "put-back-2": 1, "put-back-3": 1} == committed(field)
+
+
+def test_an_epoch_that_follows_a_published_one_is_looked_for_since_that_one_began(
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[int | None] = []
+
+    def published(*_: Any, since_ms: int | None, epoch: int, **__: Any) -> Publication:
+        began.append(since_ms)
+        outcome = Outcome.SKIPPED if epoch == 4 else Outcome.PUBLISHED
+        return Publication(f"q-{epoch}", outcome)
+
+    monkeypatch.setattr(jobs_sink, "write_transactional", published)
+    monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "q")
+    write = transactional_batches(settings_in(field))
+    for epoch in (1, 2, 3, 2, 3, 4, 5, 6):
+        write(spark.range(1), epoch)
+
+    is_short = [since_ms is not None for since_ms in began]
+    assert [False, True, True, False, True, True, False, True] == is_short

@@ -594,6 +594,12 @@ SPARK = (
          _SPARK_SINK + "test_what_cannot_be_published_is_refused_before_anything_is_written"),
         "A topic that is not on the coordinators' list `target_topics` is parked.",
     ),
+    Row(
+        "Spark", "the checkpoint of a stream is put back from a copy",
+        "What was published within `window` is skipped, in the same process and in a new one.",
+        ("spark/test_sink_window.py::test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice",),
+        "From a copy that is older than `window`, every epoch may be published again.",
+    ),
 )  # fmt: skip
 
 MATRIX: tuple[Row, ...] = (

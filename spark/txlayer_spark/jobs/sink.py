@@ -140,7 +140,8 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
 
     A new checkpoint is a new query: it begins with its first record, and publishes it.
     """
-    last_began: dict[str, int] = {}
+    # {query: the epoch that comes next, and when the last one that was published for the first time began}
+    following: dict[str, tuple[int, int]] = {}
 
     def write(batch: DataFrame, epoch: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
@@ -149,11 +150,18 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
                 "transactional_batches is for foreachBatch; elsewhere call write_transactional"
             )
         began_ms = _now_ms()
-        # Before this process the epoch under way was at most one further than the one that it began with.
-        write_transactional(
-            batch, settings, query=query, epoch=epoch, since_ms=last_began.get(query)
-        )
-        last_began[query] = began_ms
+        # A checkpoint that was put back from a copy has epochs again that were published long ago. Only behind an epoch that
+        # was new is the next one new as well.
+        expected, since_ms = following.get(query, (None, None))
+        if expected != epoch:
+            since_ms = None
+        done = write_transactional(batch, settings, query=query, epoch=epoch, since_ms=since_ms)
+        if done.outcome is Outcome.PUBLISHED and not done.skipped:
+            following[query] = (epoch + 1, began_ms)
+        elif done.outcome is Outcome.EMPTY and since_ms is not None:
+            following[query] = (epoch + 1, since_ms)
+        else:
+            following.pop(query, None)
 
     return write
 
