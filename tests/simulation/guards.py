@@ -152,6 +152,10 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=un.DrowsyCoordinator), 29, _STUCK,
     ),
     Guard(
+        "a suspicion ends where nothing is left to do", "P11", "refusals.py",
+        Variant(make=un.GrudgingCoordinator), 2239, _STUCK,
+    ),
+    Guard(
         "content beyond its limit leaves memory", "P11", "shard.py",
         Variant(make=coordinator_with(ledger=un.HoardingLedger)), 66, frozenset({_K.HOARDED}), plan=make_unkind_plan,
     ),

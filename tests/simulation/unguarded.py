@@ -376,15 +376,19 @@ class _GrudgingRefusals(Refusals):
 
 
 class StarvingCoordinator(Coordinator):
-    """A suspected partition goes alone also when it has nothing to do, and stays suspected."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._refusals = _GrudgingRefusals()
+    """A suspected partition goes alone also when it has nothing to do."""
 
     def _in_turn(self) -> list[tuple[int, Shard]]:
         suspect = self._refusals.partition_in_turn(self._shards)
         return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
+
+
+class GrudgingCoordinator(StarvingCoordinator):
+    """The same, and it stays suspected."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._refusals = _GrudgingRefusals()
 
 
 class BrusqueCoordinator(Coordinator):
