@@ -13,6 +13,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Running, Shop
 from txlayer.core.codec import HALF_HEADER
+from txlayer.core.settling import HALF_BYTES
 
 COUNT = 60
 KEYS = [txn_key(f"txn-{number}") for number in range(COUNT)]
@@ -158,3 +159,29 @@ def test_a_restart_reads_nothing_of_half_again_that_is_older_than_doubt_after(sh
     connections.close()
 
     assert all_are_visible(shop)
+
+
+@pytest.mark.promise("P11")
+def test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions(shop: Shop) -> None:
+    prepare(shop)
+    room = 30 * HALF_BYTES
+    running = shop.coordinator(unsettled_bytes_max=room)
+    wait_until(
+        lambda: any(s.is_half_paused for s in running.coordinator.view().shards.values()),
+        within=40, what="half is paused",
+    )  # fmt: skip
+    later = txn_key("later")
+    connections = shop.lab.producer(namespace=shop.topics.namespace)
+    writer = connections.make_half_writer(batch_bytes_max=100_000)
+    headers = [(HALF_HEADER, half_header(later, topic=shop.orders))]
+    writer.produce(shop.topics.half, b"later", b"k", 0, None, None, 0, headers)
+    writer.close(20)
+    connections.close()
+    assert COUNT >= open_count(running)
+
+    commit(shop, range(COUNT))
+    shop.lab.write(shop.topics.op, op_line("C", later, COUNT).encode())
+    shop.wait_for(COUNT + 1)
+    running.stop()
+
+    assert sorted([*VALUES, b"later"]) == sorted(value or b"" for _, value in shop.visible())

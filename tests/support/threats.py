@@ -24,17 +24,19 @@ THREATS = (
     Threat(
         "write `<ns>.half`",
         "Store half messages under any producer group's name, for any target; fill the topic, and the memory of the coordinators with "
-        "open transactions (some 2 KB each: 300,000 took one to 589 MB), until the answers to check-backs, or "
-        "`transaction_age_max`, end them. The members of the named group are asked about them, at `check_rate_max`.",
+        "open transactions (some 1 KB each) up to `unsettled_bytes_max`. Then the partitions that were written to are not read on until answers to "
+        "check-backs, or a person, make room; other partitions go on, unless all were written to. The members of the named group are asked about them, at `check_rate_max`.",
         "Publish: nothing is forwarded without a line on op. Reach a topic that is not on `--target-topic`, or that the "
         "coordinator's rights do not name. Stop a partition by bytes that nobody can read. Forge a line of a log, or reach a "
-        "terminal, with names. Slow down, or keep memory of, groups by inventing others. Lock out a group whose members decide what they "
+        "terminal, with names. Slow down, or keep memory of, groups by inventing others. Take more memory than that. Lock out a group whose members decide what they "
         "are asked about.",
         (
             "unit/test_forged_lines.py::test_a_log_line_stays_one_line",
             "unit/test_checks.py::test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing",
             "unit/test_checks.py::test_groups_whose_transactions_are_settled_are_forgotten",
             "unit/test_asleep.py::test_of_very_many_groups_only_so_many_wake_at_once",
+            "unit/test_unsettled_bytes.py::test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory",
+            "unit/test_unsettled_bytes.py::test_another_partition_goes_on_beside_a_flooded_one",
             "unit/test_ledger_limits.py::test_records_that_a_stranger_invents_do_not_lock_a_group_out_that_answers",
             "integration/kafka/test_decisions.py::test_nothing_is_visible_that_is_undecided_or_rolled_back",
             "integration/kafka/test_coordinator_targets.py::test_a_forbidden_target_parks_its_transaction",

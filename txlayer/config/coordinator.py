@@ -30,6 +30,8 @@ class CoordinatorConfig(ClientConfig):
     """Then a held transaction is parked."""
     content_bytes_max: int = 256 * 1024 * 1024
     """Content kept in memory per worker; what is dropped is read again when it is needed."""
+    unsettled_bytes_max: int = 512 * 1024 * 1024
+    """Memory per worker, about, for transactions that are not settled, without content; beyond it half is not read on."""
     batch_lines_max: int = 10_000
     """Op lines of one partition in one Kafka transaction: bounds how long readers wait for it."""
     batch_bytes_max: int = 16 * 1024 * 1024

@@ -120,6 +120,12 @@ CONTENT_BYTES = gauge("txlayer_content_bytes", "Content of messages in memory.")
 REFUSING_TOPICS = gauge(
     "txlayer_refusing_topics", "Real topics that take nothing: missing, denied, unreachable or not allowed."
 )  # fmt: skip
+PAUSED_PARTITIONS = gauge(
+    "txlayer_paused_partitions", "Partitions whose half is not read on: there is no memory for more unsettled transactions."
+)  # fmt: skip
+UNSETTLED_BYTES = gauge(
+    "txlayer_unsettled_bytes", "About what unsettled transactions take in memory, without content; its limit is `unsettled_bytes_max`."
+)  # fmt: skip
 LIMITED_GROUPS = gauge("txlayer_limited_groups", "Producer groups with too many open transactions.")
 
 OF_REPORTS = {
@@ -148,5 +154,5 @@ FAMILIES = (
     HALF_RECORDS, OP_RECORDS, FORWARDED_RECORDS, SETTLED, MOVED, CHECKS_SENT, ANSWERS, POLICY, PARKED, HELD, KEPT_ASIDE,
     LATE_HALF, LINES_WITHOUT_EFFECT, LIMITED, REPLACEMENTS, REBALANCES, REBUILDS, UNTIMELY, DURATION, STAGE_DURATION,
     KAFKA_DURATION, KAFKA_STAGE_DURATION, STORED_AT, PARTITIONS, LAG, REPLAY, OPEN, OLDEST_OPEN, STANDING, ON_DOUBT,
-    CONTENT_BYTES, REFUSING_TOPICS, LIMITED_GROUPS,
+    CONTENT_BYTES, UNSETTLED_BYTES, PAUSED_PARTITIONS, REFUSING_TOPICS, LIMITED_GROUPS,
 )  # fmt: skip

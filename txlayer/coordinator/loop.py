@@ -29,6 +29,7 @@ from txlayer.coordinator.shard import (
     keep_within_memory,
     known_ends,
     ledger_settings,
+    pause_those_too_full,
 )
 from txlayer.coordinator.stored import encode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
@@ -325,6 +326,9 @@ class Coordinator:
             self._has_more |= ledger.has_more
             if not batch.is_empty:
                 batches.append((p, batch))
+        pause_those_too_full(
+            self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max
+        )
         if is_tick:
             self._ticked_at = now
             self._on_tick(batches, is_idle=is_idle)
@@ -378,7 +382,7 @@ class Coordinator:
                 patience_s=patience_s,
             )
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
-                shard.is_caught_up = True
+                shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
                 ledger.due(now_ms=now_ms, move_count_max=moves_max, present=present)
                 self._has_more |= (

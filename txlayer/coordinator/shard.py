@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +28,11 @@ from txlayer.core.target import Target
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
+logger = logging.getLogger("txlayer.coordinator")
+
+PAUSED_TIMES = 1.1
+"""What was paused goes on when there would be room for a tenth more."""
+
 
 @dataclass(slots=True)
 class Shard:
@@ -41,6 +47,7 @@ class Shard:
     time: LogTime  # the partition's own: a broker whose clock is wrong decides for nobody else
     heard_ms: int = 0  # the newest append time that `time` was told
     is_op_paused: bool = False
+    is_half_paused: bool = False  # there are too many unsettled transactions
     is_caught_up: bool = False  # those ends have been reached once
     # While op lines wait for half: those before this op offset are at hand, since when.
     waits: deque[tuple[int, float]] = field(default_factory=deque)
@@ -71,7 +78,9 @@ class Shard:
         all the time.
         """
         ledger = self.ledger
-        is_read = self.half_read_to(group, topics) >= self.half_end and (
+        # While half is paused its time goes on: what was read may be asked about, or the pause would never end.
+        is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
+        is_read = is_half_read and (
             ledger.op_next[0] >= self.op_end
             or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
@@ -91,6 +100,21 @@ class Shard:
         elif self.is_op_paused and count <= line_count_max // 2:
             group.resume(op)
             self.is_op_paused = False
+
+    def pause_half(self, group: GroupReader, topics: SystemTopics, *, is_full: bool) -> None:
+        """Stop reading half while there is no memory for more transactions, and go on when there is."""
+        if is_full is self.is_half_paused:
+            return
+        half = (topics.half, self.ledger.partition)
+        self.is_half_paused = is_full
+        if is_full:
+            group.pause([half])
+            logger.error(
+                "half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count}
+            )
+        else:
+            group.resume([half])
+            logger.warning("half.resumed", extra={"partition": half[1]})
 
     def look_for_misplaced(
         self,
@@ -124,6 +148,26 @@ class Shard:
             ledger.give_up_waiting_for_half(before=before)
         else:
             waits.clear()
+
+
+def pause_those_too_full(
+    shards: Mapping[int, Shard], group: GroupReader, topics: SystemTopics, *, bytes_max: int
+) -> None:
+    """Bound what unsettled transactions take: half is not read on for partitions with too many of them, or for all.
+
+    One that has more than half of its share stops first: at half of the memory as long as no op line waits for half, then at
+    three quarters. So it leaves room for the others. At the bound all stop. To be asked after every `advance`.
+    """
+    sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
+    total = sum(sizes.values())
+    for p, shard in shards.items():
+        times = PAUSED_TIMES if shard.is_half_paused else 1.0
+        size, taken = sizes[p] * times, total * times
+        is_full = taken >= bytes_max
+        if not is_full and size * 2 * len(shards) >= bytes_max:
+            is_needed = shard.ledger.waits_for_half is not None
+            is_full = taken >= bytes_max * 3 / 4 or (taken >= bytes_max / 2 and not is_needed)
+        shard.pause_half(group, topics, is_full=is_full)
 
 
 def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:

@@ -240,6 +240,9 @@ def _open(ages: Ages) -> Iterator[Sample]:
 def _state(view: View, ledgers: list[Ledger]) -> Iterator[Sample]:
     yield Sample(f.ON_DOUBT, sum(ledger.shelf.count for ledger in ledgers))
     yield Sample(f.CONTENT_BYTES, sum(ledger.content_bytes for ledger in ledgers))
+    yield Sample(f.UNSETTLED_BYTES, sum(ledger.unsettled_bytes for ledger in ledgers))
+    paused_count = sum(shard.is_half_paused for shard in view.shards.values())
+    yield Sample(f.PAUSED_PARTITIONS, paused_count)
     refusing = sum(target.refusal is not None for target in view.targets.values())
     yield Sample(f.REFUSING_TOPICS, refusing)
     yield Sample(f.LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.limited_groups}))

@@ -76,6 +76,8 @@ class Asleep:
         """By key; nobody but this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
         """Sleepers by producer group: all, and those that somebody was asked about."""
+        self.byte_count = 0
+        """What they take themselves."""
         self.topics: frozenset[str] = frozenset()
         """Real topics of those that a restart found."""
         self.newest_ms = 0
@@ -89,6 +91,7 @@ class Asleep:
     def fill(self, sleepers: dict[str, bytes], policies: CheckPolicies) -> None:
         """Take over what a restart found."""
         self.sleepers = sleepers
+        self.byte_count = sum(map(len, sleepers.values()))
         newest_ms = 0
         topics: set[bytes] = set()
         waiting: dict[bytes, _Waiting] = {}
@@ -127,6 +130,7 @@ class Asleep:
         sleeper = self.sleepers.pop(key, None)
         if sleeper is None:
             return None
+        self.byte_count -= len(sleeper)
         txn = transaction_of(key, sleeper)
         count, asked_count = self.counts[txn.group]
         self.counts[txn.group] = count - 1, asked_count - (txn.extra().checked_count > 0)
@@ -137,6 +141,11 @@ class Asleep:
         return (transaction_of(key, sleeper) for key, sleeper in self.sleepers.items())
 
     # --- time ---
+
+    @property
+    def group_count(self) -> int:
+        """How many groups that are."""
+        return len(self._waiting)
 
     @property
     def groups(self) -> list[str]:

@@ -315,6 +315,8 @@ class HalfFold(Settling):
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
         txn.seen += 1
+        if txn.seen > 1:
+            self._further_count += 1
         txn.size += size
         txn.last_offset = offset
         assert more.offsets is not None  # who has more than one half record has them

@@ -409,6 +409,7 @@ class Ledger(Asking):
         self._recent_before.update(dict.fromkeys(kept.rolled_back))
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
+            self._further_count += max(txn.seen - 1, 0)
             self.shelf.put_restored(txn)
             # Who stands there on an op line's word alone names none: nobody can be asked about "".
             self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
@@ -448,6 +449,7 @@ class Ledger(Asking):
         for txn in parked:
             if not txn.is_in_doubt:
                 del self.transactions[txn.key]
+                self._further_count -= max(txn.seen - 1, 0)
                 self.content_bytes -= 0 if txn.content is None else txn.size
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
                 self._recent[txn.key] = None  # its second copies must not be taken for new

@@ -23,6 +23,10 @@ from txlayer.core.transaction import OpPosition, Transaction, records_of, user_s
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 from txlayer.core.unsettled import UnsettledTransactions
 
+HALF_BYTES, DOUBT_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 500, 750, 250, 350, 300
+"""Measured: an unsettled transaction that stands in half, on doubt, or sleeps there beside its summary; a producer group that some of them name;
+each half record of it beyond the first, with a topic of its own."""
+
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
 free a hundred thousand, and a Kafka transaction has an end."""
@@ -105,7 +109,7 @@ class Settling:
         self._old: deque[Transaction] = deque()
         self._young: deque[Transaction] = deque()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
-        self._limits_looked_at_ms = 0
+        self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Half records, read and not folded: what they bring to doubt is too much for the batch.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
@@ -157,6 +161,20 @@ class Settling:
         return len(self.transactions) + len(self.asleep)
 
     @property
+    def unsettled_bytes(self) -> int:
+        """About what they take in memory, without content: by number, as measured with names of usual length."""
+        asleep_count = len(self.asleep)
+        on_doubt_count = self.shelf.count - asleep_count
+        return (
+            HALF_BYTES * (len(self.transactions) - on_doubt_count)
+            + DOUBT_BYTES * on_doubt_count
+            + SLEEPER_BYTES * asleep_count
+            + self.asleep.byte_count
+            + GROUP_BYTES * (self.schedule.group_count + 2 * self.asleep.group_count)
+            + FURTHER_BYTES * (self._further_count + len(self._twins))
+        )
+
+    @property
     def limited_groups(self) -> list[str]:
         """Producer groups that have too many open transactions."""
         return list(self._limited)
@@ -177,6 +195,7 @@ class Settling:
         txn = self.asleep.wake(key)
         if txn is not None:
             self.transactions[key] = txn
+            self._further_count += max(txn.seen - 1, 0)
             self.schedule.add(txn)
         return txn
 
@@ -293,6 +312,8 @@ class Settling:
 
     def _settle(self, txn: Transaction) -> None:
         del self.transactions[txn.key]
+        if txn.seen > 1:
+            self._further_count -= txn.seen - 1
         began = max(txn.first_offset, 0)
         self._recent[txn.key] = began if txn.state is TxnState.COMMITTED else -1 - began
         if txn.content is not None:

@@ -1,0 +1,158 @@
+"""What unsettled transactions take in memory is bounded: half waits in its topic, the rest goes on, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_records import op_line, txn_key
+from tests.support.partition_driver import PartitionDriver
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.coordinator.shard import Shard
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import NO_OPTIONS, HalfOptions
+from txlayer.core.partitions import half_partition
+from txlayer.core.settling import (
+    DOUBT_BYTES,
+    FURTHER_BYTES,
+    GROUP_BYTES,
+    HALF_BYTES,
+    SLEEPER_BYTES,
+)
+
+READ_COUNT = 5
+COUNT = 200
+
+
+def keys(count: int, *, partition: int = 0, name: str = "t") -> list[str]:
+    """Transactions whose home is this partition."""
+    ids = (f"{name}-{number}" for number in range(10 * count))
+    home = [
+        i
+        for i in ids
+        if half_partition(ordering_key=None, txn_id=i, partition_count=2) == partition
+    ]
+    return [f"{txn_id}/{'a' * NONCE_LENGTH}" for txn_id in home[:count]]
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> StillCoordinator:
+    """A coordinator that reads little at a time, with room for forty transactions in half."""
+    monkeypatch.setattr("txlayer.coordinator.loop.READ_COUNT_MAX", READ_COUNT)
+    return StillCoordinator(unsettled_bytes_max=40 * HALF_BYTES)
+
+
+def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
+    """The shards as they were while it worked."""
+    found: dict[int, Shard] = {}
+    coordinator, until_s = still.coordinator, still.world.passed_s + seconds
+
+    def should_stop() -> bool:
+        found.update(coordinator.view().shards)
+        return still.world.passed_s >= until_s
+
+    coordinator.run(should_stop=should_stop)
+    still.start()
+    return found
+
+
+@pytest.mark.promise("P11")
+def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(
+    still: StillCoordinator,
+) -> None:
+    for number, key in enumerate(keys(COUNT)):
+        still.half(key, group=f"invented-{number}")
+
+    shards = work(still)
+
+    assert shards[0].is_half_paused
+    assert shards[0].ledger.open_count <= 40 + READ_COUNT
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_another_partition_goes_on_beside_a_flooded_one(still: StillCoordinator) -> None:
+    for key in keys(COUNT):
+        still.half(key)
+    (other,) = keys(1, partition=1, name="other")
+    last = still.half(other, partition=1)
+    still.op(op_line("C", other, last), partition=1)
+
+    shards = work(still)
+
+    assert [other.partition("/")[0]] == still.visible()
+    assert (True, False) == (shards[0].is_half_paused, shards[1].is_half_paused)
+
+
+@pytest.mark.promise("P7")
+def test_half_is_read_on_when_those_in_memory_are_decided(still: StillCoordinator) -> None:
+    flood = keys(COUNT)
+    offsets = [still.half(key) for key in flood]
+    shards = work(still)
+    assert shards[0].is_half_paused
+
+    still.op(*(op_line("C", k, o) for k, o in zip(flood, offsets, strict=True)))
+    shards = work(still, seconds=60)
+
+    assert sorted(key.partition("/")[0] for key in flood) == sorted(still.visible())
+    assert not shards[0].is_half_paused
+
+
+@pytest.mark.promise("P7")
+def test_time_goes_on_for_those_in_memory_while_half_waits(still: StillCoordinator) -> None:
+    for key in keys(COUNT):
+        still.half(key)
+
+    shards = work(still, seconds=120)  # a start, with half never read to its end
+
+    assert shards[0].is_half_paused
+    assert shards[0].ledger.shelf.count == shards[0].ledger.open_count
+    assert not shards[0].is_caught_up
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it(
+    still: StillCoordinator,
+) -> None:
+    flood = keys(COUNT)
+    offsets = [still.half(key) for key in flood]
+    still.op(op_line("C", flood[-1], offsets[-1]))
+
+    shards = work(still)
+    assert shards[0].ledger.open_count <= 40 + READ_COUNT
+    assert [] == still.visible()
+
+    still.config = still.config.__class__(unsettled_bytes_max=1 << 30)
+    still.start()
+    work(still)
+    assert [flood[-1].partition("/")[0]] == still.visible()
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("does_sleep", [True, False])
+def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep: bool) -> None:
+    driver = PartitionDriver()
+    options = NO_OPTIONS if does_sleep else HalfOptions(immunity_ms=3_600_000)
+    last = {}
+    for name in ("a", "b"):
+        for index in range(5):
+            last[name] = driver.half(txn_key(name), index=index, count=5, options=options)
+    driver.turn()
+    assert 2 * HALF_BYTES + 8 * FURTHER_BYTES == driver.ledger.unsettled_bytes
+
+    driver.op("R", txn_key("a"), last["a"])
+    driver.turn()
+    assert HALF_BYTES + 4 * FURTHER_BYTES == driver.ledger.unsettled_bytes
+
+    driver.tick(after_ms=driver.log.settings.doubt_after_ms)
+    driver.publish()
+    driver.crash(is_new_process=True)
+    assert does_sleep is bool(len(driver.ledger.asleep))
+    assert driver.ledger.unsettled_bytes > SLEEPER_BYTES
+    assert driver.ledger.find(txn_key("b"))
+    groups = driver.ledger.schedule.group_count + 2 * driver.ledger.asleep.group_count
+    assert driver.ledger.unsettled_bytes == DOUBT_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
+
+    driver.op("R", txn_key("b"), last["b"])
+    driver.turn()
+    assert driver.ledger.unsettled_bytes == groups * GROUP_BYTES
