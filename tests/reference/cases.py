@@ -503,6 +503,28 @@ def second_copy_with_a_broken_origin(log: Log) -> None:
     log.show(half, headers=headers)
 
 
+def _with_its_id_twice(log: Log, half: Record) -> None:
+    log.show(half)
+    shown = log.records[-1]
+    [ours] = [header for header in shown.headers if header[0] == "txl-id"]
+    log.records[-1] = replace(shown, headers=[*shown.headers, ours])
+
+
+@case("ok", "orphan")
+def second_copy_with_its_id_twice(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    _with_its_id_twice(log, half)
+
+
+@case("lost", "orphan")
+def visible_with_its_id_twice_alone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    _with_its_id_twice(log, half)
+
+
 @case("open", "orphan")
 def phantom_without_an_origin(log: Log) -> None:
     log.half()
