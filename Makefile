@@ -30,7 +30,7 @@ demo: setup jars
 
 # One pytest at the end, so that the last lines are its summary.
 test: setup lint jars
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 check: setup lint
 	$(BIN)/python -m pytest -m "not kafka and not sql and not spark" --cov --cov-report=term:skip-covered

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -20,8 +19,6 @@ from txlayer.errors import ConfigError
 # Read once, before any test may change it.
 GIVEN_SERVERS = os.environ.get("TXLAYER_TEST_BOOTSTRAP_SERVERS")
 LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
-
-HERE = Path(__file__).parent
 
 SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
 """Their tests share a server or a Spark session that is slow to start, so one worker runs them all."""
@@ -40,22 +37,29 @@ class Broker(Protocol):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, a file stays on one of them, and long files begin first.
-
-    It runs last, so the order within a file and among files of one folder stays the random one.
-    """
-    items.sort(key=_turn)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    """Long files begin first. The order within a file and among files of one folder stays the random one."""
+    items.sort(key=lambda item: _turn(_file(item.nodeid)))
 
 
-def _group(item: pytest.Item) -> str:
-    file = item.path.relative_to(HERE).as_posix()
-    return next((folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/")), file)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several workers, the tests of a file stay on one of them, and so do those of a folder that shares a server."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = _file(nodeid)
+            folders = (folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/"))
+            return next(folders, file)
+
+    return Scheduling(config, log)
 
 
-def _turn(item: pytest.Item) -> int:
-    file = item.path.relative_to(HERE).as_posix()
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def _turn(file: str) -> int:
     starts = (turn for turn, folder in enumerate(LONG_FIRST) if file.startswith(f"{folder}/"))
     return next(starts, len(LONG_FIRST))
 
