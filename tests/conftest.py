@@ -46,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several workers, the tests of a file stay on one of them, and so do those of a folder that shares a server."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             file = _file(nodeid)
             folders = (folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/"))
