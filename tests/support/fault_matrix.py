@@ -114,6 +114,20 @@ PRODUCER = (
 
 COORDINATOR = (
     Row(
+        "coordinator", "half records under invented names of producer groups, more than memory takes",
+        "Half of that partition waits; other partitions go on, and nothing is lost.",
+        ("unit/test_unsettled_bytes.py::test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory",
+         "unit/test_unsettled_bytes.py::test_another_partition_goes_on_beside_a_flooded_one",
+         "unit/test_unsettled_bytes.py::test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it",
+         "contract/test_bounds.py::test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions"),
+        missing="The honest transactions of that partition wait, too, until a person makes room; no simulated world is that full.",
+    ),
+    Row(
+        "coordinator", "half records that a stranger writes under a group's name",
+        "The group is asked, answers rollback, and is not locked out.",
+        ("unit/test_ledger_limits.py::test_records_that_a_stranger_invents_do_not_lock_a_group_out_that_answers",),
+    ),
+    Row(
         "coordinator", "kill -9 at any step", "No loss, no duplicate; a successor takes over.",
         (_KILLS, _SAFETY, _CHAOS, "integration/kafka/test_overview.py::test_after_a_coordinator_was_killed_it_is_what_is_neither_rolled_back_nor_visible",
          "unit/test_ledger_restart.py::test_a_batch_whose_answer_is_lost_is_there_or_is_made_again"),
