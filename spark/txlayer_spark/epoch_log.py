@@ -76,12 +76,16 @@ class EpochLog:
         self._op_read: Mapping[int, int] = {}
 
     def find(self, since_ms: int) -> dict[str, Attempt]:
-        """Attempts in op and half since then, and on doubt."""
-        topic = self._place.topic
+        """Attempts in op and half since then, and on doubt.
+
+        Half is read in the partitions of these ids; op and doubt, which are small, in all: there are the parts of an epoch
+        that was divided otherwise.
+        """
+        topic, everywhere = self._place.topic, range(self.partition_count)
         # Op first: who decided before its end had stored all half records before.
-        op = self._brokers.since(topic("op"), self._partitions, at_ms=since_ms)
+        op = self._brokers.since(topic("op"), everywhere, at_ms=since_ms)
         half = self._brokers.since(topic("half"), self._partitions, at_ms=since_ms)
-        doubt = self._brokers.all_of(topic("doubt"), self._partitions)
+        doubt = self._brokers.all_of(topic("doubt"), everywhere)
         self._op_read = {p: span.end for p, span in op.items()}
         self._half_read = {p: span.end for p, span in half.items()}
         known = fold(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -11,12 +12,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
+from tests.support.arena import make_arena
 from tests.support.logs import read_log
-from tests.support.planted import GROUP, Field
-from tests.support.spark_sink import numbers
+from tests.support.planted import GROUP, PARTITIONS, Field
+from tests.support.spark_sink import numbers, settings_for
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
-from txlayer.errors import OutcomeUnknownError
+from txlayer.errors import OutcomeUnknownError, UsageError
 from txlayer_spark import Publication, SinkSettings, transactional_batches, write_transactional
 from txlayer_spark.jobs import sink as jobs_sink
 from txlayer_spark.jobs.sink import CLOCK_MARGIN_MS, Outcome
@@ -110,6 +112,51 @@ def test_a_commit_older_than_the_window_is_not_found_and_the_epoch_is_published_
 
     assert Outcome.PUBLISHED is again.outcome
     assert [{Resolution.COMMIT: 1}] * 2 == [said(field, key) for key in (old.key, *again.published)]
+
+
+# --- an epoch that was divided otherwise ------------------------------------------------------------------------------
+
+
+def name_with_parts_elsewhere(*parts: str, partition_count: int) -> str:
+    """A query whose epoch 0 lives in another partition than each of these parts of it."""
+
+    def home(txn_id: str) -> int:
+        return zlib.crc32(txn_id.encode()) % partition_count
+
+    return next(
+        name
+        for name in (f"parts{n}" for n in range(10_000))
+        if home(f"{name}-0") not in {home(f"{name}-0.{part}") for part in parts}
+    )
+
+
+@pytest.mark.parametrize("is_whole_first", [True, False])
+def test_an_epoch_that_was_published_in_other_parts_is_refused_wherever_they_live(
+    is_whole_first: bool, spark: SparkSession, broker: Broker
+) -> None:
+    arena = make_arena(broker.bootstrap_servers, partition_count=8, target_partitions=(1,))
+    parts = [f"3-{part}-{number}" for part in range(3) for number in range(2)]
+    query, batch = name_with_parts_elsewhere(*parts, partition_count=8), numbers(spark, 10)
+    limits = [settings_for(arena), settings_for(arena, split=True, transaction_messages_max=5)]
+    first, second = limits if is_whole_first else reversed(limits)
+
+    done = write_transactional(batch, first, query=query, epoch=0)
+    with pytest.raises(UsageError, match="was begun as"):
+        write_transactional(batch, second, query=query, epoch=0)
+
+    half = read_log(arena.servers, [arena.topics.half])[arena.topics.half]
+    assert (Outcome.PUBLISHED, 10) == (done.outcome, len(half))
+
+
+def test_an_epoch_with_an_undecided_part_on_doubt_is_refused_wherever_it_lives(
+    spark: SparkSession, field: Field
+) -> None:
+    query = name_with_parts_elsewhere("3-0-0", partition_count=PARTITIONS)
+    part = field.prepare(key=f"{query}-0.3-0-0/0000000a")
+    field.doubt(part, "open")
+
+    with pytest.raises(UsageError, match="was begun as"):
+        write_transactional(numbers(spark, 2), settings_in(field), query=query, epoch=0)
 
 
 # --- a checkpoint that is put back from a copy ------------------------------------------------------------------------

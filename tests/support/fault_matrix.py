@@ -614,6 +614,13 @@ SPARK = (
         ("spark/test_sink_window.py::test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice",),
         "From a copy that is older than `window`, every epoch may be published again.",
     ),
+    Row(
+        "Spark", "an epoch is begun again with other limits, so in other parts",
+        "It is refused, wherever the former parts live.",
+        ("spark/test_sink_window.py::test_an_epoch_that_was_published_in_other_parts_is_refused_wherever_they_live",
+         "spark/test_sink_window.py::test_an_epoch_with_an_undecided_part_on_doubt_is_refused_wherever_it_lives"),
+        "Two runs with different limits at one time are not kept apart.",
+    ),
 )  # fmt: skip
 
 MATRIX: tuple[Row, ...] = (
