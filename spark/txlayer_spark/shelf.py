@@ -2,18 +2,18 @@
 
 ::
 
-    <root>/v4/runs/000000000003.json                      the run is complete; the newest one counts
-    <root>/v4/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v4/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v4/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
-    <root>/v4/order/run=3/                                how far each ordering key came
-    <root>/v4/few/run=4/, …                               what a run puts down on its way (`WORK`)
-    <root>/v4/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
-    <root>/v4/orphans/run=3/                              ids that the run settled without a half record
-    <root>/v4/copies/run=3/                               ids whose open rows of this run do not count: they were settled before
-    <root>/v4/waiting/run=3/                              ids of this run that wait for an undecided one of their ordering key
-    <root>/v4/revised/run=3/                              ids whose settled rows of earlier runs no longer count
-    <root>/v4/late/run=3/                                 ids whose rows of this run became visible out of order
+    <root>/v5/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v5/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v5/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v5/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
+    <root>/v5/order/run=3/                                how far each ordering key came
+    <root>/v5/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v5/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
+    <root>/v5/orphans/run=3/                              ids that the run settled without a half record
+    <root>/v5/copies/run=3/                               ids whose open rows of this run do not count: they were settled before
+    <root>/v5/waiting/run=3/                              ids of this run that wait for an undecided one of their ordering key
+    <root>/v5/revised/run=3/                              ids whose settled rows of earlier runs no longer count
+    <root>/v5/late/run=3/                                 ids whose rows of this run became visible out of order
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -36,7 +36,7 @@ from txlayer_spark.order import COMPARED
 from txlayer_spark.rows import State, cores, nonce_text, to_ledger
 from txlayer_spark.verdicts import with_late
 
-LEDGER_VERSION = 4
+LEDGER_VERSION = 5
 """Part of every path of the ledger; one of an earlier version is not read: all of it stands in bronze."""
 RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
