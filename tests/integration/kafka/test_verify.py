@@ -160,7 +160,7 @@ def corrupt_headers(field: Field) -> Transaction:
 
 def parked_without_content(field: Field) -> Transaction:
     txn = field.prepare()
-    field.doubt(txn, "parked", "checks-exhausted")
+    field.doubt(txn, "parked", "checks-exhausted", with_contents=False)
     return txn
 
 
