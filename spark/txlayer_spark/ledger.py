@@ -352,8 +352,7 @@ def fold_exactly(
     rows = rows.join(stored, by, "left")
     # What is visible of half records that are gone says nothing more of a transaction that has others.
     of_id = Window.partitionBy("txn_id")
-    is_row = F.coalesce((F.col("h_n") > 0) | (F.col("o_gone") > 0), F.lit(False))
-    is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
+    is_told = F.max(F.col("h_n") > 0).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
     is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
     rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
     of_attempt = F.when(F.col("nonce") != STRAY, F.col("v_n"))

@@ -132,7 +132,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     rows, counted = _judged(core, carried, sources, judging), Observation()
     halfless = F.count_if(_is_orphan()).alias("orphans")
     crowded = F.count_if(_is_crowded_row()).alias("crowded")
-    repeated = F.count_if(_may_be_repeated()).alias("repeated")
+    repeated = F.count_if(_may_be_repeated(last)).alias("repeated")
     behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
     rows = rows.observe(
         counted,
@@ -383,7 +383,7 @@ def _copies(
     shelf: Shelf, number: int, columns: Mapping[str, Any], carried: DataFrame | None, last: Run
 ) -> DataFrame | None:
     """The ids of new rows that an earlier run settled, and `first_ms`: half records of them came again; None without any."""
-    rows = shelf.stored(number, columns, State.OPEN, State.SETTLED).where(_may_be_repeated())
+    rows = shelf.stored(number, columns, State.OPEN, State.SETTLED).where(_may_be_repeated(last))
     if carried is not None:
         rows = rows.join(carried.select("txn_id"), "txn_id", "left_anti")
     times = ("txn_id", F.least("born_ms", _stored_ms()).alias("first_ms"))
@@ -450,10 +450,6 @@ def _fold_exactly(
         of_attempts = found.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
         of_attempts = of_attempts.select("txn_id", F.col("nonce_max").alias("nonce"))
         revised = of_attempts.union(whole.select("txn_id", F.lit(EVERY).cast("bigint")))
-        # What half records that are gone left visible has no row beside the attempts that are there.
-        is_gone = (F.col("kind") == int(Kind.FORWARDED)) & F.isnotnull("key")
-        left = few.where(is_gone).select("txn_id", F.lit(None).cast("bigint"))
-        revised = revised.union(left)
         shelf.put(revised.distinct(), "revised", number)
     return few
 
@@ -540,13 +536,14 @@ def _is_keyed_row() -> Column:
     return (F.col("is_settled") != int(State.ASKED)) & order.is_keyed(aside="more.")
 
 
-def _may_be_repeated() -> Column:
+def _may_be_repeated(last: Run) -> Column:
     """Whether the half records of a stored row may be second copies of some that an earlier run read.
 
-    What is as it should be is not asked about: nearly everything is, and a day of it costs two steps.
+    What is as it should be is so only if it was written soon behind them: a producer that repeats them does it at once.
     """
     is_row = F.col("is_settled").isin(int(State.OPEN), int(State.SETTLED)) & F.isnotnull("h_last")
-    return is_row & ~F.col("verdict").isin("ok", "rolled_back")
+    is_odd = ~F.col("verdict").isin("ok", "rolled_back")
+    return is_row & (is_odd | (_stored_ms() <= last.cut_ms + _COPY_MARGIN_MS))
 
 
 def _stored_ms() -> Column:
