@@ -408,15 +408,13 @@ def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_it
 
 
 HISTORIES = 100
-# Read when the file is: while a test runs nothing of TXLAYER_ is set.
-FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
-COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
 CUTS_MS = (BORN + 15_000, BORN + 40_000, BORN + 90_000, BORN + 10 * HOUR_MS)
 
 
 def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> None:
     """In four increments; by a grace of ten seconds much is young when it is judged first."""
-    first, count = FIRST, COUNT
+    first = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
+    count = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
     wrong = []
     for start in range(first, first + count, HISTORIES):
         seeds = range(start, min(start + HISTORIES, first + count))
