@@ -345,16 +345,19 @@ def test_an_auditor_that_cannot_read_says_why(
 
 
 def plant_commit(bootstrap_servers: str) -> int | None:
-    """A half record and its commit in the topics of the demo; where the half record stands in partition 0."""
+    """A half record and its commit in the topics of the demo; where the half record stands in partition 0.
+
+    Its id belongs there, whatever the partition count is: crc32 of it is a multiple of 24.
+    """
     places: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(
         "txlayer.half", key="k", value="v", partition=0,
-        headers={"txl": b"1|planted/00000001|shop|orders|0/1|1|"},
+        headers={"txl": b"1|planted-33/00000001|shop|orders|0/1|1|"},
         on_delivery=lambda _error, record: places.append(record.offset()),
     )  # fmt: skip
     assert 0 == producer.flush(30)
-    said = f"1|C|planted/00000001|shop|{places[0]}|1|producer||"
+    said = f"1|C|planted-33/00000001|shop|{places[0]}|1|producer||"
     producer.produce("txlayer.op", value=said, partition=0)
     assert 0 == producer.flush(30)
     return places[0]
