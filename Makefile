@@ -59,11 +59,13 @@ chaos: setup jars
 restarts: setup jars
 	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py
 
-# Spark's ledger against the reference model on random histories (`make differential-spark COUNT=5000 SEED=1000`); `make test` takes some.
+# Spark's ledger on random histories, against the reference model, and run by run against one run (`make differential-spark COUNT=5000 SEED=1000`);
+# `make test` takes some.
 COUNT ?= 2000
 differential-spark: setup jars
 	TXLAYER_DIFFERENTIAL_COUNT=$(COUNT) TXLAYER_DIFFERENTIAL_SEED=$(or $(SEED),0) $(BIN)/python -m pytest --quiet \
-	  tests/spark/test_against_model.py::test_random_histories_are_judged_alike
+	  tests/spark/test_against_model.py::test_random_histories_are_judged_alike \
+	  tests/spark/test_run_by_run.py::test_random_histories_run_by_run
 
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup

@@ -87,6 +87,19 @@ class Brokers:
         found = self._answer(self._admin.describeTopics(names).allTopicNames())
         return {str(topic): len(found[topic].partitions()) for topic in found}
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """{topic: its id}: one that is deleted and made anew has another.
+
+        Raises:
+            TopicMismatchError: one is not there.
+            BrokerUnavailableError: nobody answered.
+        """
+        names = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            names.add(topic)
+        found = self._answer(self._admin.describeTopics(names).allTopicNames())
+        return {str(topic): str(found[topic].topicId()) for topic in found}
+
     def topics(self) -> list[str]:
         """The topics that there are.
 

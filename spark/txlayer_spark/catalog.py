@@ -99,6 +99,8 @@ class Reader:
     is_system: bool = False
     follows: int | None = None
     """The reader whose place it took: what that one had read to `end_offsets` counts, and it reads no more."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """{topic: Kafka's id of it when it was read}."""
 
 
 @dataclass(frozen=True, slots=True)

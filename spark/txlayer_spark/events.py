@@ -319,7 +319,7 @@ def _contents(records: DataFrame) -> DataFrame:
         F.isnull("value").alias("_is_end"),
         F.coalesce(is_cut, F.lit(False)).alias("_is_cut"),
         lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
-        F.xxhash64(lines.header(headers, codec.KEY_HEADER), value, lines.of_user(headers)).alias("_content"),
+        _hash_of(lines.header(headers, codec.KEY_HEADER), value, lines.of_user(headers)).alias("_content"),
     )  # fmt: skip
     rows = rows.withColumn(
         "_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line")))
@@ -392,10 +392,17 @@ def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
     """
     # Apart, or Spark would walk through the headers for each use.
     records = records.withColumn("_user", lines.of_user(F.col("headers")))
-    content = F.xxhash64("key", "value", "_user").alias("_content")
+    content = _hash_of(F.col("key"), F.col("value"), F.col("_user")).alias("_content")
     ours = (F.size("headers") - F.size("_user")).alias("_ours")
     named = [column.alias(name) for name, column in columns.items()]
     return records.select("topic", "partition", "offset", "timestamp", *named, content, ours)
+
+
+def _hash_of(key: Column, value: Column, headers: Column) -> Column:
+    """Of key, value and headers of the user. The hash itself passes over what is null: where that is, is hashed with them."""
+    count = F.size(headers)
+    are_null = F.when(count > 0, F.transform(headers, lambda each: each["value"].isNull()))
+    return F.xxhash64(key.isNull(), key, value.isNull(), value, count, headers, are_null)
 
 
 def _split(rows: DataFrame, form: str) -> DataFrame:
@@ -424,20 +431,19 @@ def _row(
     rows: DataFrame, kind: Kind, *, key: Column, born_ms: Column, ordering: Column | None = None,
     is_misplaced: Column | None = None, **numbers: Column,
 ) -> DataFrame:  # fmt: skip
-    """`COLUMNS`; `key` is id/nonce, or the id alone."""
+    """`COLUMNS`, of the same types for every kind: a run may have read one alone. `key` is id/nonce, forwarded the id alone."""
     nothing = F.lit(None).cast("bigint")
+    is_id = kind is Kind.FORWARDED
     columns = {
-        "txn_id": lines.txn_id_of(key),
-        "nonce": F.conv(F.when(F.contains(key, F.lit("/")), lines.nonce_of(key)), 16, 10).cast(
-            "bigint"
-        ),
+        "txn_id": key if is_id else lines.txn_id_of(key),
+        "nonce": nothing if is_id else F.conv(lines.nonce_of(key), 16, 10).cast("bigint"),
         "kind": F.lit(int(kind))
         if is_misplaced is None
         else F.when(is_misplaced, int(Kind.MISPLACED)).otherwise(int(kind)),
         "partition": numbers.pop("partition", F.col("partition")).cast("int"),
         "at_ms": F.unix_millis("timestamp"),
         "born_ms": born_ms,
-        "key": nothing if ordering is None else ordering,
+        "key": nothing if ordering is None else ordering.cast("bigint"),
         **{name: column.cast("bigint") for name, column in numbers.items()},
     }
     return rows.select(*(columns.get(name, nothing).alias(name) for name in COLUMNS))

@@ -191,12 +191,40 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
         lambda found, each: found | F.coalesce(each, F.lit(False)),
         (
             several, large, misnamed, ahead, F.isnotnull("o_abandon"), F.col("v_broken") > 0, has_half & ~_is_plainly_stored(),
-            has_half & F.isnotnull("v_n") & ~is_plainly_visible() & ~is_young,
+            is_shown_otherwise() & ~(is_young & _is_shown_in_part()),
             on_doubt & ~F.coalesce(kept, F.lit(False)),
             missing & excused & ~is_young,
         ),
         F.lit(False),
     )  # fmt: skip
+
+
+def is_shown_otherwise() -> Column:
+    """Whether something is visible, and not each message once, as it was stored."""
+    return F.isnotnull("h_n") & F.isnotnull("v_n") & ~is_plainly_visible()
+
+
+def _is_shown_in_part() -> Column:
+    """Whether messages are missing and, as far as numbers tell it, nothing else is wrong."""
+    is_once = (F.bit_count("v_bits") == F.col("v_n")) & (F.col("v_n") < F.col("h_count"))
+    return is_once & (F.col("v_bits").bitwiseAND(F.bitwise_not("h_bits")) == 0)
+
+
+def may_be_reversed() -> Column:
+    """Whether messages of it are visible, and further ones of it may come to the same topic."""
+    is_crowded = (F.bit_count("h_topics") < F.col("h_count")) | (F.col("h_topics") < 0)
+    return F.coalesce((F.col("v_n") > 0) & is_crowded, F.lit(False))
+
+
+def first_ms() -> Column:
+    """When the first record of a core was written at the latest, by its producer's clock or a broker's; null if nothing says it."""
+    return F.least(*(F.col(f"core.{name}") for name in _TIMES))
+
+
+_TIMES = (
+    "born_ms", "h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms",
+)  # fmt: skip
+"""Not the time of what is visible, which may be the user's."""
 
 
 def _is_plainly_stored() -> Column:
@@ -324,7 +352,8 @@ def fold_exactly(
     rows = rows.join(stored, by, "left")
     # What is visible of half records that are gone says nothing more of a transaction that has others.
     of_id = Window.partitionBy("txn_id")
-    is_told = F.max(F.col("h_n") > 0).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
+    is_row = F.coalesce((F.col("h_n") > 0) | (F.col("o_gone") > 0), F.lit(False))
+    is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
     is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
     rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
     of_attempt = F.when(F.col("nonce") != STRAY, F.col("v_n"))

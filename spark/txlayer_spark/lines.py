@@ -108,6 +108,15 @@ def whole(field: Column) -> Column:
     return field.try_cast("bigint")
 
 
+LAST_MS = 253_402_214_399_999
+"""A day before the last one that Python can show: what a writer says of a time is any number."""
+
+
+def time_of(ms: Column) -> Column:
+    """A number of milliseconds as a timestamp, at most `LAST_MS`; null without one."""
+    return F.timestamp_millis(F.when(ms <= LAST_MS, ms).when(ms > LAST_MS, LAST_MS))
+
+
 def fields(line: Column) -> Column:
     """The fields of a line."""
     return F.split(line, r"\|")

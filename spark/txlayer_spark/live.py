@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txlayer_spark import lines
 from txlayer_spark.reading import stream_topic
 from txlayer_spark.schemas import TopicKind
 
@@ -55,7 +56,7 @@ def committed_stream(
         "txn_id",
         "index",
         "count",
-        F.timestamp_millis("born_ms").alias("born"),
+        lines.time_of(F.col("born_ms")).alias("born"),
         "replay_id",
         "error",
     )

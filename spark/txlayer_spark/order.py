@@ -99,7 +99,7 @@ def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:
     """What became visible of those transactions → a row per message with its lane, its place there, and its transaction's order."""
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     messages = forwarded.select(
-        "txn_id", "partition", "pos", *_message(F.col("b"), "c", "pos", "at_ms")
+        "txn_id", "partition", "pos", "at_ms", *_message(F.col("b"), "c", "pos")
     )
     ordered = _of_rows(messages, rows.select(*_whose(), *_order()))
     return ordered.drop("partition", "pos", "h_first", "h_last")
@@ -109,8 +109,9 @@ def visible_alone(rows: DataFrame) -> DataFrame:
     """The same of transactions with one visible message, which say all of it: no record has to be read again."""
     # The one bit that is set has as many lower ones as its number says.
     number = F.bit_count(F.col("v_topics") - 1).cast("bigint")
-    message = _message(number, "v_place", "v_first", "v_first_ms")
-    return rows.select("txn_id", F.col("nonce_max").alias("nonce"), *message, *_order())
+    message = _message(number, "v_place", "v_first")
+    at_ms = F.col("v_first_ms").alias("at_ms")
+    return rows.select("txn_id", F.col("nonce_max").alias("nonce"), *message, at_ms, *_order())
 
 
 def _order() -> tuple[Column, ...]:
@@ -118,16 +119,16 @@ def _order() -> tuple[Column, ...]:
         F.col("h_key").alias("key"),
         F.when(~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
+        F.col("o_commit_ms").alias("committed_ms"),
     )
 
 
-def _message(topic: Column, place: str, stored: str, at_ms: str) -> tuple[Column, ...]:
+def _message(topic: Column, place: str, stored: str) -> tuple[Column, ...]:
     return (
         topic.alias("topic"),
         F.shiftright(place, PLACE_BITS).alias("real_partition"),
         F.col(place).bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
         F.col(stored).alias("stored_now"),
-        F.col(at_ms).alias("at_ms"),
     )
 
 
@@ -146,7 +147,8 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
         "stored_now",
         F.col("decided_now").alias("decided"),
         stored,
-        F.col("at_ms").alias("seen_ms"),
+        # The time of what is visible may be the user's, of any year.
+        F.greatest("at_ms", "committed_ms").alias("seen_ms"),
     )
     absent = F.lit(None)
     # Before the first message of all: one window, and one sort, for what is compared and what is kept.

@@ -254,6 +254,10 @@ def _set(field: Column) -> Column:
     return F.when(field != "", field)
 
 
+_FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)
+"""Each once."""
+
+
 def _forwarded(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
     located = raw.select(
@@ -264,6 +268,9 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
         lines.text(lines.header(headers, REPLAY_HEADER)).alias("_mark"),
+        F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias(
+            "_ours"
+        ),
     )
     where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
     numbers = {
@@ -283,7 +290,9 @@ def _forwarded(raw: DataFrame) -> DataFrame:
     is_good = (
         F.col("_form")
         & all_of([F.col(name).isNotNull() for name in numbers])
+        & (F.col("index") < F.col("count"))
         & F.col("txn_id").rlike(lines.TXN_ID)
+        & (F.col("_ours") == len(_FORWARDED_HEADERS))
     )
     columns = ("txn_id", *numbers)
     told = judged(decoded, is_good, "forwarded", columns=columns, is_versioned=False)

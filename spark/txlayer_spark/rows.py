@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txlayer.core.messages import OrderMode, Resolution
+from txlayer_spark import lines
 from txlayer_spark.events import (
     LINE_BITS,
     PLACE_BITS,
@@ -74,7 +75,8 @@ for a transaction that is so in all of them: one message, decided by one commit,
 def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     """Cores with the columns of `with_distinct`, `verdict` and `is_settled` → rows as they are stored.
 
-    With `keeps_core`, those that are not settled hold their core too: it is what the next run carries on.
+    With `keeps_core`, those that are not settled hold their core too: it is what the next run carries on. Those without one are
+    exact, folded from every record.
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
     is_usual = reduce(Column.__and__, (_is_usual(name, usual) for name, usual in _MORE.items()))
@@ -86,6 +88,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
         *_PLAIN,
         F.when(~is_usual, F.struct(*_MORE)).alias("more"),
         F.when(is_kept, F.struct(*core_columns())).alias("core"),
+        F.lit(None if keeps_core else True).cast("boolean").alias("is_exact"),
         "is_settled",
     )
 
@@ -110,8 +113,10 @@ def cores(stored: DataFrame) -> DataFrame:
     return stored.where(F.isnotnull("core")).select("txn_id", "core.*")
 
 
-def to_ledger(stored: DataFrame, names: Names) -> DataFrame:  # one select is the row's contract
-    """Rows as they are stored → rows for people: names instead of numbers, times, lengths between them."""
+def to_ledger(
+    stored: DataFrame, names: Names, *beside: str
+) -> DataFrame:  # one select is the row's contract
+    """Rows as they are stored → rows for people: names instead of numbers, times, lengths between them, and columns `beside`."""
     position = decision()
     source = F.get(
         F.array(F.lit(""), *map(F.lit, SOURCES)),
@@ -176,6 +181,7 @@ def to_ledger(stored: DataFrame, names: Names) -> DataFrame:  # one select is th
         (F.col("c_first_ms") - F.col("h_last_ms")).alias("first_check_ms"),
         "is_settled",
         "run",
+        *beside,
     )
 
 
@@ -185,4 +191,4 @@ def nonce_text(number: Column) -> Column:
 
 
 def _time(ms: Column | str) -> Column:
-    return F.timestamp_millis(ms)
+    return lines.time_of(F.col(ms) if isinstance(ms, str) else ms)

@@ -10,10 +10,9 @@
     <root>/v5/few/run=4/, …                               what a run puts down on its way (`WORK`)
     <root>/v5/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
     <root>/v5/orphans/run=3/                              ids that the run settled without a half record
-    <root>/v5/copies/run=3/                               ids whose open rows of this run do not count: they were settled before
     <root>/v5/waiting/run=3/                              ids of this run that wait for an undecided one of their ordering key
-    <root>/v5/revised/run=3/                              ids whose settled rows of earlier runs no longer count
-    <root>/v5/late/run=3/                                 ids whose rows of this run became visible out of order
+    <root>/v5/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
+    <root>/v5/late/run=3/                                 attempts that became visible out of order, as this run found
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -42,7 +41,9 @@ RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
 FOLDED_FILES = 16
 """Files that settled rows are folded into."""
-WORK = ("few", "exact")
+EVERY = -2
+"""Stands for the nonce where all rows of an id are revised."""
+WORK = ("new", "copies", "few", "all", "exact")
 """What a run puts down on its way; ended with it."""
 _PASSING = {
     "compression": "snappy",
@@ -73,13 +74,11 @@ class Run:
     revised: tuple[int, ...] = ()
     """Runs that revised rows of earlier ones."""
     late: tuple[int, ...] = ()
-    """Runs with rows that became visible out of order."""
+    """Runs that found attempts which became visible out of order."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Those of its stored rows."""
     has_waiting: bool = False
     """Some of its rows that are not visible wait rightly for an undecided one of their key."""
-    has_copies: bool = False
-    """Some of its open rows were second copies of what was settled before, and do not count."""
 
 
 class Shelf:
@@ -107,7 +106,7 @@ class Shelf:
         """Make a run count, and end what only the one before the last carried."""
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
-        for kind in ("order", "copies", "waiting"):
+        for kind in ("order", "waiting"):
             self.folder.remove(kind, before)
         for state in (State.OPEN, State.ASKED, State.ALONE):
             self.folder.remove("rows", before, f"is_settled={state:d}")
@@ -154,16 +153,7 @@ class Shelf:
         """The cores that a run carried on; None without any."""
         if not run.has_carried:
             return None
-        rows = self.stored(run.number, run.columns, State.OPEN, State.ALONE)
-        if run.has_copies:
-            # Those that every record was read of have no core.
-            copies = (
-                self.ids("copies", (run.number,)).select("txn_id").withColumn("_copy", F.lit(True))
-            )
-            rows = rows.join(F.broadcast(copies), "txn_id", "left").where(
-                F.isnull("_copy") | F.isnull("core")
-            )
-            rows = rows.drop("_copy")
+        rows = self.counting(run.number, run.columns, run.revised, State.OPEN, State.ALONE)
         if not self.has(run.number, State.ASKED):
             return cores(rows)
         # What was folded from every record is so again, unless it is settled: carried on is the core that it had before.
@@ -190,16 +180,12 @@ class Shelf:
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
         is_open = (F.col("run") == run.number) & (F.col("is_settled") == int(State.OPEN))
-        open_rows = self._every(run).where(is_open)
-        if run.has_copies:
-            copies = (
-                self.ids("copies", (run.number,)).select("txn_id").withColumn("_copy", F.lit(True))
-            )
-            open_rows = open_rows.join(F.broadcast(copies), "txn_id", "left")
-            open_rows = open_rows.where(F.isnull("_copy") | F.isnull("core")).drop("_copy")
+        open_rows = self._valid(self._every(run).where(is_open), run.revised, since=run.number)
         stored = open_rows.unionByName(self._settled(run))
         names = Names(self._spark, groups=run.groups, topics=run.topics)
-        rows = to_ledger(stored, names)
+        if run.late:
+            stored = self._with_late(stored, run)
+        rows = to_ledger(stored, names, *(["_late"] if run.late else []))
         if run.has_waiting:
             waits = self.ids("waiting", (run.number,)).select(
                 "txn_id", nonce_text(F.col("nonce")).alias("nonce")
@@ -209,11 +195,37 @@ class Shelf:
             is_waiting = F.coalesce("_waits", F.lit(False)) & (F.col("verdict") == "lost")
             verdict = F.when(is_waiting, "open").otherwise(F.col("verdict"))
             rows = rows.withColumn("verdict", verdict).drop("_waits")
-        if not run.late:
+        return with_late(rows, "_late").drop("_late") if run.late else rows
+
+    def _with_late(self, stored: DataFrame, run: Run) -> DataFrame:
+        """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""
+        late = self.ids("late", run.late).select("txn_id", F.col("nonce").alias("nonce_max"))
+        late = F.broadcast(late.distinct().withColumn("_late", F.lit(True)))
+        # Parked or abandoned since: then it held nobody up.
+        is_free = F.isnull("more.d_parked_ms") & F.isnull("more.o_abandon_ms")
+        found = stored.join(late, ["txn_id", "nonce_max"], "left")
+        return found.withColumn("_late", F.col("_late") & is_free)
+
+    def counting(
+        self, run: int, columns: Mapping[str, Any], revised: tuple[int, ...], *states: State
+    ) -> DataFrame:
+        """The stored rows of one run, but those that the run itself folded again from every record."""
+        rows = self.stored(run, columns, *states).withColumn("run", F.lit(run))
+        return self._valid(rows, revised, since=run).drop("run")
+
+    def _valid(self, rows: DataFrame, revised: tuple[int, ...], *, since: int) -> DataFrame:
+        """Rows but those of attempts that a later run of these, or their own one behind them, folded from every record."""
+        runs = tuple(number for number in revised if number >= since)
+        if not runs:
             return rows
-        late = self.ids("late", run.late).distinct().withColumn("nonce", nonce_text(F.col("nonce")))
-        late = F.broadcast(late.withColumn("_late", F.lit(True)))
-        return with_late(rows.join(late, ["txn_id", "nonce", "run"], "left"), "_late").drop("_late")
+        newest = self.ids("revised", runs).groupBy("txn_id", "nonce").agg(F.max("run").alias("_by"))
+        newest = newest.select(F.col("txn_id").alias("_id"), F.col("nonce").alias("_nonce"), "_by")
+        is_meant = (F.col("_nonce") == EVERY) | F.col("_nonce").eqNullSafe(F.col("nonce_max"))
+        is_older = (F.col("run") < F.col("_by")) | (
+            (F.col("run") == F.col("_by")) & F.isnull("is_exact")
+        )
+        same = (F.col("txn_id") == F.col("_id")) & is_meant & is_older
+        return rows.join(F.broadcast(newest), same, "left_anti")
 
     def _every(self, run: Run) -> DataFrame:
         # Of a ledger without a transaction there is no file that could tell its columns.
@@ -229,16 +241,8 @@ class Shelf:
             columns = StructType.fromJson(dict(run.columns)).add("of_run", IntegerType())
             read = self._spark.read.schema(columns).parquet(self.path("folded", folded))
             stored = stored.unionByName(read.withColumnRenamed("of_run", "run"))
-        if run.revised:
-            newest = (
-                self.ids("revised", run.revised)
-                .groupBy("txn_id")
-                .agg(F.max("run").alias("_revised"))
-            )
-            stored = stored.join(F.broadcast(newest), "txn_id", "left")
-            is_valid = F.isnull("_revised") | (F.col("run") >= F.col("_revised"))
-            stored = stored.where(is_valid).drop("_revised")
-        return stored
+        # What was folded has been revised by the runs up to there.
+        return self._valid(stored, run.revised, since=folded + 1)
 
     def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
         """The settled rows that count as of a run, of those runs whose cut is not before that time."""
@@ -271,7 +275,8 @@ class Shelf:
             self.folder.remove("rows", f"run={number}")
         up_to = last.number - 1
         if up_to > before:
-            seen = F.greatest("born_ms", "h_last_ms", "o_commit_ms", "v_last_ms")
+            # The producer's clock says so only where nothing else does.
+            seen = F.coalesce(F.greatest("h_last_ms", "o_commit_ms", "v_last_ms"), "born_ms")
             rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
             rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
             rows.write.mode("overwrite").parquet(self.path("folded", up_to))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from txlayer.core.doctor_rights import CLOCK_ERROR_MS
 from txlayer_spark.events import PLACE_BITS, by_number
 from txlayer_spark.ledger import (
     decision_offset,
@@ -43,7 +44,7 @@ class Judging:
     """What is younger than this before the cut may still be on its way."""
     overdue_ms: int = 900_000
     """An age (after the immunity) at which an undecided or held transaction is worth a look."""
-    clock_error_ms: int = 1_000
+    clock_error_ms: int = CLOCK_ERROR_MS
     """By how much the clocks of two brokers may differ."""
     op_gaps: Mapping[int, Sequence[tuple[int, int | None]]] = field(default_factory=dict)
     """{partition of op: (offset from which lines are missing, append time of the first record behind them; None: none is there)}."""
@@ -186,6 +187,14 @@ SETTLED = frozenset(
     {"ok", "rolled_back", "conflicting", "leaked", "duplicate", "orphan", "corrupt", "out_of_order", "out_of_window"}
 )  # fmt: skip
 """Verdicts that only a further record of the transaction could change; the others are judged again by every run."""
+
+
+def is_final(judging: Judging) -> Column:
+    """Whether only a further record changes what a core was judged as (the column `verdict`)."""
+    edge_ms = judging.cut_ms - judging.grace_ms
+    # While it is young nothing that is missing makes it torn, which goes before.
+    may_be_torn = (F.coalesce("released_ms", "o_commit_ms") >= edge_ms) & _has("lost_n")
+    return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & _sure(may_be_torn))
 
 
 def verdict_column(judging: Judging) -> Column:

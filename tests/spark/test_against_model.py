@@ -52,6 +52,9 @@ def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
 
 
 HISTORIES = 60
+# Read when the file is: while a test runs nothing of TXLAYER_ is set.
+FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
+COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
 AT_ONCE = 120
 """Histories of one run: each has topics of its own, and names are looked up by a literal list."""
 
@@ -59,8 +62,7 @@ AT_ONCE = 120
 def test_random_histories_are_judged_alike(
     spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    first = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
-    count = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
+    first, count = FIRST, COUNT
     wrong: list[str] = []
     judged_count = 0
     for start in range(first, first + count, AT_ONCE):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic
-from tests.support.planted import Field, Message
+from tests.support.planted import PARTITIONS, Field, Message
+from tests.support.waiting import wait_until
+from txlayer.errors import UsageError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.jobs.report import write_report
@@ -73,3 +77,66 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
 
     stranger.commit_transaction(30)
     assert {**expected, behind.txn_id: "ok"} == verdicts()
+
+
+APPEND = {"message.timestamp.type": "LogAppendTime"}
+
+
+def ledger_of(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
+    """The verdicts by id after one more run, an hour later."""
+    bronze = BronzeSettings(
+        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
+    )
+    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
+    ledger = LedgerSettings(bronze=bronze.root, root=str(root / "ledger"))
+    update_ledger(spark, ledger)
+    return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
+
+
+def make_anew(field: Field, topic: str) -> None:
+    """Delete a topic and create one of that name."""
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone"
+    )
+    create_topic(field.servers, topic, partitions=PARTITIONS, config=APPEND)
+
+
+def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    topic = create_topic(
+        field.servers, f"{field.namespace}-first.half", partitions=PARTITIONS, config=APPEND
+    )
+    wholes = [field.whole(Message(topic)) for _ in range(6)]
+    # Retention took the beginning of the real topic, not of the namespace's half.
+    admin = AdminClient({"bootstrap.servers": field.servers})
+    for done in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        done.result(30)
+    field.forward(replace(wholes[0], key="phantom/0000000f", offsets=(0,), partition=0))
+
+    assert "orphan" == ledger_of(spark, field, tmp_path).get("phantom")
+
+
+def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    before = [field.whole() for _ in range(2)]
+    ledger_of(spark, field, tmp_path)
+    make_anew(field, field.orders)
+    after = [field.whole() for _ in range(4)]
+
+    said = ledger_of(spark, field, tmp_path)
+
+    assert {txn.txn_id: "ok" for txn in (*before, *after)} == said
+    assert said == ledger_of(spark, field, tmp_path)
+
+    # What the op log of before said is not known any more.
+    make_anew(field, field.topic("op"))
+    for _ in range(12):
+        field.whole()
+    with pytest.raises(UsageError, match="made anew"):
+        ledger_of(spark, field, tmp_path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -9,7 +12,10 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
-from txlayer_spark.events import Names, bit
+from txlayer_spark.events import EVENT_KINDS, Names, bit, events
+from txlayer_spark.ledger import fold, with_distinct
+from txlayer_spark.rows import to_stored
+from txlayer_spark.schemas import BRONZE, TopicKind
 
 ID, ORIGIN, USER = ("txl-id", b"1"), ("txl-origin", b"2"), ("a", b"3")
 AGAIN = ("txl-id", b"4")
@@ -66,6 +72,23 @@ def test_the_topics_of_a_row_have_their_names_however_many_there_are(
     expected: dict[int | None, list[str]] = {n: [text] for n, text in shown.items()}
     assert {**expected, None: []} == {row.n: row.topics for row in each}
     assert sorted(set(shown.values())) == sorted(every[0].topics)
+
+
+def test_what_is_stored_has_the_same_columns_whatever_kinds_of_records_a_run_has_read(
+    spark: SparkSession,
+) -> None:
+    names = Names(spark, groups=["shop"], topics=["orders"])
+    bronze = spark.createDataFrame([], BRONZE)
+
+    def stored(kinds: Sequence[TopicKind]) -> str:
+        core = with_distinct(fold(events(bronze, names, kinds=kinds)))
+        judged = core.withColumn("verdict", F.lit("ok")).withColumn("is_settled", F.lit(0))
+        return to_stored(judged, keeps_core=True).schema.simpleString()
+
+    every = stored(EVENT_KINDS)
+    assert {every} == {
+        stored(kinds) for count in (1, 2) for kinds in combinations(EVENT_KINDS, count)
+    }
 
 
 @pytest.mark.parametrize("form", ["half", "op"])

@@ -23,7 +23,7 @@ from txlayer_spark.catalog import Catalog
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, compact_ledger
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
-from txlayer_spark.shelf import Run, Shelf
+from txlayer_spark.shelf import LEDGER_VERSION, Run, Shelf
 
 pytestmark = pytest.mark.kafka
 
@@ -118,7 +118,7 @@ def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
     after = audit.run()
 
     # As a kill just before its end leaves it: everything written, the run not noted.
-    runs = sorted((tmp_path / "ledger" / "v5" / "runs").glob("*2.json"))
+    runs = sorted((tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "runs").glob("*2.json"))
     shutil.move(runs[0], tmp_path / "noted.json")
     assert before == audit.rows()
     assert after == audit.run(reads=False)
@@ -325,7 +325,9 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     # What was folded before goes with the next one.
     assert 3 == compact_ledger(spark, root)
     assert after_it == audit.rows()
-    runs = {path.name for path in (tmp_path / "ledger" / "v5" / "rows").glob("run=*")}
+    runs = {
+        path.name for path in (tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "rows").glob("run=*")
+    }
     assert {"run=3", "run=4"} == runs
 
     # An hour before the cut is when everything was written.

@@ -22,6 +22,9 @@ from txlayer_spark import committed_stream
 
 pytestmark = pytest.mark.kafka
 
+LATEST = b"0:5|0/1|9223372036854775807"
+"""The largest time that is in form."""
+
 
 @pytest.fixture
 def by_value() -> Iterator[None]:
@@ -147,7 +150,11 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     )
     write_records(
         field.servers,
-        [Record(field.orders, b"plain"), Record(field.orders, b"odd", None, [("txl-id", b"x y")])],
+        [
+            Record(field.orders, b"plain"),
+            Record(field.orders, b"odd", None, [("txl-id", b"x y")]),
+            Record(field.orders, b"late", None, [("txl-id", b"t"), ("txl-origin", LATEST)]),
+        ],
     )
     stream = stream_of(spark, field, field.orders)
     query = (
@@ -157,7 +164,7 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     )
     assert query.awaitTermination(300)
 
-    first, second, plain, odd = sorted(
+    first, second, plain, odd, late = sorted(
         spark.read.parquet(str(tmp_path / "rows")).collect(), key=lambda row: row.offset
     )
 
@@ -171,3 +178,5 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     assert (b"plain", None, None) == (bytes(plain.value), plain.txn_id, plain.error)
     assert (b"odd", None) == (bytes(odd.value), odd.txn_id)
     assert odd.error is not None
+    # The largest time that is in form is no end of a stream.
+    assert ("t", None, 9999) == (late.txn_id, late.error, late.born.year)

@@ -40,6 +40,7 @@ from txlayer_spark import stream_topic
 
 pytestmark = pytest.mark.kafka
 
+ID = [("txl-id", b"t-1")]
 CHECKS = [
     codec.encode_check(CheckRecord(kind, key, "orders", 3, 17, 1_700_000_000_000, 2, text))
     for kind, key, text in (
@@ -173,6 +174,11 @@ def test_forwarded_records_are_read_as_the_codec_reads_them(
             Record(name, None, b"k"),
             Record(name, b"v", None, [("txl-id", b"t-1")]),
             Record(name, b"v", None, [("txl-id", b"a blank"), ("txl-origin", origins[0])]),
+            Record(name, b"v", None, [*ID, ("txl-id", b"t-2"), ("txl-origin", b"0:5|0/1|1")]),
+            Record(
+                name, b"v", None, [*ID, ("txl-origin", b"0:5|0/1|1"), ("txl-origin", b"0:5|0/1|1")]
+            ),
+            Record(name, b"v", None, [*ID, ("txl-origin", b"0:5|3/1|1")]),
         ],
     )
 
@@ -180,18 +186,20 @@ def test_forwarded_records_are_read_as_the_codec_reads_them(
 
     for raw, row in zip(origins, found, strict=False):
         origin = codec.decode_origin(raw)
-        if isinstance(origin, Undecodable):
+        if isinstance(origin, Undecodable) or origin[2] >= origin[3]:
             assert row.error is not None, raw
             continue
         names = ("half_partition", "half_offset", "index", "count", "born_ms")
         assert {**dict(zip(names, origin, strict=True)), "txn_id": "t-1", "error": None} == told(
             row, {**dict.fromkeys(names), "txn_id": None, "error": None}
         )
-    foreign, tombstone, without_origin, strange_id = found[len(origins) :]
+    foreign, tombstone, *broken = found[len(origins) :]
     assert [(None, None)] * 2 == [(row.txn_id, row.error) for row in (foreign, tombstone)]
     assert (None, b"k") == (tombstone.value, bytes(tombstone.key))
-    assert [None, None] == [row.txn_id for row in (without_origin, strange_id)]
-    assert all(row.error for row in (without_origin, strange_id))
+    # No origin, an id out of form, two ids, two origins, an index behind its count.
+    assert 5 == len(broken)
+    assert [None] * 5 == [row.txn_id for row in broken]
+    assert all(row.error for row in broken)
 
 
 SUMMARY = DoubtSummary(

@@ -574,6 +574,24 @@ SPARK = (
         "A system topic that was deleted and made anew stops bronze.",
     ),
     Row(
+        "Spark", "a real topic is deleted and made anew, and is longer than it was",
+        "Bronze knows it by Kafka's id of it and reads it from its beginning; a system topic that was made anew stops it.",
+        ("spark/test_edges.py::test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning",),
+    ),
+    Row(
+        "Spark", "what belongs to one transaction is read in several runs, young or old, in any parts",
+        "Run by run the ledger says what one run over everything says; what was parked stays when bronze forgets its day.",
+        ("spark/test_run_by_run.py::test_run_by_run_the_ledger_says_of_a_case_what_one_run_says",
+         "spark/test_run_by_run.py::test_random_histories_run_by_run",
+         "spark/test_run_by_run.py::test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day"),
+    ),
+    Row(
+        "Spark", "clocks that are wrong, times and counts of any size, values and keys that change places",
+        "Ledger and `txlayer verify` say the same of it, and neither is stopped.",
+        ("spark/test_two_judges.py::test_the_two_judges_say_the_same",
+         "reference/test_verified.py::test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify"),
+    ),
+    Row(
         "Spark", "a history that was once judged wrongly, or any random one",
         "Ledger, `txlayer verify` and the reference model give one verdict, and the right one.",
         ("reference/test_cases.py::test_model_and_verify_give_a_case_its_right_verdict",

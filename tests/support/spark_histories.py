@@ -66,7 +66,7 @@ class Renamed:
 
     def __init__(self, history: History, *, number: int, first: int, total: int) -> None:
         """Its half partitions begin with `first` of `total`."""
-        self.history, self._number, self._first, self._total = history, number, first, total
+        self.history, self.number, self._first, self._total = history, number, first, total
         self._namespace = history.settings.namespace
         self.partition_count = partition_count(history)
         self.ids = {txn_id: self._new_id(txn_id) for txn_id in sorted(self._ids())}
@@ -103,7 +103,7 @@ class Renamed:
         """One whose crc32 leads to the partition of this history that the old one led to."""
         wanted = self._first + zlib.crc32(old) % self.partition_count
         for salt in range(self._total * 100):
-            new = b"%d~%s~%d" % (self._number, old, salt)
+            new = b"%d~%s~%d" % (self.number, old, salt)
             if zlib.crc32(new) % self._total == wanted:
                 return new
         raise AssertionError("no id for that partition")
@@ -115,7 +115,7 @@ class Renamed:
     def topic(self, name: str) -> str:
         """A topic's new name."""
         role = self._role(name)
-        return f"{NAMESPACE}.{role}" if role else f"h{self._number}-{name}"
+        return f"{NAMESPACE}.{role}" if role else f"h{self.number}-{name}"
 
     def _role(self, topic: str) -> str:
         role = topic.removeprefix(f"{self._namespace}.")
@@ -195,12 +195,12 @@ class TogetherJudged:
         self._bounds_of = {name: each.bounds for name, each in seen.items()}
         total = sum(partition_count(each) for each in seen.values())
         first = 0
-        self._renamed: dict[str, Renamed] = {}
+        self.renamed: dict[str, Renamed] = {}
         for number, (name, each) in enumerate(seen.items()):
-            self._renamed[name] = Renamed(each, number=number, first=first, total=total)
-            first += self._renamed[name].partition_count
-        self.records = [r for each in self._renamed.values() for r in each.records()]
-        self._bounds = {p: b for each in self._renamed.values() for p, b in each.bounds().items()}
+            self.renamed[name] = Renamed(each, number=number, first=first, total=total)
+            first += self.renamed[name].partition_count
+        self.records = [r for each in self.renamed.values() for r in each.records()]
+        self._bounds = {p: b for each in self.renamed.values() for p, b in each.bounds().items()}
         newest = max((r.timestamp_ms for r in self.records), default=0)
         self.cut_ms = newest + CUT_AFTER_MS
 
@@ -208,31 +208,32 @@ class TogetherJudged:
         """Bronze as `read_new` would have made it."""
         catalog = Catalog(spark, root)
         catalog.claim(NAMESPACE)
-        system = [r for r in self.records if _is_system(r.topic)]
-        real = [r for r in self.records if not _is_system(r.topic)]
+        system = [r for r in self.records if is_system(r.topic)]
+        real = [r for r in self.records if not is_system(r.topic)]
         for number, records in enumerate((system, real)):
             folder = BatchFolder(number, 0, 0)
-            rows = [_row(record, cut_ms=self.cut_ms) for record in records]
+            rows = [row_of(record, cut_ms=self.cut_ms) for record in records]
             frame = spark.createDataFrame(rows, BRONZE)
             frame = frame.drop("folder").coalesce(1)
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
         halves = [parse_half(r) for r in system if r.topic.endswith(".half")]
         named = sorted({(half.producer_group, half.topic) for half in halves if half})
-        catalog.store(self._state([g for g, _ in named], [t for _, t in named]))
+        catalog.store(self.state([g for g, _ in named], [t for _, t in named]))
 
-    def _state(self, groups: Sequence[str], topics: Sequence[str]) -> ReadState:
+    def state(self, groups: Sequence[str], topics: Sequence[str]) -> ReadState:
+        """What bronze knows when it has read all of it."""
         ends: dict[str, dict[str, int]] = {}
         for (topic, partition), bounds in self._bounds.items():
             ends.setdefault(topic, {})[str(partition)] = bounds.end
-        there = tuple(t for t in ends if not _is_system(t))
+        there = tuple(t for t in ends if not is_system(t))
         system = Reader(
             0, tuple(f"{NAMESPACE}.{role}" for role in _ROLES), self.cut_ms,
-            {t: e for t, e in ends.items() if _is_system(t)}, 0, is_system=True,
+            {t: e for t, e in ends.items() if is_system(t)}, 0, is_system=True,
         )  # fmt: skip
         real = Reader(1, there, self.cut_ms, {t: ends[t] for t in there}, 0)
         compacted = [
             each.topic(t)
-            for each in self._renamed.values()
+            for each in self.renamed.values()
             for t in each.history.settings.compacted_topics
         ]
         return ReadState(
@@ -253,7 +254,7 @@ class TogetherJudged:
         for row in rows:
             found.setdefault((row.txn_id, row.nonce or ""), set()).add(_plain(row.verdict))
         judged = []
-        for name, renamed in self._renamed.items():
+        for name, renamed in self.renamed.items():
             report = self.reports[name]
             there = {key for (_, key), txn in report.transactions.items() if txn.messages}
             # What doubt keeps aside of half where a transaction's own records are gone, Spark takes for one.
@@ -325,17 +326,19 @@ def _plain(word: str) -> str:
     return "open" if word == "overdue" else word
 
 
-def _is_system(topic: str) -> bool:
+def is_system(topic: str) -> bool:
+    """Whether a topic is one of the namespace itself."""
     return topic.startswith(f"{NAMESPACE}.")
 
 
-def _row(record: Record, *, cut_ms: int) -> tuple[Any, ...]:
+def row_of(record: Record, *, cut_ms: int, batch: int = 0) -> tuple[Any, ...]:
+    """A record as a row of bronze."""
     at = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
     role = record.topic.removeprefix(f"{NAMESPACE}.")
-    kind = role if _is_system(record.topic) else TopicKind.FORWARDED.value
+    kind = role if is_system(record.topic) else TopicKind.FORWARDED.value
     values: dict[str, Any] = {
         "topic": record.topic, "partition": record.partition, "offset": record.offset, "timestamp": at,
-        "key": record.key, "value": record.value, "headers": list(record.headers), "batch": 0,
+        "key": record.key, "value": record.value, "headers": list(record.headers), "batch": batch,
         "is_append_time": record.is_append_time, "folder": "", "kind": kind, "day": at.date(),
     }  # fmt: skip
     if not record.is_append_time:

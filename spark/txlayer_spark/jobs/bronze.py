@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.errors import UsageError
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
 from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
@@ -56,7 +57,8 @@ def read_new(
     Killed at any point and called again, it goes on, and no record is there twice.
 
     Raises:
-        UsageError: the folder holds another namespace's records. Nothing was read.
+        UsageError: the folder holds another namespace's records, or those of a system topic that was made anew since. Nothing of
+            it was read.
     """
     return _Reading(spark, settings, now_ms).run()
 
@@ -106,6 +108,7 @@ class _Reading:
                 self._read_on(reader)
 
     def _read_on(self, reader: Reader) -> None:
+        reader = self._same_topics(reader)
         self._note_beginnings(reader)
         for _ in range(_FOLLOWERS_MAX):
             try:
@@ -119,6 +122,28 @@ class _Reading:
                 return
         # Retention takes records as fast as they are read.
         self._stream(reader)
+
+    def _same_topics(self, reader: Reader) -> Reader:
+        """The reader with the ids of its topics; one that goes on where it stood when a topic was made anew since.
+
+        Raises:
+            UsageError: a system topic was. Nothing was read.
+        """
+        with self._brokers() as brokers:
+            there = set(brokers.topics())
+            ids = brokers.topic_ids(there & set(self._topics_of(reader, brokers)))
+        known = reader.topic_ids
+        anew = {topic for topic in known.keys() & ids.keys() if known[topic] != ids[topic]}
+        if anew:
+            # By its offsets alone one that is longer than before looks as if nothing had happened.
+            follower = self._follower(reader, anew=anew)
+            if follower is None:
+                raise UsageError(
+                    f"{', '.join(sorted(anew))} was deleted and made anew, and {self._catalog.folder.path} holds the one "
+                    "before: name another folder"
+                )
+            reader = follower
+        return replace(reader, topic_ids={**known, **ids})
 
     def _note_beginnings(self, reader: Reader) -> None:
         """Keep what was gone of a topic before it is read for the first time."""
@@ -242,7 +267,7 @@ class _Reading:
             added = replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
             self._state = self._catalog.store(added)
 
-    def _follower(self, reader: Reader) -> Reader | None:
+    def _follower(self, reader: Reader, *, anew: Collection[str] = ()) -> Reader | None:
         """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
 
         What was taken before it was read is noted as a gap, and a topic that was deleted as gone: the ledger judges nothing that
@@ -256,7 +281,8 @@ class _Reading:
         for topic, offsets in reader.end_offsets.items():
             spans = there.get(topic, {})
             found = {p: (spans.get(int(p)), offset) for p, offset in offsets.items()}
-            if any(span is None or offset > span.end for span, offset in found.values()):
+            is_short = any(span is None or offset > span.end for span, offset in found.values())
+            if is_short or topic in anew:
                 if topic == locks:
                     continue
                 if reader.is_system:

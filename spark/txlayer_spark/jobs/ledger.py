@@ -10,16 +10,20 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.core.doctor_rights import CLOCK_ERROR_MS
 from txlayer.errors import UsageError
-from txlayer_spark import order
+from txlayer_spark import lines, order
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
-from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Names, events, signed
+from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
 from txlayer_spark.failures import done_again
 from txlayer_spark.ledger import (
+    first_ms,
     fold,
     fold_exactly,
     is_prepare_order,
+    is_shown_otherwise,
     is_stranger,
+    may_be_reversed,
     may_come,
     merge,
     needs_every_record,
@@ -27,8 +31,8 @@ from txlayer_spark.ledger import (
 )
 from txlayer_spark.rows import State, to_stored, unfolded
 from txlayer_spark.schemas import TopicKind, kind_of
-from txlayer_spark.shelf import Run, Shelf
-from txlayer_spark.verdicts import SETTLED, Judging, is_transaction, verdict_column
+from txlayer_spark.shelf import EVERY, Run, Shelf
+from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
@@ -55,7 +59,7 @@ class LedgerSettings:
     root: str
     grace_ms: int = 60_000
     overdue_ms: int = 900_000
-    clock_error_ms: int = 1_000
+    clock_error_ms: int = CLOCK_ERROR_MS
     """By how much the clocks of two brokers may differ."""
 
 
@@ -125,31 +129,36 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     core = fold(sources.new)
     if carried is not None:
         core = merge(core.unionByName(carried))
-    rows, counted = _judged(core, sources, judging), Observation()
+    rows, counted = _judged(core, carried, sources, judging), Observation()
     halfless = F.count_if(_is_orphan()).alias("orphans")
     crowded = F.count_if(_is_crowded_row()).alias("crowded")
-    undecided = F.count_if(_is_undecided_row()).alias("undecided")
+    repeated = F.count_if(_may_be_repeated()).alias("repeated")
     behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
     rows = rows.observe(
         counted,
         *order.counts(_is_keyed_row(), _is_several_row()),
         halfless,
         crowded,
-        undecided,
+        repeated,
         behind,
     )
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
     copies = None
-    if counted.get["undecided"] and not sources.is_first:
+    if counted.get["repeated"] and not sources.is_first:
         copies = _copies(shelf, number, columns, carried, last)
-    exact = _union(*(c.select("txn_id", "core") for c in (asked, copies) if c is not None))
-    revised = exact is not None and _fold_exactly(exact, copies, sources, judging, shelf, number)
+    exact = _union(
+        None if asked is None else asked.select("txn_id", first_ms().alias("first_ms")), copies
+    )
+    few = None
+    if exact is not None:
+        few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
+    revised = last.revised if few is None or sources.is_first else (*last.revised, number)
     has_orphans = _orphans(
         shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=exact
     )
     again = [cores.select("txn_id") for cores in (carried, exact) if cores is not None]
-    stored = shelf.stored(number, columns, State.OPEN, State.SETTLED)
+    stored = shelf.counting(number, columns, revised, State.OPEN, State.SETTLED)
     keyed = _keyed(stored, sources, again)
     # What was written has been counted on its way, where no rows came behind it.
     counts = _counts(keyed) if again else counted.get
@@ -158,7 +167,8 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     turned = None
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
-        turned = order.reversed_ids(sources.forwarded(), unfolded(stored).where(_is_crowded()))
+        shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
+        turned = order.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
     has_waiting = False
     if counted.get["behind"] or exact is not None:
         waiting = order.waiting(unfolded(stored.where(F.col("is_settled") == int(State.OPEN))))
@@ -170,8 +180,8 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         groups=state.groups, topics=state.topics, has_order=has_order,
         has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
         orphans=(*last.orphans, *([number] if has_orphans else [])),
-        revised=(*last.revised, *([number] if revised else [])),
-        late=(*last.late, *([number] if has_late else [])), columns=columns, has_copies=copies is not None,
+        revised=revised,
+        late=(*last.late, *([number] if has_late else [])), columns=columns,
         has_waiting=has_waiting,
     )  # fmt: skip
     shelf.store(run)
@@ -214,7 +224,7 @@ def _sources(
 
     def since(at_ms: int) -> DataFrame:
         records = catalog.records(counting, kinds=EVENT_KINDS)
-        day = F.to_date(F.timestamp_millis(F.lit(at_ms)))
+        day = F.to_date(lines.time_of(F.lit(at_ms)))
         return events(records.where(F.col("day") >= day), names)
 
     new = catalog.records(folders, kinds=EVENT_KINDS).where(is_new)
@@ -235,10 +245,15 @@ def _half(state: ReadState) -> tuple[int, dict[int, list[tuple[int, int]]]]:
     offsets = {} if state.system is None else state.system.end_offsets
     count = next((len(ends) for topic, ends in offsets.items() if topic.endswith(".half")), 0)
     gaps: dict[int, list[tuple[int, int]]] = {}
-    for gap in state.gaps:
-        if kind_of(gap.topic) is TopicKind.HALF:
-            gaps.setdefault(gap.partition, []).append((gap.start, gap.end))
+    for gap in _half_gaps(state):
+        gaps.setdefault(gap.partition, []).append((gap.start, gap.end))
     return count, gaps
+
+
+def _half_gaps(state: ReadState) -> list[Gap]:
+    """Those of the namespace itself: a real topic may be called so, too."""
+    system = () if state.system is None else state.system.topics
+    return [g for g in state.gaps if g.topic in system and kind_of(g.topic) is TopicKind.HALF]
 
 
 def _edges(
@@ -263,7 +278,7 @@ def _edges(
     for topic in (named - state.judged_topics) | (named & set(state.compacted)):
         until[topic] = _ALWAYS
     numbers = {topic: number for number, topic in enumerate(state.topics)}
-    shortened = {g.partition for g in state.gaps if kind_of(g.topic) is TopicKind.HALF}
+    shortened = {gap.partition for gap in _half_gaps(state)}
     return _Edges(
         gap_times=times,
         op_gaps=lines,
@@ -319,7 +334,9 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
     return batches
 
 
-def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
+def _judged(
+    core: DataFrame, carried: DataFrame | None, sources: _Sources, judging: Judging
+) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
     edge_ms = judging.cut_ms - judging.grace_ms
     is_asked = needs_every_record(
@@ -328,15 +345,22 @@ def _judged(core: DataFrame, sources: _Sources, judging: Judging) -> DataFrame:
     )
     if not sources.is_first:
         is_asked = is_asked | is_stranger()
-    if sources.orphans is not None:
-        core = core.join(sources.orphans.withColumn("_orphan", F.lit(True)), "txn_id", "left")
-        is_asked = is_asked | F.isnotnull("_orphan")
+    begun = None if carried is None else carried.where(may_be_reversed()).select("txn_id")
+    known = _union(sources.orphans, begun)
+    if known is not None:
+        known = known.distinct().withColumn("_known", F.lit(True))
+        core = core.join(known, "txn_id", "left")
+        is_asked = is_asked | F.isnotnull("_known")
     counted = with_distinct(_compiled_alone(core)).withColumn("_asked", is_asked)
     is_row = ~F.col("_asked") & is_transaction()
     kept = F.col("_asked") | is_transaction() | may_come(judging.cut_ms)
-    rows = counted.where(kept).withColumn("verdict", F.when(is_row, verdict_column(judging)))
+    # Young, and a part of it is visible: numbers cannot say whether as it was stored.
+    verdict = F.when(is_shown_otherwise(), "open").otherwise(verdict_column(judging))
+    rows = counted.where(kept).withColumn("verdict", F.when(is_row, verdict))
     state = F.when(F.col("_asked"), int(State.ASKED)).when(~is_row, int(State.ALONE))
-    return to_stored(rows.withColumn("is_settled", state.otherwise(_state())), keeps_core=True)
+    return to_stored(
+        rows.withColumn("is_settled", state.otherwise(_state(judging))), keeps_core=True
+    )
 
 
 def _compiled_alone(frame: DataFrame) -> DataFrame:
@@ -345,8 +369,8 @@ def _compiled_alone(frame: DataFrame) -> DataFrame:
     return frame.coalesce(1_000_000)
 
 
-def _state() -> Column:
-    return F.when(F.col("verdict").isin(*SETTLED), int(State.SETTLED)).otherwise(int(State.OPEN))
+def _state(judging: Judging) -> Column:
+    return F.when(is_final(judging), int(State.SETTLED)).otherwise(int(State.OPEN))
 
 
 def _union(*parts: DataFrame | None) -> DataFrame | None:
@@ -358,71 +382,133 @@ def _union(*parts: DataFrame | None) -> DataFrame | None:
 def _copies(
     shelf: Shelf, number: int, columns: Mapping[str, Any], carried: DataFrame | None, last: Run
 ) -> DataFrame | None:
-    """The new rows of transactions that an earlier run settled: half records of them came a second time; None without any."""
-    rows = shelf.stored(number, columns, State.OPEN)
-    rows = rows.where(_is_undecided_row())
+    """The ids of new rows that an earlier run settled, and `first_ms`: half records of them came again; None without any."""
+    rows = shelf.stored(number, columns, State.OPEN, State.SETTLED).where(_may_be_repeated())
     if carried is not None:
         rows = rows.join(carried.select("txn_id"), "txn_id", "left_anti")
+    times = ("txn_id", F.least("born_ms", _stored_ms()).alias("first_ms"))
     # Few: what was on its way when bronze was read.
-    new = shelf.put(rows, "few", number)
-    first = new.agg(F.min("born_ms").alias("born_ms")).head()
-    if first is None or first.born_ms is None:
+    new = shelf.put(rows.select(*times), "new", number)
+    first = new.agg(F.min("first_ms").alias("first_ms")).head()
+    if first is None or first.first_ms is None:
         return None
-    settled = shelf.settled_since(last, at_ms=first.born_ms - _COPY_MARGIN_MS).select("txn_id")
-    ids = settled.join(F.broadcast(new.select("txn_id")), "txn_id", "left_semi").distinct()
-    found = shelf.put(new.join(ids, "txn_id", "left_semi"), "copies", number)
-    if found.isEmpty():
-        return None
-    found = found.withColumn("is_settled", F.lit(int(State.ASKED)))
-    shelf.put_rows(found, number, options=_WRITING, adds=True)
-    return found
+    settled = shelf.settled_since(last, at_ms=first.first_ms - _COPY_MARGIN_MS).select(*times)
+    both = settled.join(new.select("txn_id"), "txn_id", "left_semi")
+    ids = both.select("txn_id").distinct()
+    both = both.union(new.join(ids, "txn_id", "left_semi"))
+    found = both.groupBy("txn_id").agg(F.min("first_ms").alias("first_ms"))
+    found = shelf.put(found, "copies", number)
+    return None if found.isEmpty() else found
 
 
 _COPY_MARGIN_MS = 3_600_000
-"""How far a producer's clock may be ahead of the brokers'."""
+"""How long after the first one a producer may write a second copy."""
+_DAY_MS = 86_400_000
+"""How far a clock may be wrong."""
 
 
 def _fold_exactly(
-    asked: DataFrame,
+    exact: DataFrame,
+    asked: DataFrame | None,
     copies: DataFrame | None,
     sources: _Sources,
     judging: Judging,
     shelf: Shelf,
-    number: int,
-) -> bool:
-    """Add the rows of the transactions that need every record; whether settled rows of earlier runs no longer count."""
-    # The producer's clock: a day's margin.
-    first = asked.agg(F.min("core.born_ms").alias("born_ms")).head()
-    since_ms = max(0, ((first.born_ms if first is not None else None) or 0) - 86_400_000)
-    few = sources.since(since_ms).join(asked.select("txn_id"), "txn_id", "left_semi")
-    spark = few.sparkSession
-    edges, excused = sources.edges, spark.range(0).select(*_excuse(0, 0, is_hidden=False))
+    last: Run,
+) -> DataFrame:
+    """Add the rows of the transactions that need every record (`txn_id`, `first_ms`), and note which rows these take the place of.
+
+    What happened to them.
+    """
+    number = last.number + 1
+    few, whole = _every_record(exact, sources, shelf, number)
+    gone = None if asked is None or sources.is_first else _gone(few, asked, shelf, last)
+    if gone is not None:
+        shelf.put_rows(gone, number, options=_WRITING, adds=True)
+        few = few.join(gone.select("txn_id"), "txn_id", "left_anti")
+    if copies is not None:
+        # With all of it, so that the next run asks again: the new records alone may look like a transaction of their own.
+        cores = with_distinct(fold(few.join(copies.select("txn_id"), "txn_id", "left_semi")))
+        cores = cores.withColumns(
+            {"verdict": F.lit(None).cast("string"), "is_settled": F.lit(int(State.ASKED))}
+        )
+        shelf.put_rows(to_stored(cores, keeps_core=True), number, options=_WRITING, adds=True)
+    spark, edges = few.sparkSession, sources.edges
+    excused = spark.range(0).select(*_excuse(0, 0, is_hidden=False))
     if edges.excused or edges.hidden:
         structs = [
-            F.struct(
-                *_excuse(number, edges.excused.get(number, 0), is_hidden=number in edges.hidden)
-            )
-            for number in sorted({*edges.excused, *edges.hidden})
+            F.struct(*_excuse(topic, edges.excused.get(topic, 0), is_hidden=topic in edges.hidden))
+            for topic in sorted({*edges.excused, *edges.hidden})
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
-    folded = fold_exactly(
-        shelf.put(few, "few", number), excused, shortened_partitions=sources.edges.shortened_partitions
-    )  # fmt: skip
-    exact = shelf.put(folded, "exact", number)
-    rows = exact.where(is_transaction()).withColumn("verdict", verdict_column(judging))
-    rows = to_stored(rows.withColumn("is_settled", _state()), keeps_core=False)
+    folded = fold_exactly(few, excused, shortened_partitions=edges.shortened_partitions)
+    found = shelf.put(folded, "exact", number)
+    rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
+    rows = to_stored(rows.withColumn("is_settled", _state(judging)), keeps_core=False)
     shelf.put_rows(rows, number, options=_WRITING, adds=True)
-    if sources.is_first:
-        return False
-    strangers = asked.where(F.isnull("core.h_n")).select("txn_id")
-    if copies is not None:
-        strangers = strangers.union(copies.select("txn_id"))
+    if not sources.is_first:
+        of_attempts = found.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
+        of_attempts = of_attempts.select("txn_id", F.col("nonce_max").alias("nonce"))
+        revised = of_attempts.union(whole.select("txn_id", F.lit(EVERY).cast("bigint")))
+        # What half records that are gone left visible has no row beside the attempts that are there.
+        is_gone = (F.col("kind") == int(Kind.FORWARDED)) & F.isnotnull("key")
+        left = few.where(is_gone).select("txn_id", F.lit(None).cast("bigint"))
+        revised = revised.union(left)
+        shelf.put(revised.distinct(), "revised", number)
+    return few
+
+
+def _every_record(
+    exact: DataFrame, sources: _Sources, shelf: Shelf, number: int
+) -> tuple[DataFrame, DataFrame]:
+    """What happened to those ids, and the ids of which really all of it was read.
+
+    Of the others it is read from a day before the first record on that a core knows.
+    """
+    ids = exact.select("txn_id")
+    first = exact.agg(F.min(F.coalesce("first_ms", F.lit(0))).alias("first_ms")).head()
+    since_ms = max(0, (0 if first is None else first.first_ms or 0) - _DAY_MS)
+    few = shelf.put(sources.since(since_ms).join(ids, "txn_id", "left_semi"), "few", number)
+    if not since_ms:
+        return few, ids
+    claim = ["txn_id", "partition", "pos"]
+    half = few.where(F.col("kind") == int(Kind.HALF)).select(*claim)
+    # Half records that were gone before they could be read are not there either.
+    shown = few.where((F.col("kind") == int(Kind.FORWARDED)) & F.isnull("key"))
+    whole = shown.join(half, claim, "left_anti").select("txn_id")
     if sources.orphans is not None:
-        strangers = strangers.union(asked.select("txn_id").join(sources.orphans, "txn_id"))
-    revised = exact.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
-    revised = revised.join(strangers, "txn_id", "left_semi").select("txn_id").distinct()
-    shelf.put(revised, "revised", number)
-    return True
+        whole = whole.union(ids.join(sources.orphans, "txn_id"))
+    whole = whole.distinct()
+    if whole.isEmpty():
+        return few, whole
+    every = sources.since(0).join(whole, "txn_id", "left_semi")
+    few = few.join(whole, "txn_id", "left_anti").unionByName(every)
+    return shelf.put(few, "all", number), whole
+
+
+def _gone(few: DataFrame, asked: DataFrame, shelf: Shelf, last: Run) -> DataFrame | None:
+    """The last rows of open transactions of which bronze does not hold every half record any more; None without any.
+
+    They stay as they are until something more comes of them: then nobody can judge them.
+    """
+    here = few.where(F.col("kind") == int(Kind.HALF)).groupBy("txn_id")
+    known = asked.join(here.agg(F.count("*").alias("_here")), "txn_id", "left")
+    is_gone = F.col("core.h_n") > F.coalesce("_here", F.lit(0))
+    lacking = known.where(is_gone).select("txn_id", F.col("core.seen_ms").alias("_seen_ms"))
+    carried = shelf.carried(last)
+    if carried is None or lacking.isEmpty():
+        return None
+    before = lacking.join(carried.select("txn_id", "seen_ms"), "txn_id")
+    before = before.select("txn_id", (F.col("_seen_ms") > F.col("seen_ms")).alias("_is_more"))
+    rows = shelf.counting(last.number, last.columns, last.revised, State.OPEN)
+    rows = rows.join(before, "txn_id")
+    verdict = F.when(F.col("_is_more"), "out_of_window").otherwise(F.col("verdict"))
+    state = F.when(F.col("_is_more"), int(State.SETTLED)).otherwise(int(State.OPEN))
+    changed = {
+        "verdict": verdict, "is_settled": state, "is_exact": F.lit(True),
+        "core": F.lit(None).cast(rows.schema["core"].dataType),
+    }  # fmt: skip
+    return rows.withColumns(changed).drop("_is_more")
 
 
 def _excuse(number: int, until_ms: int, *, is_hidden: bool) -> tuple[Column, ...]:
@@ -454,11 +540,18 @@ def _is_keyed_row() -> Column:
     return (F.col("is_settled") != int(State.ASKED)) & order.is_keyed(aside="more.")
 
 
-def _is_undecided_row() -> Column:
-    """Whether a stored row is of half records without a decision."""
-    decided = ("o_commit", "core.o_rollback", "core.o_abandon")
-    is_open = (F.col("is_settled") == int(State.OPEN)) & F.isnotnull("h_last")
-    return is_open & reduce(Column.__and__, map(F.isnull, decided))
+def _may_be_repeated() -> Column:
+    """Whether the half records of a stored row may be second copies of some that an earlier run read.
+
+    What is as it should be is not asked about: nearly everything is, and a day of it costs two steps.
+    """
+    is_row = F.col("is_settled").isin(int(State.OPEN), int(State.SETTLED)) & F.isnotnull("h_last")
+    return is_row & ~F.col("verdict").isin("ok", "rolled_back")
+
+
+def _stored_ms() -> Column:
+    """Append time of the first half record of a stored row."""
+    return F.coalesce("more.h_first_ms", "h_last_ms")
 
 
 def _is_crowded_row() -> Column:
