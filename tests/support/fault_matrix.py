@@ -235,6 +235,15 @@ CONSUMER = (
         "Beyond 28 such keys, or `record_count_max` messages, the partition pauses (docs/howto/consumers.md).",
     ),
     Row(
+        "consumer", "a whole batch of one key fails, or more keys fail than there are places for counts of attempts",
+        "Other keys are tried again in time; what is rejected becomes a dead letter.",
+        ("unit/test_one_key_leaves_places.py::test_a_failed_batch_of_one_key_leaves_room_for_the_attempts_of_others",
+         "unit/test_one_key_leaves_places.py::test_no_message_of_a_large_batch_is_tried_again_before_its_attempt_is_stored",
+         "unit/test_one_key_leaves_places.py::test_a_rejected_message_is_a_dead_letter_however_many_keys_fail",
+         "unit/test_one_key_leaves_places.py::test_a_rejected_batch_is_dead_letters_however_many_keys_fail"),
+        "Beyond 117 failing keys the others wait for a place (docs/howto/consumers.md).",
+    ),
+    Row(
         "consumer", "slow, rebalances", "No loss; what ended and was stored is not handled again.",
         ("contract/test_consumer_ends.py::test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated",
          "contract/test_consumer_ends.py::test_a_slow_handler_never_costs_the_membership", _CONSUMERS, _CONSUMERS_END),

@@ -274,7 +274,7 @@ ROOM = attempt_records_max(metadata_bytes_max=540, parked_keys_max=1)
 
 
 def crowded_stage(settings: QueueSettings, failure: Failure) -> QueueStage:
-    """A batch failed of which two records' counts have no room."""
+    """A batch failed that is larger than the room for counts."""
     stage = QueueStage([A] * (ROOM + 2), settings)
     (batch,) = stage.queue.take_batches(1, records_max=ROOM + 2, now_ms=stage.now_ms)
     stage.queue.failed(batch, failure, now_ms=stage.now_ms, draw=0.0)
@@ -285,22 +285,20 @@ def crowded_stage(settings: QueueSettings, failure: Failure) -> QueueStage:
 @pytest.mark.promise("P9")
 def test_the_first_of_a_key_waits_until_its_count_has_found_room() -> None:
     stage = crowded_stage(CROWDED, FAILED)
-    for _ in range(ROOM):
+    for _ in range(ROOM // 2):  # what one batch may take
         (item,) = stage.take()
         stage.queue.handled([item])
 
     assert [] == stage.take()
     stage.store()
-    assert [str(ROOM)] == stage.taken()
+    assert [str(ROOM // 2)] == stage.taken()
 
 
-def test_what_was_rejected_with_others_waits_until_its_count_has_found_room() -> None:
+def test_what_was_rejected_with_others_is_given_up_with_them_without_room_for_its_count() -> None:
     stage = crowded_stage(CROWDED, REJECTED)
 
-    assert ROOM == len(stage.write_due())
-    assert [] == stage.write_due()
-    stage.store()
-    assert 2 == len(stage.write_due())
+    assert ROOM + 2 == len(stage.write_due())
+    assert 0 == stage.queue.count
 
 
 def test_an_uncounted_message_of_a_key_that_is_parked_leaves_nothing_behind() -> None:

@@ -225,7 +225,8 @@ class KeyQueues(Generic[R]):
         """An attempt at an item, or at all items of one batch, did not succeed.
 
         Each goes on when the count of its attempts is stored (`stored`), the first one first: after its back-off,
-        or as a dead letter or an answer when it has had its attempts or was rejected. `draw` is uniform in [0, 1).
+        or as a dead letter or an answer when it has had its attempts or was rejected; for that it needs no room for
+        the count. `draw` is uniform in [0, 1).
         """
         self.in_flight_count -= len(items)
         for item in items:
@@ -287,7 +288,7 @@ class KeyQueues(Generic[R]):
     def snapshot(self, source: ItemSource) -> Snapshot:
         """What is to be stored of `source` now; not while a transaction of `ending` is open."""
         return self._sources.snapshot(
-            source, parked=self._parked.last_offsets, stuck=self._parked.stuck,
+            source, uncounted=self._uncounted, parked=self._parked.last_offsets, stuck=self._parked.stuck,
             is_paused=self._sources.is_paused,
         )  # fmt: skip
 
@@ -319,6 +320,7 @@ class KeyQueues(Generic[R]):
         topic, replays = (
             self._sources.snapshot(
                 source,
+                uncounted=self._uncounted,
                 parked=parked,
                 stuck=stuck,
                 is_paused=is_paused,

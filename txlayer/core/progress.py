@@ -208,6 +208,8 @@ class Progress:
         self,
         *,
         ended: Collection[int] = (),
+        behind: Collection[int] = (),
+        given_up: Collection[int] = (),
         parked: Mapping[bytes, int] = NO_KEYS,
         stuck: Mapping[bytes, int] = NO_KEYS,
         writer: str = "",
@@ -216,14 +218,16 @@ class Progress:
     ) -> Snapshot:
         """What is to be stored now, as if the records at the offsets `ended` had ended, too.
 
-        Counts of attempts that have no room wait for a later snapshot: no attempt starts before its turn, so
-        none is forgotten. Ends that have no room are not stored yet, and `is_full` says so.
+        Counts of attempts that have no room wait for a later snapshot, and so does the record's next attempt. Counts
+        of the records `behind`, which wait for another one of their key, take at most half of the places, so that one
+        failed batch leaves room for other keys. Records `given_up` need no next attempt and go on without a count.
+        Ends that have no room are not stored yet, and `is_full` says so.
 
         Raises:
             ConfigError: not even counts and parked keys have room, for the metadata's limit was lowered.
         """
         self._version += 1
-        self._admit()
+        self._admit(behind, given_up)
         attempts = {at: self._attempts[at] for at in self._admitted if at not in ended}
         offset = next((o for o in self._unfinished if o not in ended), self._past_ahead())
 
@@ -313,15 +317,17 @@ class Progress:
                 released.append(offset)
         return released
 
-    def _admit(self) -> None:
-        """Give counts their place; who has one keeps it, for what was stored once must never be missing later."""
+    def _admit(self, behind: Collection[int], given_up: Collection[int]) -> None:
+        """Give counts their place. They keep it: a count that was stored once must not be missing later."""
         for offset in [at for at in self._attempts if self._is_gone(at)]:
             self._forget(offset)
         for offset in list(self._uncounted):
             if offset not in self._admitted:
-                if len(self._admitted) >= self._attempts_max:
+                place_count = self._attempts_max // 2 if offset in behind else self._attempts_max
+                if len(self._admitted) < place_count:
+                    self._admitted[offset] = None
+                elif offset not in given_up:
                     continue
-                self._admitted[offset] = None
             del self._uncounted[offset]
             self._on_the_way.append((self._version, offset))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
+from txlayer.core.attempts import GiveUp
 from txlayer.core.handling import ReplayKind
 from txlayer.core.items import Item, ItemSource, More, NullKeys, Order, QueueSettings, R, Start
 from txlayer.core.progress import Progress, Snapshot
@@ -60,21 +61,33 @@ class QueueSources:
         self,
         source: ItemSource,
         *,
+        uncounted: Mapping[tuple[ItemSource, int], Item[R]],
         parked: Mapping[bytes, int],
         stuck: Mapping[bytes, int],
         is_paused: bool,
         ended: Collection[int] = (),
     ) -> Snapshot:
-        """What is to be stored of `source`, as if the items at the offsets `ended` had ended."""
+        """What is to be stored of `source`, as if the items at the offsets `ended` had ended.
+
+        `uncounted` are the items whose last attempt's count is not stored yet.
+        """
+        behind: set[int] = set()
+        given_up: set[int] = set()
+        for (where, offset), item in uncounted.items():
+            if where is source and item.more is not None:
+                if not item.more.is_waiting:
+                    behind.add(offset)
+                if isinstance(item.more.verdict, GiveUp):
+                    given_up.add(offset)
         if source is ItemSource.TOPIC:
             taken = self.topic.snapshot(
-                ended=ended, parked=parked, stuck=stuck, writer=self.writer, is_paused=is_paused,
-                token=self.token,
+                ended=ended, behind=behind, given_up=given_up, parked=parked, stuck=stuck, writer=self.writer,
+                is_paused=is_paused, token=self.token,
             )  # fmt: skip
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
                 self._arrivals.popleft()
         else:
-            taken = self.replays.snapshot(ended=ended)
+            taken = self.replays.snapshot(ended=ended, given_up=given_up)
         self._is_full[source] = taken.is_full
         return taken
 
