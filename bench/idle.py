@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness import Figure, broker, make_namespace, settings_line, show_figures, working_coordinator
 
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 CPU_PERCENT_MAX = 2.0
 MEMORY_MB_MAX = 80.0

@@ -12,7 +12,7 @@ import pytest
 from tests.support.broker import GivenBroker
 from tests.support.debian import IS_CI
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
+from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
 from txlayer.errors import ConfigError
 

@@ -14,7 +14,7 @@ from tests.support.lab import FaultyLab, Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.lab_memory import MemoryLab
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 

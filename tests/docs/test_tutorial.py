@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from tests.support.consumers import Stage
 from tests.support.lab_kafka import KafkaLab
 from tests.support.processes import TxlayerProcess
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.core.progress_codec import Foreign, decode
 
 pytestmark = pytest.mark.kafka

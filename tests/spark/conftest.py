@@ -14,7 +14,7 @@ from tests.conftest import LOCAL_CONFIG, Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.debian import IS_CI
 from tests.support.operating import quick_coordinator
-from txlayer.adapters.kafka.local.fetch import RepositoryUnreachableError
+from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.cli.spark.session import spark_session
 from txlayer.errors import ConfigError
 

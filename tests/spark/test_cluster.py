@@ -12,7 +12,7 @@ from tests.conftest import LOCAL_CONFIG, Broker
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.spark_cluster import SparkCluster, spark_cluster
-from txlayer.adapters.kafka.local.connector import SparkRuntime, prepare_connector
+from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub forgets NewTopic
 
 from tests.support.waiting import wait_until
-from txlayer.testing.names import unique_name
+from txlayer.testing.access import unique_name
 
 __all__ = ["GivenBroker", "create_topic", "unique_name"]
 

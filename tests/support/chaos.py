@@ -29,7 +29,7 @@ from tests.support.replayer import Replayer
 from tests.support.sampler import Journal, Sampler
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 BROKER_COUNT = 3
 SESSION_S = 1.5

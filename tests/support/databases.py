@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.debian import install
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 START_S = 60
 PACKAGES = {

@@ -25,9 +25,11 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.consumer_clients import KafkaConsumerConnections
-from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
-from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
+from txlayer.adapters.kafka.connections import (
+    KafkaConsumerConnections,
+    KafkaCoordinatorConnections,
+    KafkaProducerConnections,
+)
 from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 

@@ -8,9 +8,8 @@ from typing import Any
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.memory.half_writer import MemoryHalfWriter
 from txlayer.adapters.memory.readers import MemoryGroupReader
-from txlayer.adapters.memory.writer import MemoryTransactionalWriter
+from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 HOST = "127.0.0.1"
 USERS = {"guest": "guest's own word", "other": "other's own word"}

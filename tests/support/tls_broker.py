@@ -27,7 +27,7 @@ from tests.support.certificates import Authority, Signed
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.acls import KafkaAcls
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from txlayer.testing.waiting import POLL_S, wait_until
+from txlayer.testing.running import POLL_S, wait_until
 
 __all__ = ["POLL_S", "wait_until"]

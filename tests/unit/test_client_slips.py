@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
-from txlayer.adapters.kafka.admin_connection import AdminConnection
+from txlayer.adapters.kafka.admin import AdminConnection
 from txlayer.adapters.kafka.client import (
     group_consumer,
     half_producer,

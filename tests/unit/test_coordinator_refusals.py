@@ -11,7 +11,7 @@ from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.log import Partition
-from txlayer.adapters.memory.refusal import RefusedError
+from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
 from txlayer.coordinator.refusals import UNKNOWN_COUNT
 from txlayer.core.messages import HalfOptions

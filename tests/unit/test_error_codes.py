@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txlayer.adapters.error_codes import STALE_LEADER_CODES, UNAVAILABLE_CODES, Code
-from txlayer.adapters.memory.refusal import ClientError
+from txlayer.adapters.memory.world import ClientError
 from txlayer.adapters.translation import (
     translate_error,
     translate_read_error,

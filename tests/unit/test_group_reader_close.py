@@ -10,8 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txlayer.adapters.kafka import group
-from txlayer.adapters.kafka.consumer_group import KafkaStoringGroupReader
-from txlayer.adapters.kafka.group import KafkaGroupReader
+from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
 from txlayer.config import ClientConfig
 
 

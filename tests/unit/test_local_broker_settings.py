@@ -9,27 +9,30 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from txlayer.adapters.kafka.local.cluster_folder import Cluster, check_fits, new_id
-from txlayer.adapters.kafka.local.fetch import (
+from txlayer.adapters.kafka.local.jars import (
+    JarLock,
     ivy_module,
     ivy_settings,
+    key_store,
     last_complaint,
     maven_project,
     maven_settings,
+    parse_lock,
+    read_lock,
 )
-from txlayer.adapters.kafka.local.jars import JarLock, parse_lock, read_lock
-from txlayer.adapters.kafka.local.java import parse_version
-from txlayer.adapters.kafka.local.runtime import LocalConfig
-from txlayer.adapters.kafka.local.server_settings import (
+from txlayer.adapters.kafka.local.runtime import LocalConfig, parse_version
+from txlayer.adapters.kafka.local.server import (
+    Cluster,
     JvmProfile,
     Node,
     ProxiedListener,
     bootstrap_servers,
+    check_fits,
     jvm_flags,
+    new_id,
     render_properties,
     server_settings,
 )
-from txlayer.adapters.kafka.local.trust import key_store
 from txlayer.errors import ConfigError, InvariantError
 
 ONE = (Node(1, 9092, 19092),)

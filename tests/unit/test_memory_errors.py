@@ -8,7 +8,7 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.memory.writer import MemoryTransactionalWriter
+from txlayer.adapters.memory.writers import MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from txlayer.adapters.error_codes import Code
 from txlayer.adapters.memory.groups import Group, Member, MemberMetadata, assign_ranges
-from txlayer.adapters.memory.refusal import RefusedError
+from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import StoredOffset
 
 TOPICS = ("half", "op")

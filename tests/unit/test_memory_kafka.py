@@ -176,7 +176,7 @@ def test_a_fatal_error_of_a_half_writer_is_told_and_nothing_is_written_any_more(
 
 
 def test_a_full_queue_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.adapters.memory.half_writer.QUEUE_MAX", 2)
+    monkeypatch.setattr("txlayer.adapters.memory.writers.HALF_QUEUE_MAX", 2)
     writer = Stage().half_writer()
     for _ in range(2):
         writer.produce("orders", b"v", None, 0)

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord, Partition, ProducerMark
-from txlayer.adapters.memory.refusal import RefusedError
-from txlayer.adapters.memory.topics import TopicSettings
+from txlayer.adapters.memory.log import (
+    CREATE_TIME,
+    MemoryRecord,
+    Partition,
+    ProducerMark,
+    TopicSettings,
+)
+from txlayer.adapters.memory.world import RefusedError
 
 NOW_MS = 1_000_000
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.memory.refusal import RefusedError
-from txlayer.adapters.memory.transactions import EPOCH_MAX, KafkaTransaction, TransactionState
+from txlayer.adapters.memory.cluster import EPOCH_MAX, KafkaTransaction, TransactionState
+from txlayer.adapters.memory.world import RefusedError
 
 PLACE = ("orders", 0)
 

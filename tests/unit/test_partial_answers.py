@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from txlayer.adapters.kafka import admin_connection
+from txlayer.adapters.kafka import admin
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
 from txlayer.errors import RetriableError
@@ -57,7 +57,7 @@ def test_a_client_that_does_not_see_a_group_is_thrown_away_when_it_is_old(
 ) -> None:
     assert (frozenset(), True) == asked(Client(), "shop")
 
-    monkeypatch.setattr(admin_connection, "DOUBTED_AFTER_S", -1.0)
+    monkeypatch.setattr(admin, "DOUBTED_AFTER_S", -1.0)
 
     assert (frozenset(), False) == asked(Client(), "shop")
 
@@ -90,7 +90,7 @@ def test_a_partition_whose_leader_just_moved_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     client = Leaderless(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_LEADER_FOR_PARTITION)
-    monkeypatch.setattr(admin_connection, "new_client", lambda *_: client)
+    monkeypatch.setattr(admin, "new_client", lambda *_: client)
 
     assert {("orders", 0): 7} == getattr(KafkaAdmin(ClientConfig()), ask)([("orders", 0)])
 
@@ -99,7 +99,7 @@ def test_a_leader_that_does_not_come_is_waited_for_as_long_as_any_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Leaderless(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
-    monkeypatch.setattr(admin_connection, "new_client", lambda *_: client)
+    monkeypatch.setattr(admin, "new_client", lambda *_: client)
 
     with pytest.raises(RetriableError):
         KafkaAdmin(ClientConfig(), timeout_ms=200).end_offsets([("orders", 0)])

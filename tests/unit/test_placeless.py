@@ -16,7 +16,7 @@ from txlayer import TransactionalProducer
 from txlayer.adapters.connect import ConnectProducer
 from txlayer.adapters.history_port import HistoryReader
 from txlayer.adapters.memory import Fault, MemoryKafka
-from txlayer.adapters.memory.faults import FaultPlan
+from txlayer.adapters.memory.world import FaultPlan
 from txlayer.adapters.ports import ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from txlayer.adapters.kafka.producer_clients import QUESTION_TIMEOUT_MS, KafkaProducerConnections
+from txlayer.adapters.kafka.connections import QUESTION_TIMEOUT_MS, KafkaProducerConnections
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError

@@ -8,7 +8,7 @@ import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.received import ReceivedMessage
-from txlayer.testing.published import SHOWN_COUNT_MAX, Expected, shown
+from txlayer.testing.stage import SHOWN_COUNT_MAX, Expected, shown
 
 HEADERS = [("kind", b"gift"), ("kind", b"sale"), ("empty", None), ("txl-id", b"order-1")]
 

@@ -18,7 +18,7 @@ ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
     """What a producer needs of a real Kafka; nothing is connected before it is asked for."""
-    from txlayer.adapters.kafka.producer_clients import KafkaProducerConnections
+    from txlayer.adapters.kafka.connections import KafkaProducerConnections
 
     return KafkaProducerConnections(config)
 
@@ -30,13 +30,13 @@ def connect_coordinator(
 
     A coordinator asks again, so a question waits for 3 s; with `is_one_shot` it waits as long as any command does.
     """
-    from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
+    from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
 
     return KafkaCoordinatorConnections(config, is_one_shot=is_one_shot)
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
     """What a consumer needs of a real Kafka; nothing is connected before it is asked for."""
-    from txlayer.adapters.kafka.consumer_clients import KafkaConsumerConnections
+    from txlayer.adapters.kafka.connections import KafkaConsumerConnections
 
     return KafkaConsumerConnections(config)

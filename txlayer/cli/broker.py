@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.background import BackgroundCluster, ClusterStatus, WantedCluster
+from txlayer.adapters.kafka.local.broker import BackgroundCluster, ClusterStatus, WantedCluster
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import tables
 from txlayer.cli.exits import ExitCode

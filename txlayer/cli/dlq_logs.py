@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from txlayer.adapters.connect import connect_producer
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.adapters.kafka.writer import KafkaTransactionalWriter
+from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 from txlayer.config import ClientConfig, ProducerConfig
 from txlayer.consumer.dead_letter_log import DeadLetterLog, topics_of
 from txlayer.consumer.requests import RequestWriter

@@ -103,8 +103,7 @@ def widen(
     Exit codes: 0 done or so already, 1 not drained, 2 usage, a coordinator runs, 3 no broker, 5 not authorised.
     """
     # Here, so that `txlayer --help` does not load the Kafka client.
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.kafka.widening import widen_topics
+    from txlayer.adapters.kafka.admin import KafkaAdmin, widen_topics
 
     config = _config(bootstrap_servers, namespace, client_setting, insecure=insecure)
     topics = config.topics

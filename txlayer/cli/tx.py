@@ -18,7 +18,7 @@ from txlayer.adapters.coordinator_status import read_status
 from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.history import KafkaHistoryReader
+from txlayer.adapters.kafka.connections import KafkaHistoryReader
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import aside_rows, tables, tx_export, tx_rows, tx_settle, tx_show_rows
 from txlayer.cli.exits import ExitCode

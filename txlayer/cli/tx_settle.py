@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.adapters.history_port import HistoryStart
-from txlayer.adapters.kafka.history import KafkaHistoryReader
+from txlayer.adapters.kafka.connections import KafkaHistoryReader
 from txlayer.cli import settle_rows, tx_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.operators import default_operator

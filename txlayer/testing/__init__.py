@@ -1,8 +1,7 @@
 """What tests of services that use txlayer need: a Kafka, a namespace with a coordinator, assertions, waiting.
 
-The fixtures are in `plugin.py`, which pytest finds by itself once `txlayer[testing]` is installed; what is here works
-without pytest, too. Never: a broker of its own. Names are loaded when they are first used: pytest loads this package in
-every run of whoever has it installed.
+The fixtures are in `plugin.py`, which pytest finds by itself once `txlayer[testing]` is installed; everything else works
+without pytest, too. A name is loaded when it is first used, because pytest loads this package in every run.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from txlayer.testing.access import KafkaAccess, memory_access, real_access
-    from txlayer.testing.names import unique_name
-    from txlayer.testing.running import RunningCoordinator
+    from txlayer.testing.access import KafkaAccess, memory_access, real_access, unique_name
+    from txlayer.testing.running import RunningCoordinator, wait_until
     from txlayer.testing.stage import Stage
-    from txlayer.testing.waiting import wait_until
 
 _PLACES = {
     "KafkaAccess": "txlayer.testing.access",
@@ -23,8 +20,8 @@ _PLACES = {
     "Stage": "txlayer.testing.stage",
     "memory_access": "txlayer.testing.access",
     "real_access": "txlayer.testing.access",
-    "unique_name": "txlayer.testing.names",
-    "wait_until": "txlayer.testing.waiting",
+    "unique_name": "txlayer.testing.access",
+    "wait_until": "txlayer.testing.running",
 }
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""One Kafka as everything in a test reaches it: in memory or real, the same words. Never: a choice between them."""
+"""How a test reaches one Kafka, in memory or real, and names that are unique to it."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,6 +100,11 @@ def _kafka_admin(config: ClientConfig) -> Administration:
 
 
 def _remove(config: ClientConfig, topics: Collection[str], groups: Collection[str]) -> None:
-    from txlayer.adapters.kafka.removal import remove
+    from txlayer.adapters.kafka.admin import remove
 
     remove(config, topics=topics, groups=groups)
+
+
+def unique_name(prefix: str) -> str:
+    """A name that no other test and no earlier run has: for topics, groups, namespaces, transactional ids."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"

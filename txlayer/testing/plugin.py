@@ -1,7 +1,7 @@
-"""The pytest plugin: options and fixtures over `Stage`. Never: what works without pytest.
+"""The pytest plugin: options and fixtures over `Stage`.
 
-pytest loads it in every run of whoever has `txlayer[testing]` installed, so nothing of txlayer is imported before a fixture
-is asked for.
+pytest loads it in every run where `txlayer[testing]` is installed, so it imports nothing of txlayer before a fixture is
+requested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
     from txlayer.adapters.memory import MemoryKafka
     from txlayer.testing.access import KafkaAccess
-    from txlayer.testing.choice import Choice
+    from txlayer.testing.kinds import Choice
     from txlayer.testing.stage import Stage
 
 # As it was before any test changed it.
@@ -96,7 +96,7 @@ def txlayer_container_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     from contextlib import ExitStack
 
     from txlayer.errors import TxLayerError
-    from txlayer.testing.container import IMAGE, running_container, why_no_container
+    from txlayer.testing.kinds import IMAGE, running_container, why_no_container
 
     if reason := why_no_container():
         _refuse("container", reason)
@@ -116,7 +116,7 @@ def txlayer_kafka(
     """The Kafka of this run: in memory a new one for each test, else one for all."""
     from txlayer.errors import ConfigError
     from txlayer.testing.access import memory_access, real_access
-    from txlayer.testing.choice import Kind
+    from txlayer.testing.kinds import Kind
 
     choice = _settled(request.config)
     if choice.kind is Kind.MEMORY:
@@ -157,7 +157,7 @@ def txlayer_stage(
 
 def _wanted(config: pytest.Config) -> Choice:
     from txlayer.errors import ConfigError
-    from txlayer.testing.choice import parse_choice
+    from txlayer.testing.kinds import parse_choice
 
     named: str = config.getoption("txlayer_kafka") or config.getini("txlayer_kafka")
     try:
@@ -168,9 +168,7 @@ def _wanted(config: pytest.Config) -> Choice:
 
 def _settled(config: pytest.Config) -> Choice:
     if _SETTLED not in config.stash:
-        from txlayer.testing.choice import settle_choice
-        from txlayer.testing.container import why_no_container
-        from txlayer.testing.local import why_no_local
+        from txlayer.testing.kinds import settle_choice, why_no_container, why_no_local
 
         config.stash[_SETTLED] = settle_choice(
             _wanted(config),

@@ -1,28 +1,192 @@
-"""`Stage`: a namespace, its coordinator and topics for one test, and what can be said about them. Never: which Kafka."""
+"""`Stage`: a namespace, its coordinator and topics for one test, and assertions about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from types import TracebackType
+from dataclasses import dataclass, field
+from types import EllipsisType, TracebackType
 from typing import Any, Self
 
 from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import TransactionalWriter
+from txlayer.adapters.ports import CoordinatorConnections, TopicPartition, TransactionalWriter
+from txlayer.adapters.ranges import read_ranges
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.messages import Headers
+from txlayer.coordinator.overview import Overview, Standing
+from txlayer.core.messages import Headers, txn_id_of
 from txlayer.core.topicspec import CreateTopic
-from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
+from txlayer.core.transitions import TxnState
+from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
 from txlayer.producer.sync import TransactionalProducer
-from txlayer.testing.access import KafkaAccess
-from txlayer.testing.names import unique_name
-from txlayer.testing.published import Expected, Text, TopicView, Wanted, shown
-from txlayer.testing.running import RunningCoordinator
-from txlayer.testing.standing import described, unsettled
-from txlayer.testing.waiting import comes_true
+from txlayer.testing.access import KafkaAccess, unique_name
+from txlayer.testing.running import RunningCoordinator, comes_true
+
+SHOWN_COUNT_MAX = 20
+"""Messages in the text of a failure: a test that published more than these is read at their end."""
+SHOWN_LENGTH_MAX = 200
+"""Characters of a key or value there."""
+READ_PATIENCE_S = 10.0
+"""No record of what must be there for so long: the broker does not answer any more."""
+
+Text = str | bytes
+Wanted = Text | None | EllipsisType
+"""What a key or value must be; `...`: anything. Text is compared as UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A description of messages: all that is said must fit."""
+
+    value: Wanted = ...
+    key: Wanted = ...
+    headers: Mapping[str, Text | None] = field(default_factory=dict)
+    """Each must be there with this value; others may be there too."""
+    txn_id: str | None = None
+    where: Callable[[ReceivedMessage], bool] | None = None
+
+    def fits(self, message: ReceivedMessage) -> bool:
+        """True for a message of this description."""
+        if self.txn_id is not None and message.txn_id != self.txn_id:
+            return False
+        found = dict(message.headers)
+        return (
+            _is(self.value, message.raw_value)
+            and _is(self.key, message.key)
+            and all(n in found and _is(v, found[n]) for n, v in self.headers.items())
+            and (self.where is None or self.where(message))
+        )
+
+    def __str__(self) -> str:
+        said = [
+            f"{name}={_short(_bytes(wanted))}"
+            for name, wanted in (("key", self.key), ("value", self.value))
+            if not isinstance(wanted, EllipsisType)
+        ]
+        said += [f"header {n}={_short(_bytes(v))}" for n, v in self.headers.items()]
+        said += [f"txn_id={self.txn_id}"] if self.txn_id is not None else []
+        said += ["where the given function says so"] if self.where is not None else []
+        return " ".join(said) or "any message"
+
+
+class TopicView:
+    """Everything that is visible on one topic, read further each time; for one thread."""
+
+    def __init__(self, topic: str, connections: CoordinatorConnections) -> None:
+        self.topic = topic
+        self._connections = connections
+        self._next: dict[TopicPartition, int] = {}
+        self._records: dict[TopicPartition, list[Any]] = {}
+        self._reader = connections.make_reader("read_committed")
+
+    def close(self) -> None:
+        """Give the reader back."""
+        self._reader.close()
+
+    def messages(self) -> list[ReceivedMessage]:
+        """All that is visible now, partition by partition in the order of offsets.
+
+        Raises:
+            TopicMismatchError: there is no such topic.
+            BrokerUnavailableError, NotAuthorisedError: it cannot be read.
+        """
+        ends = self._connections.end_offsets(self._partitions())
+        ranges = {place: (self._next.get(place, 0), end) for place, end in ends.items()}
+        read_ranges(self._reader, ranges, self._keep, patience_s=READ_PATIENCE_S)
+        self._next.update(ends)
+        return [ReceivedMessage(r) for place in sorted(self._records) for r in self._records[place]]
+
+    def is_hanging(self, reach: Mapping[TopicPartition, int]) -> bool:
+        """True while an open Kafka transaction hides what stands before `reach`."""
+        ends = self._connections.end_offsets(list(reach))
+        return any(ends[place] < reach[place] for place in reach)
+
+    def reach(self) -> dict[TopicPartition, int]:
+        """Where each partition ends now, with what nobody may see yet."""
+        return self._connections.end_offsets(self._partitions(), is_committed=False)
+
+    def _partitions(self) -> list[TopicPartition]:
+        limits = self._connections.topic_limits(self.topic)
+        if limits is None:
+            raise TopicMismatchError(
+                "no such topic; Stage.topic() creates one", topic=self.topic, found="none"
+            )
+        return [(self.topic, p) for p in range(limits.partition_count)]
+
+    def _keep(self, record: Any) -> None:
+        self._records.setdefault((record.topic(), record.partition()), []).append(record)
+
+
+def shown(messages: Sequence[ReceivedMessage]) -> str:
+    """Messages as lines for people; the last ones when there are many."""
+    if not messages:
+        return "  nothing"
+    left_out = len(messages) - SHOWN_COUNT_MAX
+    lines = [f"  ({left_out} before these)"] if left_out > 0 else []
+    return "\n".join([*lines, *(_line(m) for m in messages[-SHOWN_COUNT_MAX:])])
+
+
+def _line(message: ReceivedMessage) -> str:
+    said = [
+        f"  {message.topic}-{message.partition}@{message.offset}",
+        f"key={_short(message.key)}",
+        f"value={_short(message.raw_value)}",
+    ]
+    said += [f"header {n}={_short(v)}" for n, v in message.user_headers]
+    said += [f"txn_id={message.txn_id}"] if message.txn_id is not None else []
+    return " ".join(said)
+
+
+def _short(content: bytes | None) -> str:
+    text = repr(content)
+    return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:SHOWN_LENGTH_MAX]}…"
+
+
+def _bytes(wanted: Text | None) -> bytes | None:
+    return wanted.encode() if isinstance(wanted, str) else wanted
+
+
+def _is(wanted: Wanted, found: bytes | None) -> bool:
+    return isinstance(wanted, EllipsisType) or _bytes(wanted) == found
+
+
+AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
+"""Nothing but a person's word moves these."""
+
+
+def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) -> list[Standing]:
+    """Every transaction that is neither settled nor parked, as the logs say up to their ends of now.
+
+    One that is decided counts until the coordinator has carried it out and stored that.
+    """
+    return [s for s in Overview(config, connections).standing() if s.state not in AT_REST]
+
+
+def described(standing: Iterable[Standing]) -> str:
+    """Transactions as lines for people, with what each one waits for."""
+    return "\n".join(f"  {_unsettled_line(found)}" for found in standing)
+
+
+def _unsettled_line(found: Standing) -> str:
+    txn = found.txn
+    place = "doubt" if txn.is_in_doubt else f"half {found.partition}:{txn.first_offset}"
+    age_s = max(time.time() - txn.appended_ms / 1000, 0)
+    topics = ", ".join(topic for topic in txn.topics if topic)
+    return (
+        f"{txn_id_of(txn.key)}: {found.state}, {_WAITS.get(found.state, 'for the coordinator')}; "
+        f"group {txn.group}, {txn.count} messages for {topics}, in {place}, {age_s:.1f} s old"
+    )
+
+
+_WAITS = {
+    TxnState.OPEN.value: "nobody said commit or rollback yet",
+    TxnState.WAITING.value: "committed, waits for an earlier one of its key",
+    TxnState.HELD.value: "committed, and its topic refuses it",
+}
+
 
 PARTITION_COUNT = 2
 """Of half, op and doubt: two show what several do, and are made and taken over sooner than eight."""

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.administration import GroupState
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.namespace import Namespace, OffsetReset
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.cli.topics import app

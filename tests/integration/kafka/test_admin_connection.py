@@ -9,8 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import create_topic, unique_name
-from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.admin_connection import AdminConnection
+from txlayer.adapters.kafka.admin import AdminConnection, KafkaAdmin
 from txlayer.config import ClientConfig
 from txlayer.errors import RetriableError
 

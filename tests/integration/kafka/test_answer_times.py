@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txlayer.adapters.connect import connect_coordinator
-from txlayer.adapters.kafka import coordinator_clients
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka import connections
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import BrokerUnavailableError
 
@@ -17,14 +17,14 @@ def test_a_command_waits_as_long_as_a_command_and_a_coordinator_as_it_does(
 ) -> None:
     (port,) = free_ports(1)
     config = CoordinatorConfig(bootstrap_servers=f"127.0.0.1:{port}")
-    monkeypatch.setattr(coordinator_clients, "ANSWER_MS", 300)
-    monkeypatch.setattr(coordinator_clients, "ANSWER_TIMEOUT_MS", 1_500)
-    connections = connect_coordinator(config, is_one_shot=is_one_shot)
+    monkeypatch.setattr(connections, "ANSWER_MS", 300)
+    monkeypatch.setattr(connections, "ANSWER_TIMEOUT_MS", 1_500)
+    asking = connect_coordinator(config, is_one_shot=is_one_shot)
     try:
         with pytest.raises(BrokerUnavailableError) as caught:
-            connections.start_offsets([(config.topics.half, 0)])
+            asking.start_offsets([(config.topics.half, 0)])
     finally:
-        connections.close()
+        asking.close()
 
     # Less than the longer limit by no more than a clock's step; the shorter one is a second away.
     assert is_one_shot == ((caught.value.waited_ms or 0) >= 1_400)

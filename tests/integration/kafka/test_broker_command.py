@@ -20,9 +20,8 @@ from tests.support.broker import create_topic
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.background import BackgroundCluster
-from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.local.processes import is_broker
+from txlayer.adapters.kafka.local.broker import BackgroundCluster
+from txlayer.adapters.kafka.local.server import free_ports, is_broker
 from txlayer.errors import ConfigError
 
 pytestmark = pytest.mark.kafka

@@ -19,10 +19,10 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.faultproxy import END_TXN, TXN_OFFSET_COMMIT, FaultProxy, Rules
 from tests.support.logs import read_log
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.coordinator_clients import KafkaCoordinatorConnections
+from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.writer import KafkaTransactionalWriter
+from txlayer.adapters.kafka.local.server import free_ports
+from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher

@@ -31,7 +31,7 @@ from tests.support.secured import SecuredServers, credential_options, secured_br
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.inspection import Asked, inspect
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.cli.doctor import limits_of
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig

@@ -8,7 +8,7 @@ import warnings
 from contextlib import ExitStack
 
 from tests.support.faultproxy import FaultProxy
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 
 END_COUNT = 30
 CLIENT_COUNT = 8

@@ -9,16 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.repositories import serve
-from txlayer.adapters.kafka.local.fetch import (
+from txlayer.adapters.kafka.local.jars import (
+    Jar,
+    JarLock,
     RepositoryUnreachableError,
     Sources,
+    WrongChecksumError,
     fetch_jars,
     ivy_class_path,
+    verify,
 )
-from txlayer.adapters.kafka.local.jars import Jar, JarLock, WrongChecksumError, verify
-from txlayer.adapters.kafka.local.java import bundled_java, find_java
-from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import (
+    QUIET,
+    LocalConfig,
+    bundled_java,
+    find_java,
+    prepare_runtime,
+)
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.errors import ConfigError
 
 pytestmark = pytest.mark.kafka

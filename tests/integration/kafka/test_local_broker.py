@@ -17,11 +17,14 @@ from confluent_kafka.admin import AdminClient
 from tests.support.broker import create_topic, unique_name
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, ports
-from txlayer.adapters.kafka.local.cluster_folder import read_properties
-from txlayer.adapters.kafka.local.ports import free_ports
-from txlayer.adapters.kafka.local.processes import is_broker
-from txlayer.adapters.kafka.local.temporary import PREFIX, remove_orphans
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
+from txlayer.adapters.kafka.local.server import (
+    PREFIX,
+    free_ports,
+    is_broker,
+    read_properties,
+    remove_orphans,
+)
 from txlayer.errors import ConfigError, LifecycleError
 
 pytestmark = pytest.mark.kafka
@@ -184,7 +187,7 @@ def test_a_proxied_listener_leads_its_clients_to_the_proxy(
     # The dice would give the broker the very port that its proxy is to listen on, a moment later.
     proxy_port, *others = free_ports(4)
     drawn = itertools.cycle([proxy_port, *others])
-    monkeypatch.setattr(ports, "random", SimpleNamespace(randint=lambda *_: next(drawn)))
+    monkeypatch.setattr(server, "random", SimpleNamespace(randint=lambda *_: next(drawn)))
     with LocalBroker(config=local_config, proxied_listeners=[[proxy_port]]) as broker:
         # The broker's answer names the proxy, so the client goes there next.
         host, port = broker.upstream(listener=1)

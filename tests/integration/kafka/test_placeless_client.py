@@ -9,7 +9,7 @@ import pytest
 from tests.support.mock_cluster import PRODUCE, MockCluster
 from tests.support.waiting import wait_until
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.kafka.half_writer import KafkaHalfWriter
+from txlayer.adapters.kafka.writers import KafkaHalfWriter
 from txlayer.config import ProducerConfig
 
 

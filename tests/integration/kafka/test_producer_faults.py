@@ -21,7 +21,7 @@ from tests.support.broker import unique_name
 from tests.support.secured import SecuredServers, credentials, secured_broker
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.ports import free_ports
+from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.core.messages import COMMIT, Message
 from txlayer.core.transitions import TxnState
 from txlayer.errors import (

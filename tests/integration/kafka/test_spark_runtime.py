@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.connector import (
+from txlayer.adapters.kafka.local.jars import CONNECTOR, read_lock, verify
+from txlayer.adapters.kafka.local.runtime import (
     VECTOR_MODULE,
+    bundled_java,
     check_version,
     has_vector_module,
     installed_pyspark,
@@ -20,8 +22,6 @@ from txlayer.adapters.kafka.local.connector import (
     prepare_connector,
     write_launcher,
 )
-from txlayer.adapters.kafka.local.jars import CONNECTOR, read_lock, verify
-from txlayer.adapters.kafka.local.java import bundled_java
 from txlayer.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from tests.support.commands import run_command
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import Message, TransactionalProducer
-from txlayer.adapters.kafka.widening import widen_topics
+from txlayer.adapters.kafka.admin import widen_topics
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.errors import TopicMismatchError

@@ -1,4 +1,4 @@
-"""Rights on a Kafka cluster: read and created. Never: taken away, or judged."""
+"""Reads and creates the access rights (ACLs) of a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 )
 
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, AdminConnection
+from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, AclPattern, AclResource, Operation
 from txlayer.errors import UsageError

@@ -1,13 +1,16 @@
-"""Asking a Kafka cluster about topics, groups and offsets, and changing them. Never: deleting, or judging what is found."""
+"""Asks a Kafka cluster about topics, groups and offsets, and changes them."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -16,24 +19,277 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
     AclOperation,
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
 )
 
 from txlayer.adapters.administration import GroupMember, GroupState
-from txlayer.adapters.error_codes import MOVED_COORDINATOR_CODES
-from txlayer.adapters.kafka.admin_connection import ANSWER_TIMEOUT_MS, LOOK_S, AdminConnection
-from txlayer.adapters.kafka.group_offsets import GroupOffsets
+from txlayer.adapters.error_codes import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
+from txlayer.adapters.kafka.client import (
+    base_settings,
+    kafka_error,
+    new_client,
+    plain_consumer,
+    translate,
+)
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    LifecycleError,
+    NotAuthorisedError,
+    RetriableError,
+    TxLayerError,
+)
+
+logger = logging.getLogger("txlayer.admin")
+
+ANSWER_TIMEOUT_MS = 10_000
+"""How long one question waits for its answer, connecting included: a person waits for it."""
+
+DOUBTED_AFTER_S = 30.0
+"""A client that misses something is not believed for longer than this: it may know the cluster as it was once."""
+
+LOOK_S = 0.05
+"""How often a wait looks at what it waits for."""
+
+_GRACE_S = 1.0
+"""The client ends its questions itself; this is for one that does not."""
+
+
+class AdminConnection:
+    """One cluster's admin client, made at its first use. Used by one thread at a time."""
+
+    def __init__(self, config: ClientConfig, *, timeout_ms: int) -> None:
+        self._config = config
+        self._timeout_ms = timeout_ms
+        self._client: AdminClient | None = None
+        self._made_at = 0.0
+        self._has_answered = False
+        self._refusal: KafkaError | None = None
+        self._trouble = ""
+
+    def close(self) -> None:
+        """Give the client back; the next use would make a new one."""
+        self._client = None
+
+    def client(self) -> AdminClient:
+        """The admin client; it connects by itself."""
+        if self._client is None:
+            # What goes wrong is told once, by the error, and not by the client's own log.
+            settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
+            self._client = new_client(AdminClient, settings)
+            self._made_at, self._has_answered = time.monotonic(), False
+        return self._client
+
+    def connected_client(self) -> AdminClient:
+        """The admin client once a broker has answered it: for what goes to the leaders of partitions.
+
+        A client that is not connected yet may miss the moment to ask who leads, and looks again after 3 s
+        (docs/explanation/kafka.md, "Asking").
+
+        Raises:
+            NotAuthorisedError, BrokerUnavailableError: as `wait`.
+        """
+        client = self.client()
+        if not self._has_answered:
+            self.wait(
+                client.describe_cluster(**self.limits()), resource="cluster", operation="describe"
+            )
+        return client
+
+    def doubt(self, errors: Sequence[Exception]) -> None:
+        """Something was missing in an answer: the next question gets a new client, at once if a broker did not say."""
+        if errors:
+            logger.warning("answer.incomplete", extra={"reason": str(errors[0])})
+        if errors or time.monotonic() - self._made_at > DOUBTED_AFTER_S:
+            self.close()
+
+    def wait(
+        self,
+        future: concurrent.futures.Future[Any],
+        *,
+        resource: str,
+        operation: str,
+        foreseen: Collection[int] = (),
+    ) -> Any:
+        """The answer to a question about `resource`.
+
+        Raises:
+            KafkaException: the cluster refused with a `foreseen` code, whose meaning the caller knows.
+            NotAuthorisedError: credentials or rights were refused; nothing was changed.
+            BrokerUnavailableError: no answer in time; a change may have happened.
+        """
+        waited_ms = self._wait_until_done(future)
+        try:
+            answer = future.result()
+        except KafkaException as exc:
+            if kafka_error(exc).code() in foreseen:
+                raise
+            # The client believes what it once learned about leaders, also when a broker says that it is out of date
+            # (FENCED_LEADER_EPOCH after a restart): the next question gets a new one that asks afresh.
+            self.close()
+            error = self.translated(exc, resource=resource, operation=operation)
+            if isinstance(error, BrokerUnavailableError):
+                raise self._unavailable(waited_ms) from exc
+            raise error from exc
+        self._refusal, self._trouble, self._has_answered = None, "", True
+        return answer
+
+    def translated(
+        self, error: KafkaException | KafkaError, *, resource: str, operation: str
+    ) -> TxLayerError:
+        """Our error for the cluster's refusal."""
+        return translate(
+            error,
+            bootstrap_servers=self._config.bootstrap_servers,
+            resource=resource,
+            topic=resource,
+            operation=operation,
+        )
+
+    def limits(self) -> dict[str, float]:
+        """What every question to the client is given as its limit."""
+        return {"request_timeout": self._timeout_ms / 1000}
+
+    def deadline(self) -> float:
+        """When what begins now has taken too long, on the monotonic clock."""
+        return time.monotonic() + self._timeout_ms / 1000
+
+    def _wait_until_done(self, future: concurrent.futures.Future[Any]) -> int:
+        started, deadline = time.monotonic(), self.deadline() + _GRACE_S
+        while True:
+            concurrent.futures.wait([future], timeout=LOOK_S)
+            self.client().poll(0)  # calls `_on_error`
+            waited_ms = int((time.monotonic() - started) * 1000)
+            if future.done():
+                return waited_ms
+            if self._refusal is not None:
+                # The client would try again until its time is over; the answer will not change.
+                refusal, self._refusal = self._refusal, None
+                raise NotAuthorisedError(
+                    f"the broker refused the credentials: {self._trouble}",
+                    resource=self._config.bootstrap_servers,
+                    operation="connect",
+                ) from KafkaException(refusal)
+            if time.monotonic() > deadline:
+                raise self._unavailable(waited_ms)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            self._refusal = error
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error.str().partition(" (after ")[0]
+
+    def _unavailable(self, waited_ms: int) -> BrokerUnavailableError:
+        # A client that knew a group's coordinator before the brokers went away may wait for that one for ever
+        # (librdkafka #5511): the next question gets a new client.
+        self.close()
+        return BrokerUnavailableError(
+            f"no broker answered: {self._trouble or 'timed out'}",
+            bootstrap_servers=self._config.bootstrap_servers,
+            waited_ms=waited_ms,
+        )
+
+
+_OPERATION = "read stored offsets"
+_SLICE_S = 0.5
+"""So often a wait for an answer looks whether it was refused."""
+
+
+class GroupOffsets:
+    """Asks for stored offsets. Used by one thread at a time."""
+
+    def __init__(self, config: ClientConfig, *, timeout_ms: int) -> None:
+        self._config = config
+        self._timeout_ms = timeout_ms
+        self._consumers: dict[tuple[str, bool], Consumer] = {}
+
+    def close(self) -> None:
+        """Give the clients back; the next question would make new ones."""
+        consumers, self._consumers = list(self._consumers.values()), {}
+        for consumer in consumers:
+            consumer.close()
+
+    def read(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What `group` stored for each of `partitions`, None where nothing is; `is_stable` waits for what is pending.
+
+        Raises:
+            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
+            NotAuthorisedError: this principal may not read the group.
+        """
+        started = time.monotonic()
+        wanted = [ClientPartition(*p) for p in partitions]
+        consumer = self._consumer(group, is_stable=is_stable)
+        while True:
+            left_s = started + self._timeout_ms / 1000 - time.monotonic()
+            try:
+                return _found(consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001)))
+            except KafkaException as exc:
+                code = kafka_error(exc).code()
+                if code in MOVED_COORDINATOR_CODES and left_s > LOOK_S:
+                    # The client looks for the new one by itself, but tells the answer of the old one at once.
+                    time.sleep(LOOK_S)
+                elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
+                    # A refused group is told to those who poll, and to nobody else.
+                    self._raise_refusal(consumer, group, started)
+                else:
+                    raise self._failed(exc, group, started) from exc
+
+    def _consumer(self, group: str, *, is_stable: bool) -> Consumer:
+        consumer = self._consumers.get((group, is_stable))
+        if consumer is None:
+            isolation = "read_committed" if is_stable else "read_uncommitted"
+            consumer = plain_consumer(self._config, isolation=isolation, group=group)
+            self._consumers[group, is_stable] = consumer
+        return consumer
+
+    def _raise_refusal(self, consumer: Consumer, group: str, started: float) -> None:
+        told = consumer.poll(0)
+        error = None if told is None else told.error()
+        if error is not None and error.code() in NOT_AUTHORISED_CODES:
+            raise self._failed(KafkaException(error), group, started)
+
+    def _failed(self, exc: KafkaException, group: str, started: float) -> TxLayerError:
+        # A client that knew the group's coordinator before the brokers went away may wait for that one for ever
+        # (librdkafka #5511): the next question gets a new one.
+        self.close()
+        error = translate(
+            exc,
+            bootstrap_servers=self._config.bootstrap_servers,
+            waited_ms=int((time.monotonic() - started) * 1000),
+            resource=group,
+            operation=_OPERATION,
+        )
+        if isinstance(error, BrokerUnavailableError):
+            return BrokerUnavailableError(
+                f"the stored offsets of {group} did not come: {error.detail}",
+                bootstrap_servers=self._config.bootstrap_servers,
+                waited_ms=error.waited_ms,
+            )
+        return error
+
+
+def _found(answer: Sequence[ClientPartition]) -> dict[TopicPartition, StoredOffset | None]:
+    found: dict[TopicPartition, StoredOffset | None] = {}
+    for p in answer:
+        if p.error is not None:
+            raise KafkaException(p.error)
+        stored = StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
+        found[p.topic, p.partition] = stored
+    return found
+
 
 _STATES_WITH_MEMBERS = {
     ConsumerGroupState.STABLE,
@@ -432,3 +688,63 @@ def _may_write(description: Any) -> bool:
 
 def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:
     return tuple(sorted((p.topic, p.partition) for p in assigned))
+
+
+def widen_topics(
+    config: ClientConfig, counts: Mapping[str, int], *, timeout_ms: int = ANSWER_TIMEOUT_MS
+) -> None:
+    """Give each topic so many partitions, more than it has, one topic after the other, and wait until that is known.
+
+    Raises:
+        BrokerUnavailableError: no answer in time; what came before may have happened. It may be called again.
+        NotAuthorisedError: refused; likewise.
+    """
+    connection = AdminConnection(config, timeout_ms=timeout_ms)
+    try:
+        for topic, count in counts.items():
+            future = connection.client().create_partitions(
+                [NewPartitions(topic, count)], **connection.limits()
+            )[topic]
+            connection.wait(future, resource=topic, operation="create partitions")
+            _wait_until_seen(connection, topic, count)
+    finally:
+        connection.close()
+
+
+def _wait_until_seen(connection: AdminConnection, topic: str, count: int) -> None:
+    deadline = connection.deadline()
+    while True:
+        found = connection.client().list_topics(topic, timeout=LOOK_S * 50).topics[topic]
+        led = [p for p in found.partitions.values() if p.leader >= 0]
+        if len(led) >= count:
+            return
+        if time.monotonic() > deadline:
+            raise BrokerUnavailableError(
+                f"{topic} shows {len(led)} of {count} partitions", waited_ms=ANSWER_TIMEOUT_MS
+            )
+        time.sleep(LOOK_S)
+
+
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
+
+
+def remove(config: ClientConfig, *, topics: Collection[str], groups: Collection[str]) -> None:
+    """Delete topics with their records, and groups with their offsets; what is not there is passed over.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, TxLayerError: some of it may be left.
+    """
+    connection = AdminConnection(config, timeout_ms=ANSWER_TIMEOUT_MS)
+    client = connection.client()
+    limits = connection.limits()
+    asked = []
+    if topics:
+        asked += [*client.delete_topics(list(topics), **limits).items()]
+    if groups:
+        asked += [*client.delete_consumer_groups(list(groups), **limits).items()]
+    for name, future in asked:
+        try:
+            connection.wait(future, resource=name, operation="delete", foreseen=_GONE)
+        except KafkaException:
+            continue  # of a foreseen code: it never was, or is gone already
+    connection.close()

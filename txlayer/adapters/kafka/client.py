@@ -1,27 +1,54 @@
-"""Clients of one Kafka cluster with the settings that carry the promises (reasons: docs/explanation/kafka.md).
-
-Never here: judging a message's content.
-"""
+"""Creates confluent-kafka clients with the settings that carry the promises (docs/explanation/kafka.md)."""
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint, methodcaller
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.kafka.errors import kafka_error, translate
 from txlayer.adapters.ports import TopicPartition
-from txlayer.adapters.translation import translate_unknown_end
+from txlayer.adapters.translation import translate_error, translate_unknown_end
 from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError, ConfigError
+from txlayer.errors import BrokerUnavailableError, ConfigError, TxLayerError
+
+
+def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
+    """The KafkaError inside."""
+    if isinstance(error, KafkaException):
+        inner = error.args[0]
+        return inner if isinstance(inner, KafkaError) else KafkaError(KafkaError._FAIL, str(inner))
+    return error
+
+
+def translate(  # the arguments of `translate_error`, for an exception as well
+    error: KafkaException | KafkaError,
+    *,
+    bootstrap_servers: str | None = None,
+    waited_ms: int | None = None,
+    topic: str | None = None,
+    resource: str | None = None,
+    operation: str | None = None,
+) -> TxLayerError:
+    """Our error for a client's; raise it `from` the original."""
+    return translate_error(
+        kafka_error(error),
+        bootstrap_servers=bootstrap_servers,
+        waited_ms=waited_ms,
+        topic=topic,
+        resource=resource,
+        operation=operation,
+    )
+
 
 logger = logging.getLogger("txlayer.kafka")
 client_logger = logging.getLogger("txlayer.librdkafka")
@@ -438,3 +465,50 @@ class PlainReader:
     def close(self) -> None:
         """End."""
         self._consumer.close()
+
+
+class Deadline:
+    """Makes calls in a thread of its own. One thread uses it.
+
+    A call that does not come back keeps its thread, a daemon, for good: the instance is of no use any more.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stuck = False
+
+    def call(self, function: Callable[[], object], *, within_s: float) -> None:
+        """Return when `function` has; what it raises is raised here.
+
+        Raises:
+            TimeoutError: it has not come back within `within_s`, or an earlier one never did. It may still do its work.
+        """
+        if self._is_stuck:
+            raise TimeoutError("an earlier call never came back")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._calls.put(function)
+        try:
+            failure = self._ends.get(timeout=within_s)
+        except Empty:
+            self._is_stuck = True
+            raise TimeoutError(f"no answer within {within_s:g} s") from None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                function()
+            except BaseException as exc:  # noqa: BLE001 - raised where the call was made
+                self._ends.put(exc)
+            else:
+                self._ends.put(None)

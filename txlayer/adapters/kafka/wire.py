@@ -1,7 +1,7 @@
-"""Two questions that librdkafka does not ask: a broker's features, and the quotas of clients. Never: a change.
+"""Two questions that librdkafka does not ask: a broker's features, and the quotas of clients.
 
-Each is one request of Kafka's public protocol over a connection of its own. A broker answers the first before anybody has
-signed in; the second only where nobody has to, so behind SASL it is left out.
+Each is one request of Kafka's public protocol over a connection of its own. A broker answers the first before anyone has
+signed in; the second only where signing in is not required, so behind SASL it is left out.
 Source: the Kafka protocol guide, ApiVersions (key 18, version 3) and DescribeClientQuotas (key 48, version 1).
 """
 

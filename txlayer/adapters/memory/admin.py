@@ -10,9 +10,8 @@ from txlayer.adapters.administration import GroupMember, GroupState
 from txlayer.adapters.error_codes import UNAVAILABLE_CODES, Code
 from txlayer.adapters.memory.cluster import Topic
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
-from txlayer.adapters.memory.log import Partition
-from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
-from txlayer.adapters.memory.topics import in_effect
+from txlayer.adapters.memory.log import Partition, in_effect
+from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
 from txlayer.adapters.translation import translate_error
 from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState

@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol: members, generations, range, stored offsets. Never: how a member waits.
+"""Consumer groups of the classic protocol: members, generations, range assignment, stored offsets.
 
 The rounds of JoinGroup and SyncGroup are one step here: when every member has joined, the group has its next generation
 and each member its share. A member that does not join again in time is left out.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.memory.refusal import RefusedError
+from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 
 NEVER = float("inf")

@@ -1,4 +1,4 @@
-"""A client's way to the cluster: one question, or one that is asked until it is answered. Never: what is asked.
+"""How a client reaches the cluster: one request, or one that is repeated until it is answered.
 
 Which codes a client keeps to itself, and which end a Kafka transaction or the client, was measured request by request
 (docs/explanation/kafka.md, Errors).
@@ -10,15 +10,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from txlayer.adapters.error_codes import Code
-from txlayer.adapters.memory.broker import Broker
-from txlayer.adapters.memory.cluster import Cluster
-from txlayer.adapters.memory.refusal import (
+from txlayer.adapters.memory.cluster import Broker, Cluster
+from txlayer.adapters.memory.world import (
     ClientError,
     ClientFailureError,
     NoAnswerError,
     RefusedError,
+    World,
 )
-from txlayer.adapters.memory.world import World
 
 T = TypeVar("T")
 

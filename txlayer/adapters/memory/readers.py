@@ -1,22 +1,155 @@
-"""The `LogReader` and the `GroupReader` of a cluster in memory."""
+"""The readers of a cluster in memory: one that assigns itself, a group member, and a member that stores offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
 
+from txlayer.adapters.consumer_ports import OnRevoke
 from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES, PASSING_CODES, Code
 from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.cluster import Fetched
 from txlayer.adapters.memory.groups import Member, MemberMetadata
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.memory.reading import Reading
-from txlayer.adapters.memory.refusal import ClientError, NoAnswerError, RefusedError
-from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.translation import COORDINATOR_ADVICE, translate_read_error
-from txlayer.errors import TxLayerError
+from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
+from txlayer.adapters.ports import Assignment, StoredOffset, TopicPartition
+from txlayer.adapters.translation import (
+    COORDINATOR_ADVICE,
+    consumer_advice,
+    translate_read_error,
+    translate_store_error,
+)
+from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
+
+_TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
+"""Answers that become an error among the records; the client keeps the others to itself and asks again."""
+
+
+class Reading:
+    """One client's positions. One thread uses it."""
+
+    __slots__ = (
+        "_ended_at",
+        "_is_committed",
+        "_link",
+        "_paused",
+        "_positions",
+        "_refused",
+        "tells_end",
+    )
+
+    def __init__(self, link: Link, *, is_committed: bool, tells_end: bool) -> None:
+        self._link = link
+        self._is_committed = is_committed
+        self.tells_end = tells_end
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._ended_at: dict[TopicPartition, int] = {}
+        self._refused: set[TopicPartition] = set()
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these, and nothing else, from here; none of them is paused."""
+        self._positions = dict(positions)
+        self._paused.clear()
+        self._ended_at.clear()
+        self._refused.clear()
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Stop reading these."""
+        self._paused.update(places)
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        """Read these again."""
+        self._paused.difference_update(places)
+
+    def read_to(self, place: TopicPartition) -> int:
+        """The position in a partition of which nothing is left to read; -1: something is."""
+        position, partition = (
+            self._positions.get(place, -1),
+            self._link.cluster.partitions.get(place),
+        )
+        if place in self._paused or partition is None:
+            return -1
+        return position if partition.end(is_committed=self._is_committed) == position else -1
+
+    def is_ready(self) -> bool:
+        """True when a fetch would bring something."""
+        cluster = self._link.cluster
+        cluster.catch_up()
+        if not cluster.is_up:
+            return False
+        partitions, is_committed = cluster.partitions, self._is_committed
+        for place, position in self._positions.items():
+            if place in self._paused or place in self._refused:
+                continue
+            partition = partitions.get(place)
+            if partition is None:
+                continue  # the client waits for the topic without a word
+            if place[0] in cluster.denied:
+                return True
+            if partition.is_led and (
+                partition.end(is_committed=is_committed) != position
+                or (self.tells_end and self._ended_at.get(place) != position)
+            ):
+                return True
+        return False
+
+    def fetch(self, count_max: int) -> list[MemoryRecord]:
+        """Records and what there is to tell; an empty list when nobody answered."""
+        link = self._link
+        wanted = [
+            (place, position)
+            for place, position in self._positions.items()
+            if place not in self._paused and place not in self._refused
+        ]
+        if not wanted:
+            return []
+        # A broker serves the partitions of a request in turn.
+        first = link.world.random.randrange(len(wanted))
+        wanted = wanted[first:] + wanted[:first]
+        try:
+            answers = link.ask(
+                "Fetch",
+                lambda: link.broker.fetch(
+                    wanted, count_max=count_max, is_committed=self._is_committed
+                ),
+            )
+        except NoAnswerError:
+            link.pause(link.jittered(RETRY_BACKOFF_S))
+            return []
+        except RefusedError as exc:
+            if exc.code not in _TOLD_CODES:
+                link.pause(link.jittered(RETRY_BACKOFF_S))
+                return []
+            place, position = wanted[0]
+            answers = [Fetched.refused(place, position, exc.code)]
+        return [record for answer in answers for record in self._taken(answer)]
+
+    def _taken(self, answer: Fetched) -> Iterable[MemoryRecord]:
+        place = answer.partition
+        if answer.refusal is not None:
+            self._refused.add(place)
+            out_of_range = answer.refusal is Code.OFFSET_OUT_OF_RANGE
+            code = Code.LOCAL_AUTO_OFFSET_RESET if out_of_range else answer.refusal
+            return [_telling(place, answer.next_position, code)]
+        self._positions[place] = answer.next_position
+        if (
+            self.tells_end
+            and answer.is_at_end
+            and self._ended_at.get(place) != answer.next_position
+        ):
+            self._ended_at[place] = answer.next_position
+            end = _telling(place, answer.next_position, Code.LOCAL_PARTITION_EOF)
+            return [*answer.records, end]
+        return answer.records
+
+
+def _telling(place: TopicPartition, offset: int, code: Code) -> MemoryRecord:
+    return MemoryRecord(*place, None, None, None, place=offset, error=ClientError(code))
+
 
 POLL_INTERVAL_MAX_MS = 60_000
 """The group client's `max.poll.interval.ms`: who does not read for so long leaves the group, heartbeats or not."""
@@ -315,3 +448,130 @@ class MemoryGroupReader:
             and world.is_running(self._link.client)
             and world.monotonic() - self._read_at < self._poll_s_max
         )
+
+
+Offsets = Mapping[TopicPartition, StoredOffset]
+
+
+class MemoryStoringGroupReader(MemoryGroupReader):
+    """One thread uses it. A store that was begun is sent with the next read, and again while nobody answers."""
+
+    def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
+        super().__init__(
+            link, group=group, session_timeout_ms=session_timeout_ms, tells_end=True, reader=f"the group {group}"
+        )  # fmt: skip
+        self._hook: OnRevoke | None = None
+        self._hook_failure: Exception | None = None
+        self._begun: dict[TopicPartition, StoredOffset] | None = None
+        self._end: TxLayerError | bool = False
+
+    def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
+        """Join the group; `on_revoke` is called before the group goes on without this member's partitions."""
+        self._hook = on_revoke
+        super().start(topics)
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[object]:
+        """As every member reads; what `on_revoke` raised is raised here."""
+        self._send_begun()
+        records = super().read(record_count_max=record_count_max, timeout_s=timeout_s)
+        if self._hook_failure is not None:
+            failure, self._hook_failure = self._hook_failure, None
+            raise failure
+        return records
+
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """Where reading stood at the end of partitions, told since the last call."""
+        taken, self._reached = self._reached, {}
+        return taken
+
+    def hide_ends(self) -> None:
+        """From now on it never tells of an end: a client is asked again before it could."""
+        self._reading.tells_end = False
+
+    def begin_store(self, offsets: Offsets) -> None:
+        """Store offsets without waiting; `take_stored` tells how it ended.
+
+        Raises:
+            LifecycleError: the one before has not been told yet.
+        """
+        if self._begun is not None or self._end is not False:
+            raise LifecycleError("a store of offsets is under way", state="storing")
+        self._begun = dict(offsets)
+
+    def take_stored(self) -> bool:
+        """True once after the store that was begun was acknowledged.
+
+        Raises:
+            TxLayerError: it failed; see the port.
+        """
+        end, self._end = self._end, False
+        if isinstance(end, TxLayerError):
+            raise end
+        return end
+
+    def store_offsets(self, offsets: Offsets, *, timeout_s: float) -> None:
+        """Store these and wait for the acknowledgement; what was begun is older, and given up.
+
+        Raises:
+            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
+            TxLayerError: it failed; see the port.
+        """
+        self._begun, self._end = None, False
+        link = self._link
+        deadline = link.world.monotonic() + timeout_s
+        while True:
+            try:
+                self._ask_to_store(offsets)
+            except NoAnswerError as exc:
+                if link.world.monotonic() >= deadline:
+                    raise BrokerUnavailableError(
+                        "offsets were not stored in time",
+                        bootstrap_servers=link.bootstrap_servers,
+                        waited_ms=int(timeout_s * 1000),
+                    ) from exc
+                link.pause(link.jittered(RETRY_BACKOFF_S))
+            else:
+                return
+
+    def close(self) -> None:
+        """Leave the group; `on_revoke` is called first when there are partitions to give back."""
+        if self._state is Membership.IN:
+            self._before_revocation(is_lost=False)
+        super().close()
+
+    def _advice_for(self, topic: str) -> str:
+        return consumer_advice(self._group, topic)
+
+    def _before_revocation(self, *, is_lost: bool) -> None:
+        try:
+            if self._hook is not None:
+                self._hook(is_lost)
+        except Exception as exc:  # noqa: BLE001 - as a client's callback: the next read raises it
+            self._hook_failure = exc
+        # What a lost session left under way is fenced by its generation.
+        self._begun, self._end = None, False
+
+    def _send_begun(self) -> None:
+        offsets = self._begun
+        if offsets is None:
+            return
+        try:
+            self._ask_to_store(offsets)
+        except NoAnswerError:
+            return
+        except TxLayerError as exc:
+            self._begun, self._end = None, exc
+        else:
+            self._begun, self._end = None, True
+
+    def _ask_to_store(self, offsets: Offsets) -> None:
+        link = self._link
+        fence = MemberMetadata(self._group, self._member_id, self._generation)
+        try:
+            link.ask("OffsetCommit", lambda: link.broker.store_as_member(fence, offsets))
+        except RefusedError as exc:
+            raise translate_store_error(
+                ClientError(exc.code),
+                group=self._group,
+                bootstrap_servers=link.bootstrap_servers,
+            ) from exc

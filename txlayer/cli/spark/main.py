@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.connector import prepare_connector
 from txlayer.adapters.kafka.local.jars import CONNECTOR
+from txlayer.adapters.kafka.local.runtime import prepare_connector
 from txlayer.cli.border import guard
 from txlayer.cli.fetching import fetch_progress
 from txlayer.cli.spark import jobs

@@ -1,19 +1,33 @@
-"""The jars of the embedded broker and of Spark's Kafka connector: locked lists, and folders of the user's cache that hold
-exactly these.
+"""The locked jars of the embedded broker and of Spark's Kafka connector, and how they reach the user's cache.
 
-Nothing here reaches the network: `fetch.py` brings the files, this module says which, and whether they are right.
+`mvn`, or the Ivy that pyspark carries, brings the files that the lock names into a temporary folder; each is checked
+against the lock, and the folder is put in place in one step. The tools know their default repository, and `maven_url`
+names another one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
-from collections.abc import Iterable
+import re
+import shutil
+import ssl
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
+from xml.sax.saxutils import escape, quoteattr
 
-from txlayer.errors import InvariantError, UsageError
+from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
 
 KAFKA_ARTIFACT = "kafka_2.13"
 _FIELDS_PER_LINE = 3
@@ -155,3 +169,289 @@ def verify(folder: Path, jars: Iterable[Jar]) -> None:
                     "ask who runs your package mirror, then try again",
                     file=jar.file_name, expected=jar.sha256, found=found,
                 )  # fmt: skip
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, waiting for it; it ends with the process, so it is never stale."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
+    """A temporary folder for the holder of a lock; what a holder that was killed has left under the prefix goes first."""
+    for left in parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
+        yield Path(folder)
+
+
+_MAGIC = 0xFEEDFEED
+_VERSION = 2
+_TRUSTED_CERTIFICATE = 2
+# Not a secret: the form demands a checksum that is salted with a password, and this is Java's own default.
+_PASSWORD = "changeit"  # noqa: S105 - no secret
+_SALT = b"Mighty Aphrodite"
+
+
+def write_trust_store(path: Path) -> tuple[str, ...]:
+    """Flags that make a JVM trust what Python trusts; none (Java's own list) when Python names no authorities."""
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if not certificates:
+        return ()
+    path.write_bytes(key_store(certificates))
+    return (
+        f"-Djavax.net.ssl.trustStore={path}",
+        "-Djavax.net.ssl.trustStoreType=JKS",
+        f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",
+    )
+
+
+def key_store(certificates: Sequence[bytes]) -> bytes:
+    """DER certificates as one Java KeyStore.
+
+    Source: the class JavaKeyStore of OpenJDK, method engineStore.
+    """
+    body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
+    for number, certificate in enumerate(certificates):
+        body += (
+            struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{number}") + struct.pack(">Q", 0)
+        )
+        body += _text("X.509") + struct.pack(">I", len(certificate)) + certificate
+    return body + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body).digest()  # noqa: S324 - the form's own sum
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
+
+
+FETCH_TIMEOUT_S = 900
+"""44 MB through a slow line; then something hangs."""
+REPORT_EVERY_S = 0.2
+COMPLAINT_LENGTH_MAX = 300
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Progress(Protocol):
+    """Is told what makes a first start long."""
+
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """So much has come, also before the first and after the last file."""
+
+    def preparing(self) -> None:
+        """Everything has come; the classes are prepared for quick starts, which takes some seconds."""
+
+
+class RepositoryUnreachableError(RetriableError):
+    """The jars could not be fetched; nothing was changed."""
+
+    field_names = ("tool", "said")
+    tool: str | None
+    said: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What may be used to fetch."""
+
+    maven: Path | None
+    """The `mvn` command."""
+    ivy: str | None
+    """The class path of Ivy."""
+    java: Path
+    """Runs Ivy."""
+    maven_url: str | None
+    """A repository to use instead of the default one."""
+
+
+def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progress) -> Path:
+    """The folder in `cache` that holds exactly the lock's jars; fetched if it is not there.
+
+    Safe for several processes at once: one fetches, the others wait for it.
+
+    Raises:
+        WrongChecksumError: a file that came is not the locked one. Nothing was kept.
+        RepositoryUnreachableError: no tool could bring them. Nothing was kept.
+        ConfigError: there is no tool to fetch with.
+    """
+    folder = cache / lock.folder_name
+    if has_all_sizes(folder, lock.jars):
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with file_lock(cache / ".lock"):
+        if has_all_sizes(folder, lock.jars):
+            return folder
+        with work_folder(cache, prefix=".fetch-") as work:
+            fetched = _fetch(lock, work, sources, progress)
+            verify(fetched, lock.jars)
+            # Only a damaged folder can be here: its sizes were wrong a moment ago.
+            shutil.rmtree(folder, ignore_errors=True)
+            fetched.replace(folder)
+    return folder
+
+
+def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:
+    target, what = work / "jars", lock.purpose
+    commands = list(_commands(lock, work, target, sources))
+    if not commands:
+        raise ConfigError(
+            f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]", or install mvn, or name your own',
+            name=what.own,
+            expected=what.own_is,
+        )
+    failures = []
+    for tool, command in commands:
+        said = _run(command, lock, work, progress)
+        if said is None:
+            return target
+        failures.append((tool, said))
+        shutil.rmtree(target, ignore_errors=True)
+    tool, said = failures[-1]
+    raise RepositoryUnreachableError(
+        f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
+        f"or {what.own_is} with {what.own}",
+        tool=tool,
+        said=said,
+    )
+
+
+def _commands(
+    lock: JarLock, work: Path, target: Path, sources: Sources
+) -> Iterator[tuple[str, Sequence[str]]]:
+    if sources.maven is not None:
+        project = work / "pom.xml"
+        project.write_text(maven_project(lock), "utf-8")
+        settings: tuple[str, ...] = ()
+        if sources.maven_url:
+            (work / "settings.xml").write_text(maven_settings(sources.maven_url), "utf-8")
+            settings = ("-s", str(work / "settings.xml"))
+        # A repository folder of our own: progress can be seen, and a damaged file in the user's does not matter.
+        yield "mvn", (
+            str(sources.maven), "-B", "-q", *settings, "-f", str(project),
+            f"-Dmaven.repo.local={work / 'm2'}", f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={target}",
+        )  # fmt: skip
+    if sources.ivy is not None:
+        (work / "ivysettings.xml").write_text(
+            ivy_settings(work / "ivy", sources.maven_url), "utf-8"
+        )
+        (work / "ivy.xml").write_text(ivy_module(lock), "utf-8")
+        trust = write_trust_store(work / "trust.jks")
+        yield "ivy", (
+            str(sources.java), *trust, "-cp", sources.ivy, "org.apache.ivy.Main",
+            "-warn", "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml"),
+            "-retrieve", f"{target}/[artifact]-[revision].[ext]",
+        )  # fmt: skip
+
+
+def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) -> str | None:
+    """None when the tool was content, else what it said last."""
+    output = work / "output.txt"
+    deadline = time.monotonic() + FETCH_TIMEOUT_S
+    with output.open("wb") as sink:
+        try:
+            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)  # noqa: S603 - our own command line
+        except OSError as exc:
+            return f"it could not be started: {exc}"
+        try:
+            while True:
+                progress.fetched(*_arrived(lock, work))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = tool.wait(REPORT_EVERY_S)
+                    break
+                if time.monotonic() > deadline:
+                    return f"nothing within {FETCH_TIMEOUT_S} s"
+        finally:
+            tool.kill()
+            tool.wait()
+    if code == 0:
+        progress.fetched(len(lock.jars), lock.size_bytes)
+        return None
+    return last_complaint(output.read_text("utf-8", "replace"))
+
+
+def _arrived(lock: JarLock, work: Path) -> tuple[int, int]:
+    """Files and bytes of the lock's jars that lie anywhere below `work`, each counted once."""
+    sizes = {jar.file_name: jar.size_bytes for jar in lock.jars}
+    seen: dict[str, int] = {}
+    for path in work.rglob("*.jar*"):
+        # A file that is still coming has its final name with something behind it.
+        name = path.name.partition(".jar")[0] + ".jar"
+        if name in sizes and not path.name.endswith((".sha1", ".lastUpdated")):
+            with contextlib.suppress(FileNotFoundError):
+                seen[name] = max(seen.get(name, 0), path.stat().st_size)
+    return sum(1 for name, size in seen.items() if size >= sizes[name]), sum(seen.values())
+
+
+def last_complaint(output: str) -> str:
+    """The line of a tool's output that says most: its first error, else the first thing that it did not find."""
+    lines = [line.strip() for line in _COLOURS.sub("", output).splitlines()]
+    # Ivy's headings say that there are errors, not which.
+    lines = [line for line in lines if line and not line.startswith("::::") and line != "[ERROR]"]
+    for signs in (("[ERROR]", " error ", "Exception"), ("not found",)):
+        for line in lines:
+            if any(sign in line for sign in signs):
+                return line.removeprefix("[ERROR]").strip(": ")[:COMPLAINT_LENGTH_MAX]
+    return (lines or ["nothing"])[-1][:COMPLAINT_LENGTH_MAX]
+
+
+def maven_project(lock: JarLock) -> str:
+    """A project that depends on the lock's jars and, by its exclusions, on nothing else."""
+    dependencies = "\n".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
+        f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId>"
+        "<artifactId>*</artifactId></exclusion></exclusions></dependency>"
+        for jar in lock.jars
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>txlayer</groupId><artifactId>broker</artifactId>"
+        f"<version>1</version><dependencies>\n{dependencies}\n</dependencies></project>\n"
+    )
+
+
+def maven_settings(url: str) -> str:
+    """Settings that send every request to `url`."""
+    return (
+        "<settings><mirrors><mirror><id>txlayer</id><mirrorOf>*</mirrorOf>"
+        f"<url>{escape(url)}</url></mirror></mirrors></settings>\n"
+    )
+
+
+def ivy_settings(cache: Path, url: str | None) -> str:
+    """One repository, the default one unless `url` names another; checksums are judged by the lock alone."""
+    root = f" root={quoteattr(url.rstrip('/') + '/')}" if url else ""
+    return (
+        '<ivysettings><property name="ivy.checksums" value=""/>'
+        f'<settings defaultResolver="jars"/><caches defaultCacheDir={quoteattr(str(cache))}/>'
+        f'<resolvers><ibiblio name="jars" m2compatible="true" usepoms="false"{root}/></resolvers></ivysettings>\n'
+    )
+
+
+def ivy_module(lock: JarLock) -> str:
+    """A module that depends on the lock's jars and on nothing behind them."""
+    dependencies = "\n".join(
+        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false" '
+        'conf="default->default"/>'
+        for jar in lock.jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="txlayer" module="broker"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>\n{dependencies}\n'
+        "</dependencies></ivy-module>\n"
+    )
+
+
+def ivy_class_path() -> str | None:
+    """Ivy out of the installed pyspark; None without it."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "jars"
+    found = [
+        sorted(folder.glob(pattern)) for pattern in ("ivy-[0-9]*.jar", "commons-cli-[0-9]*.jar")
+    ]
+    return ":".join(str(files[-1]) for files in found) if all(found) else None

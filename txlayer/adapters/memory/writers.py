@@ -1,0 +1,693 @@
+"""The writers of a cluster in memory: the transactional one, and the idempotent one for half and op records.
+
+A client in memory has no thread: its records leave when it polls, flushes or commits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from txlayer.adapters.error_codes import FENCED_CODES, GIVEN_UP_CODES, Code
+from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
+from txlayer.adapters.memory.log import (
+    BATCH_OVERHEAD_BYTES,
+    CREATE_TIME,
+    MemoryRecord,
+    PlacelessRecord,
+    ProducerMark,
+)
+from txlayer.adapters.memory.world import (
+    ClientError,
+    ClientFailureError,
+    NoAnswerError,
+    RefusedError,
+)
+from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition
+from txlayer.adapters.translation import (
+    translate_fatal,
+    translate_refusal,
+    translate_unwritten,
+    translate_writer_error,
+    unanswered_commit,
+)
+from txlayer.core.messages import Headers
+from txlayer.core.partitions import murmur2
+from txlayer.errors import TxLayerError
+
+ANY_PARTITION = -1
+
+Queued = tuple[MemoryRecord, DeliveryReport | None]
+
+
+class Batch:
+    """Records of one partition that are sent together, and sent again as they are."""
+
+    __slots__ = ("is_sent", "place", "queued", "retry_at", "times_out_at")
+
+    def __init__(self, place: TopicPartition, queued: list[Queued], times_out_at: float) -> None:
+        self.place = place
+        self.queued = queued
+        self.times_out_at = times_out_at
+        self.retry_at = 0.0
+        self.is_sent = False
+
+
+class SendAgainError(Exception):
+    """Not done, for a reason that passes."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(f"again after {after_s} s")
+        self.after_s = after_s
+
+
+Send = Callable[[Batch, list[MemoryRecord]], int | None]
+"""Makes the request; what `send_batch` returns. Raises what an exchange raises, and SendAgainError."""
+
+
+def send_batch(link: Link, produce: Callable[[], int]) -> int | None:
+    """The offset of a batch's first record; None: the broker has the batch already, and does not say where.
+
+    Raises:
+        NoAnswerError, RefusedError: the exchange failed.
+    """
+    try:
+        return link.ask("Produce", produce)
+    except RefusedError as exc:
+        if exc.code is not Code.DUPLICATE_SEQUENCE_NUMBER:
+            raise
+        return None
+
+
+class Outbox:
+    """Any thread puts; one sends and reports, in the order of acknowledgement."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        send: Send,
+        on_failed: Callable[[Batch | None, Code], None],
+        batch_bytes_max: int,
+        message_timeout_s: float,
+        queue_max: int,
+    ) -> None:
+        self._link = link
+        self._send = send
+        self._on_failed = on_failed
+        self._batch_bytes_max = batch_bytes_max
+        self._message_timeout_s = message_timeout_s
+        self._queue_max = queue_max
+        self._queue: deque[Queued] = deque()
+        # What the client once learned of a topic; one that is deleted then only seems to have no leader.
+        self._known_counts: dict[str, int] = {}
+        self._batches: dict[TopicPartition, deque[Batch]] = {}
+        self._batched_count = 0
+        self._reports: deque[tuple[DeliveryReport | None, ClientError | None, MemoryRecord]] = (
+            deque()
+        )
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = ANY_PARTITION,
+        callback: DeliveryReport | None = None,
+        on_delivery: DeliveryReport | None = None,
+        timestamp: int = 0,
+        headers: Headers | Mapping[str, bytes | str | None] | None = None,
+    ) -> None:
+        """Queue a record, with the arguments of the Kafka client's `produce`.
+
+        Raises:
+            BufferError: the queue is full. Nothing was queued.
+        """
+        if len(self._queue) >= self._queue_max:
+            raise BufferError("the queue is full")
+        record = MemoryRecord(
+            topic, partition, _encoded(key), _encoded(value), _headers(headers), (CREATE_TIME, timestamp)
+        )  # fmt: skip
+        queued = (record, callback or on_delivery)
+        self._link.world.change(partial(self._queue.append, queued))
+
+    @property
+    def unreported_count(self) -> int:
+        """Records whose report was not served yet."""
+        return len(self._queue) + self._batched_count + len(self._reports)
+
+    def is_due(self) -> bool:
+        """True when `send` or `serve` has something to do."""
+        if self._queue or self._reports:
+            return True
+        if not self._batches:
+            return False
+        return self._due_in_s() <= 0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Let others run until something is due, at most so long; True when something is."""
+        world = self._link.world
+        deadline = world.monotonic() + timeout_s
+        while True:
+            left_s = deadline - world.monotonic()
+            if world.wait(self.is_due, timeout_s=max(min(left_s, self._due_in_s()), 0.0)):
+                return True
+            if world.monotonic() >= deadline:
+                return False
+
+    def send(self) -> None:
+        """Send what is queued and what is to be sent again; each partition in order."""
+        if self._queue:
+            self._form_batches()
+        for place in list(self._batches):
+            batches = self._batches[place]
+            while batches and self._send_one(batches[0]):
+                batches.popleft()
+            if not batches:
+                del self._batches[place]
+
+    def serve(self) -> int:
+        """Call the reports that are there; how many."""
+        count = 0
+        reports = self._reports
+        while reports:
+            on_delivery, error, record = reports[0]
+            try:
+                if on_delivery is not None:
+                    on_delivery(error, record)
+            finally:
+                reports.popleft()  # only now: it counts as unreported until then
+            count += 1
+        return count
+
+    def purge(self) -> None:
+        """Give up what is not acknowledged; the reports say so."""
+        for batches in self._batches.values():
+            for batch in batches:
+                code = Code.LOCAL_PURGE_INFLIGHT if batch.is_sent else Code.LOCAL_PURGE_QUEUE
+                self._report_failed(batch, code)
+        self._batches.clear()
+        while self._queue:
+            record, on_delivery = self._queue.popleft()
+            self._reports.append((on_delivery, ClientError(Code.LOCAL_PURGE_QUEUE), record))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _due_in_s(self) -> float:
+        if not self._batches:
+            return float("inf")
+        now = self._link.world.monotonic()
+        # A copy: another thread may ask how far it is.
+        heads = [batches[0] for batches in list(self._batches.values()) if batches]
+        return min((min(b.retry_at, b.times_out_at) for b in heads), default=now) - now
+
+    def _form_batches(self) -> None:
+        times_out_at = self._link.world.monotonic() + self._message_timeout_s
+        sizes: dict[TopicPartition, int] = {}
+        for _ in range(len(self._queue)):
+            record, on_delivery = queued = self._queue[0]
+            place = self._place(record)
+            if isinstance(place, Code):
+                self._on_failed(None, place)
+                self._reports.append((on_delivery, ClientError(place), record))
+                self._queue.popleft()
+                continue
+            batches = self._batches.setdefault(place, deque())
+            # Only what this round formed grows: an older batch may have been sent.
+            if place in sizes and sizes[place] + record.size <= self._batch_bytes_max:
+                batches[-1].queued.append(queued)
+                sizes[place] += record.size
+            else:
+                batches.append(Batch(place, [queued], times_out_at))
+                sizes[place] = BATCH_OVERHEAD_BYTES + record.size
+            self._batched_count += 1
+            self._queue.popleft()
+
+    def _place(self, record: MemoryRecord) -> TopicPartition | Code:
+        name, partition = record.topic(), record.partition()
+        topic = self._link.cluster.topics.get(name)
+        if topic is not None:
+            self._known_counts[name] = len(topic.partitions)
+        count = self._known_counts.get(name, 0)
+        if not count:
+            return Code.LOCAL_UNKNOWN_TOPIC
+        if partition == ANY_PARTITION:
+            key = record.key()
+            # murmur2_random, as the coordinator's client is set.
+            partition = (
+                self._link.world.random.randrange(count) if key is None else murmur2(key) % count
+            )
+            record.move_to(partition)
+        elif not 0 <= partition < count:
+            return Code.LOCAL_UNKNOWN_PARTITION
+        return name, partition
+
+    def _send_one(self, batch: Batch) -> bool:
+        """True when the batch is done with."""
+        now = self._link.world.monotonic()
+        if now >= batch.times_out_at:
+            self._report_failed(batch, Code.LOCAL_MSG_TIMED_OUT)
+            return True
+        if now < batch.retry_at:
+            return False
+        records = [record for record, _ in batch.queued]
+        try:
+            batch.is_sent = True
+            base = self._send(batch, records)
+        except NoAnswerError:
+            batch.retry_at = now + self._link.jittered(RETRY_BACKOFF_S)
+            return False
+        except SendAgainError as exc:
+            batch.retry_at = now + self._link.jittered(exc.after_s)
+            return False
+        except RefusedError as exc:
+            if exc.code in INSIDE["Produce"]:
+                batch.retry_at = now + self._link.jittered(RETRY_BACKOFF_S)
+                return False
+            self._report_failed(batch, exc.code)
+            return True
+        if base is None:
+            self._report_placeless(batch)
+        else:
+            self._report_written(batch, base)
+        return True
+
+    def _report_placeless(self, batch: Batch) -> None:
+        # As the client does with what it takes for stored without having been told where.
+        for record, on_delivery in batch.queued:
+            self._reports.append((on_delivery, None, PlacelessRecord(record)))
+        self._batched_count -= len(batch.queued)
+
+    def _report_written(self, batch: Batch, base: int) -> None:
+        for offset, (record, on_delivery) in enumerate(batch.queued, start=base):
+            # It stands in the log twice when an older request arrived after all: the report names this one.
+            written = record if record.place == offset else record.put(offset, record.timestamp())
+            self._reports.append((on_delivery, None, written))
+        self._batched_count -= len(batch.queued)
+
+    def _report_failed(self, batch: Batch, code: Code) -> None:
+        self._on_failed(batch, code)
+        error = ClientError(code)
+        for record, on_delivery in batch.queued:
+            self._reports.append((on_delivery, error, record))
+        self._batched_count -= len(batch.queued)
+
+
+def _encoded(content: bytes | str | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _headers(headers: Headers | Mapping[str, bytes | str | None] | None) -> Headers | None:
+    if not headers:
+        return None
+    pairs: Sequence[tuple[str, Any]]
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    return [(name, _encoded(value)) for name, value in pairs]
+
+
+T = TypeVar("T")
+
+QUEUE_MAX = 1_000_000
+"""The client's `queue.buffering.max.messages` as the real writer sets it."""
+
+
+class WriterState(Enum):
+    """What the client allows."""
+
+    NEW = "new"  #: only `initialise`
+    READY = "ready"  #: a Kafka transaction may begin
+    OPEN = "open"  #: records and offsets belong to it
+    ENDING = "ending"  #: the commit was sent, and not answered yet
+    ABORTABLE = "abortable"  #: it can only be given up
+    FATAL = "fatal"  #: nothing
+    CLOSED = "closed"  #: nothing
+
+
+class MemoryTransactionalWriter:
+    """One thread uses it."""
+
+    def __init__(
+        self, link: Link, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.batch_bytes_max = batch_bytes_max
+        self._link = link
+        self._timeout_ms = timeout_ms
+        self._state = WriterState.NEW
+        self._error = ClientError(Code.LOCAL_STATE)
+        self._producer_id, self._epoch = -1, -1
+        self._sequences: dict[TopicPartition, int] = {}
+        self._added: set[TopicPartition | str] = set()
+        self._has_lost_records = False
+        self._outbox = Outbox(
+            link,
+            send=self._send,
+            on_failed=self._on_failed,
+            batch_bytes_max=batch_bytes_max,
+            message_timeout_s=timeout_ms / 1000 - 1,
+            queue_max=QUEUE_MAX,
+        )
+        self.produce: Callable[..., None] = self._produce
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+
+    def initialise(self, *, timeout_s: float) -> None:
+        """Fence every earlier holder of the id and end what it left open.
+
+        Raises:
+            ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
+        """
+        broker = self._link.broker
+        with self._errors_as_ours():
+            self._require(WriterState.NEW, WriterState.READY)
+            self._producer_id, self._epoch = self._persist(
+                "InitProducerId",
+                lambda: broker.init_producer_id(self.transactional_id, self._timeout_ms),
+                timeout_s=timeout_s,
+            )
+            self._state = WriterState.READY
+
+    def begin(self) -> None:
+        """Begin a Kafka transaction."""
+        with self._errors_as_ours():
+            self._require(WriterState.READY)
+        self._state = WriterState.OPEN
+        self._added.clear()
+        self._has_lost_records = False
+
+    def flush(self, *, timeout_s: float) -> int:
+        """Wait until every record is acknowledged or refused; the number still waiting.
+
+        Raises:
+            TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
+        """
+        with self._errors_as_ours():
+            return self._flush(timeout_s)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
+    ) -> None:
+        """Make the offsets part of the Kafka transaction, fenced by the member's generation.
+
+        Raises:
+            MemberFencedError: the group went on without this member.
+            RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
+            BrokerUnavailableError: not answered within `timeout_s`.
+            TxLayerError: anything else; the Kafka transaction must be given up.
+        """
+        fence: MemberMetadata = member
+        who = (self.transactional_id, self._producer_id, self._epoch)
+        broker, wanted = self._link.broker, dict(offsets)
+        with self._errors_as_ours():
+            self._require(WriterState.OPEN)
+            deadline = self._link.world.monotonic() + timeout_s
+            if fence.group not in self._added:
+                self._persist(
+                    "AddOffsetsToTxn",
+                    lambda: broker.add_offsets(*who, fence.group),
+                    timeout_s=timeout_s,
+                )
+                self._added.add(fence.group)
+            self._persist(
+                "TxnOffsetCommit",
+                lambda: broker.commit_offsets(*who, fence, wanted),
+                timeout_s=deadline - self._link.world.monotonic(),
+            )
+
+    def poll(self) -> None:
+        """Make room in the queue; raises as `flush`."""
+        with self._errors_as_ours():
+            self._flush(0.01)
+
+    def failure(self, exc: Exception) -> TxLayerError:
+        """Our error for what `produce` raised.
+
+        Raises:
+            Exception: `exc` itself, when the client did not raise it.
+        """
+        if isinstance(exc, ClientFailureError):
+            return self._as_ours(self._cause(exc.error))
+        raise exc
+
+    def _cause(self, error: Any) -> Any:
+        has_failed = self._state in (WriterState.ABORTABLE, WriterState.FATAL)
+        return self._error if has_failed and error.code() in GIVEN_UP_CODES else error
+
+    def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
+        """Our error for a delivery report's."""
+        return translate_refusal(
+            self._cause(error),
+            topic=topic,
+            txn_key=txn_key,
+            bootstrap_servers=self._link.bootstrap_servers,
+            transactional_id=self.transactional_id,
+        )
+
+    def commit(self, *, timeout_s: float) -> None:
+        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
+
+        Raises:
+            RetriableError: not answered yet; call again.
+            TxLayerError: as `send_offsets`.
+        """
+        with self._errors_as_ours():
+            try:
+                self._commit(timeout_s)
+            except ClientFailureError as exc:
+                unanswered = unanswered_commit(exc.error)
+                if unanswered is not None:
+                    raise unanswered from exc
+                raise
+
+    def abort(self, *, timeout_s: float) -> None:
+        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain.
+
+        Raises:
+            TxLayerError: it did not work; the next holder of the id does it.
+        """
+        with self._errors_as_ours():
+            self._require(WriterState.OPEN, WriterState.ABORTABLE)
+            self._outbox.purge()
+            self._outbox.serve()
+            self._end(is_commit=False, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Give the client back."""
+        self._state, self._error = WriterState.CLOSED, ClientError(Code.LOCAL_STATE, "closed")
+        self._outbox.purge()
+
+    # --- the client ---------------------------------------------------------------------------------------------------
+
+    def _produce(self, topic: str, *arguments: Any, **named: Any) -> None:
+        if self._state is not WriterState.OPEN:
+            is_fatal = self._state is WriterState.FATAL
+            code = Code.LOCAL_FATAL if is_fatal else Code.LOCAL_STATE
+            raise ClientFailureError(ClientError(code, is_fatal=is_fatal))
+        self._outbox.put(topic, *arguments, **named)
+
+    def _flush(self, timeout_s: float) -> int:
+        world, outbox = self._link.world, self._outbox
+        deadline = world.monotonic() + timeout_s
+        while outbox.unreported_count:
+            if self._state in (WriterState.OPEN, WriterState.ENDING):
+                outbox.send()
+            else:
+                outbox.purge()
+            outbox.serve()
+            left_s = deadline - world.monotonic()
+            if not outbox.unreported_count or left_s <= 0:
+                break
+            outbox.wait(left_s)
+        if self._state is WriterState.FATAL:
+            raise ClientFailureError(self._error)
+        return outbox.unreported_count
+
+    def _commit(self, timeout_s: float) -> None:
+        if self._state is not WriterState.ENDING:
+            self._require(WriterState.OPEN)
+            deadline = self._link.world.monotonic() + timeout_s
+            if self._flush(timeout_s):
+                raise ClientFailureError(ClientError(Code.LOCAL_TIMED_OUT))
+            self._require(WriterState.OPEN)
+            if self._has_lost_records:
+                self._fail(Code.LOCAL_INCONSISTENT, is_fatal=False)
+            timeout_s = deadline - self._link.world.monotonic()
+        self._state = WriterState.ENDING
+        self._end(is_commit=True, timeout_s=timeout_s)
+
+    def _end(self, *, is_commit: bool, timeout_s: float) -> None:
+        # Nothing was written: the brokers never heard of it.
+        if self._added:
+            broker, who = (
+                self._link.broker,
+                (self.transactional_id, self._producer_id, self._epoch),
+            )
+            self._persist(
+                "EndTxn",
+                lambda: broker.end_transaction(*who, is_commit=is_commit),
+                timeout_s=timeout_s,
+            )
+        self._state = WriterState.READY
+
+    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
+        link, place = self._link, batch.place
+        if place not in self._added:
+            self._add(place)
+        sequence = self._sequences.get(place, 0)
+        mark = ProducerMark(self._producer_id, self._epoch, sequence, is_transactional=True)
+        base = send_batch(
+            link, lambda: link.broker.produce(place, records, mark, self.transactional_id)
+        )
+        self._sequences[place] = sequence + len(records)
+        return base
+
+    def _add(self, place: TopicPartition) -> None:
+        link, request = self._link, "AddPartitionsToTxn"
+        who = (self.transactional_id, self._producer_id, self._epoch)
+        try:
+            link.ask(request, lambda: link.broker.add_partitions(*who, [place]))
+        except RefusedError as exc:
+            if exc.code is Code.CONCURRENT_TRANSACTIONS:
+                raise SendAgainError(CONCURRENT_BACKOFF_S) from exc
+            if exc.code in INSIDE[request]:
+                raise SendAgainError(RETRY_BACKOFF_S) from exc
+            self._turn(exc.code, is_fatal=exc.code in FATAL[request])
+            # The client gives up what it has not sent; its reports do not say why.
+            raise RefusedError(Code.LOCAL_PURGE_QUEUE) from exc
+        self._added.add(place)
+
+    def _on_failed(self, _batch: Batch | None, code: Code) -> None:
+        self._has_lost_records = True
+        if self._state not in (WriterState.OPEN, WriterState.ENDING):
+            return
+        if code is Code.LOCAL_MSG_TIMED_OUT:
+            self._turn(Code.LOCAL_TIMED_OUT, is_fatal=False)
+        elif code >= 0:
+            self._turn(code, is_fatal=code in FATAL["Produce"], is_report=True)
+
+    # --- states and errors --------------------------------------------------------------------------------------------
+
+    def _persist(self, request: str, act: Callable[[], T], *, timeout_s: float) -> T:
+        try:
+            return self._link.persist(
+                request, act, deadline=self._link.world.monotonic() + timeout_s
+            )
+        except RefusedError as exc:
+            self._fail(exc.code, is_fatal=exc.code in FATAL[request])
+
+    def _fail(self, code: Code, *, is_fatal: bool) -> NoReturn:
+        self._turn(code, is_fatal=is_fatal)
+        raise ClientFailureError(self._error)
+
+    def _turn(self, code: Code, *, is_fatal: bool, is_report: bool = False) -> None:
+        """The client's state after this answer; the first reason is kept."""
+        # A fence has one name to the application, but for PRODUCER_FENCED of a report.
+        if code is Code.INVALID_PRODUCER_EPOCH or (code in FENCED_CODES and not is_report):
+            code = Code.LOCAL_FENCED
+        if self._state is WriterState.FATAL:
+            return
+        if not is_fatal and self._state is WriterState.ABORTABLE:
+            return
+        self._state = WriterState.FATAL if is_fatal else WriterState.ABORTABLE
+        self._error = ClientError(code, is_fatal=is_fatal, is_abortable=not is_fatal)
+
+    def _require(self, *states: WriterState) -> None:
+        if self._state not in states:
+            failed = (WriterState.ABORTABLE, WriterState.FATAL)
+            error = self._error if self._state in failed else ClientError(Code.LOCAL_STATE)
+            raise ClientFailureError(error)
+
+    @contextmanager
+    def _errors_as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except ClientFailureError as exc:
+            raise self._as_ours(exc.error) from exc
+
+    def _as_ours(self, error: ClientError) -> TxLayerError:
+        return translate_writer_error(
+            error,
+            bootstrap_servers=self._link.bootstrap_servers,
+            transactional_id=self.transactional_id,
+        )
+
+
+HALF_QUEUE_MAX = 100_000
+"""The client's `queue.buffering.max.messages`."""
+
+
+class MemoryHalfWriter:
+    """Any thread may `produce`; `poll` and `close` belong to one."""
+
+    def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_s: float) -> None:
+        self._link = link
+        self._outbox = Outbox(
+            link,
+            send=self._send,
+            on_failed=self._on_failed,
+            batch_bytes_max=batch_bytes_max,
+            message_timeout_s=message_timeout_s,
+            queue_max=HALF_QUEUE_MAX,
+        )
+        self._producer_id = -1
+        self._positions: dict[TopicPartition, tuple[int, int]] = {}  # epoch, next sequence
+        self._fatal: ClientError | None = None
+        self.produce: Callable[..., None] = self._outbox.put
+        self.poll: Callable[[float], int] = self._poll
+        self.unreported_count: Callable[[], int] = lambda: self._outbox.unreported_count
+
+    def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
+        """What a report's error, or an exception of `produce`, means for the record."""
+        inner = error.error if isinstance(error, ClientFailureError) else error
+        return translate_unwritten(inner, topic=topic, txn_id=txn_id)
+
+    def failure(self) -> TxLayerError | None:
+        """A fatal error, after which nothing is written any more."""
+        return None if self._fatal is None else translate_fatal(self._fatal)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
+        deadline = self._link.world.monotonic() + timeout_s
+        while self._outbox.unreported_count:
+            left_s = deadline - self._link.world.monotonic()
+            if left_s <= 0:
+                self._outbox.purge()
+                self._outbox.serve()
+                return
+            self._poll(left_s)
+
+    def _poll(self, timeout_s: float = -1.0) -> int:
+        outbox = self._outbox
+        if not outbox.wait(max(timeout_s, 0.0)):
+            return 0
+        if self._fatal is None:
+            outbox.send()
+        else:
+            outbox.purge()
+        return outbox.serve()
+
+    def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
+        link, place = self._link, batch.place
+        if self._producer_id < 0:
+            self._producer_id, _ = link.ask(
+                "InitProducerId", lambda: link.broker.init_producer_id(None, 0)
+            )
+        epoch, sequence = self._positions.get(place, (0, 0))
+        mark = ProducerMark(self._producer_id, epoch, sequence, is_transactional=False)
+        base = send_batch(link, lambda: link.broker.produce(place, records, mark))
+        self._positions[place] = (epoch, sequence + len(records))
+        return base
+
+    def _on_failed(self, batch: Batch | None, code: Code) -> None:
+        if batch is None:
+            return
+        if code in FATAL["Produce"]:
+            self._fatal = ClientError(code, is_fatal=True)
+        # A new epoch: whether the broker counted the batch is unknown, and one that still arrives is another's.
+        epoch, _ = self._positions.get(batch.place, (0, 0))
+        self._positions[batch.place] = (epoch + 1, 0)
