@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
+from txlayer import AfterExhausted, RetryPolicy
 from txlayer.consumer.context import Context
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.handling import Reject, ReplayKind, ReplayRecord
+from txlayer.core.key_queues import KeyQueues
 from txlayer.core.replays import decode_replay, encode_replay
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
@@ -110,14 +113,12 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
     # As `dlq replay --all` without `--rate`, and one that is not there.
     letters = {letter.offset: letter.key for letter in stage.lab.read(stage.letters)}
     for offset, key in {**letters, 1_000_000: b"k"}.items():
-        request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", offset))
-        stage.lab.write(stage.requests, request, key=key)
+        request_replay(stage, offset, key=key)
 
     sizes: list[int] = []
 
     def look(_message: ReceivedMessage, _context: Context) -> None:
-        owned = list(consumer._engine._holdings.owned.values())
-        sizes.extend(each.queues.size_bytes for each in owned)
+        sizes.extend(queue.size_bytes for queue in queues_of(consumer))
 
     def answers() -> list[str]:
         said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
@@ -133,3 +134,46 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
     assert [b"%d" % n for n in range(count)] == sorted(
         (value.rstrip(b"x") for value in replayed if value is not None), key=int
     )
+
+
+@pytest.mark.promise("P9")
+def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(
+    stage: Stage,
+) -> None:
+    stage.write(b"a", key=b"a")
+    parks_one: dict[str, Any] = {
+        "retry": RetryPolicy(after_exhausted=AfterExhausted.PARK), "parked_keys_max": 1, "record_count_max": 1,
+    }  # fmt: skip
+    with stage.consumer(lambda *_: Reject("as planned"), **parks_one):
+        stage.wait_stored(1)
+    stage.write(b"b", key=b"b")
+
+    def handle(message: ReceivedMessage, _context: Context) -> Reject | None:
+        return Reject("as planned") if message.key == b"b" else None
+
+    consumer = stage.consumer(handle, **parks_one)
+    with consumer:
+        wait_until(
+            lambda: any(queue.is_full for queue in queues_of(consumer)),
+            within=PATIENCE_S, what="there is no room to park `b`",
+        )  # fmt: skip
+        request_replay(stage, 1_000_000, key=b"b")  # retention took it
+        wait_until(
+            lambda: any(queue.replay_count for queue in queues_of(consumer)),
+            within=PATIENCE_S, what="the request waits behind `b`",
+        )  # fmt: skip
+        request_replay(stage, 0, key=b"a")
+        stage.wait_stored(2)
+
+    assert [b"a", b"b"] == [letter.key for letter in stage.lab.read(stage.letters)]
+
+
+def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:
+    """Ask for a dead letter to be handled again."""
+    request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", letter))
+    stage.lab.write(stage.requests, request, key=key)
+
+
+def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
+    """Of the partitions that it has just now."""
+    return [owned.queues for owned in list(consumer._engine._holdings.owned.values())]

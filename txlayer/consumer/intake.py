@@ -134,6 +134,7 @@ class Intake:
         """Add the requests that were read while there is room for their dead letters: so many of each queue, and so many bytes.
 
         While an operator's pause lasts there is no limit: nothing is handled, and the request that ends it may stand behind them.
+        When no more keys can be parked they are read on until one of them can make room.
 
         Raises:
             TxLayerError: dead letters could not be read; the queues are of no more use.
@@ -143,7 +144,7 @@ class Intake:
             while owned.requests:
                 room_bytes = bytes_max - queue.replay_bytes
                 has_room = room_bytes > 0 and queue.replay_count < count_max
-                if not has_room and not queue.is_paused:
+                if not (has_room or queue.is_paused or queue.needs_requests):
                     break
                 self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
                 if not owned.requests and owned.reached > 0:

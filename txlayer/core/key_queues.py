@@ -373,6 +373,13 @@ class KeyQueues(Generic[R]):
         return self._sources.is_full or self._chains.is_without_room
 
     @property
+    def needs_requests(self) -> bool:
+        """True: a key is to be parked, no more can be, and nothing that was read can change that."""
+        is_idle = not (self.in_flight_count or self._uncounted or self._chains.has_due)
+        has_retries = bool(self._lanes.again or self._lanes.waiting_count)
+        return self._chains.is_without_room and is_idle and not has_retries
+
+    @property
     def is_paused(self) -> bool:
         """True: an operator stopped the partition, and nothing is handed out."""
         return self._sources.is_paused
