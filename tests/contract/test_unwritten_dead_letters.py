@@ -16,7 +16,8 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import AfterExhausted, HandlerResult, Reject
+from txlayer.core.handling import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord
+from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.errors import BrokerUnavailableError
 
 RATE = 1_000_000
@@ -142,6 +143,46 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
     good = [(seen.partition, seen.value) for seen in stage.journal.seen if seen.value != b"bad"]
     assert len(set(good)) == len(good) == 80  # what had ended was stored before each new beginning
     assert 4 == len(stage.letter_values())
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("kind", [ReplayKind.REPLAY, ReplayKind.PAUSE])
+def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(
+    stage: Stage, kind: ReplayKind
+) -> None:
+    """Else another key's replay would be handled again at each try, and no pause would ever come into force."""
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
+    cluster.place = None
+    refused = {b"bad", b"good"}
+
+    def refuse(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("as planned") if message.key in refused else None
+
+    def answers() -> list[Any]:
+        found = [decode_replay(record.value) for record in stage.lab.read(stage.requests)]
+        return [each for each in found if getattr(each, "kind", None) is ReplayKind.RESULT]
+
+    is_replay = kind is ReplayKind.REPLAY
+    request = ReplayRecord(kind, "r", 0 if is_replay else None, text="zoe: mended")
+    with stage.consumer(
+        refuse,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(attempt_count_max=1),
+        kafka_transaction_timeout=timedelta(seconds=2),
+    ) as consumer:
+        stage.write(b"good", key=b"good")
+        stage.wait_stored(1)
+        refused.remove(b"good")
+        cluster.place = (stage.letters, 0)
+        stage.write(b"bad", key=b"bad")
+        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        key = b"good" if is_replay else None
+        stage.lab.write(stage.requests, encode_replay(request), key=key, partition=0)
+        wait_until(answers, within=30, what="an answer")
+        assert stage.stored() == 1  # the other dead letter is still waiting
+
+    assert 1 + is_replay == len(stage.journal.values(b"good"))
 
 
 @pytest.mark.promise("P9")

@@ -271,6 +271,7 @@ CONSUMER = (
         "consumer", "a partition of its dead letters takes nothing",
         "Its dead letters wait with their keys and are tried ever more seldom; all others go on, and what ended is stored.",
         ("contract/test_unwritten_dead_letters.py::test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key",
+         "contract/test_unwritten_dead_letters.py::test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written",
          "unit/test_ends_shrink.py::test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue"),
         "Not on real brokers. While it is tried all keys wait, and a successor of a consumer that dies just then waits (docs/howto/dead-letters.md).",
     ),

@@ -25,7 +25,12 @@ class FakeQueues:
         self.due_count = due_count
         self.size_bytes = size_bytes
 
-    def take_due(self, count_max: int, *, bytes_max: int) -> list[Any]:
+    has_answers = False
+
+    def take_due(
+        self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
+    ) -> list[Any]:
+        assert not of_requests
         more = SimpleNamespace(end=DeadLetterReason.REJECTED)
         item = SimpleNamespace(more=more, record=None, size_bytes=self.size_bytes, is_replay=False)
         count_max = min(count_max, -(-bytes_max // max(self.size_bytes, 1)))
@@ -34,6 +39,8 @@ class FakeQueues:
     @property
     def has_due(self) -> bool:
         return self.due_count > 0
+
+    has_letters = has_due
 
     def ending(self, items: list[Any], places: list[int]) -> list[Any]:
         del items, places
@@ -78,7 +85,7 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
     return cast(
         "Owned",
         SimpleNamespace(
-            queues=FakeQueues(due_count, size_bytes), place=place, replay_place=place, tally=SimpleNamespace(dead_lettered=0)
+            queues=FakeQueues(due_count, size_bytes), place=place, replay_place=("g.orders.replay", partition), tally=SimpleNamespace(dead_lettered=0)
         ),
     )  # fmt: skip
 

@@ -43,7 +43,7 @@ CUT_COUNT_MAX = 10_000
 
 
 class _Hold(NamedTuple):
-    """How long a queue's ends wait."""
+    """How long ends of one topic and partition wait."""
 
     until_ms: int
     wait_ms: int
@@ -60,21 +60,28 @@ class Ends:
         self._long_ms = kafka_transaction_timeout_ms // 2
         self._size = BatchSize()
         self._turn = 0
-        self._turns: dict[TopicPartition, int] = {}  # when a queue wrote last
-        self._held: dict[TopicPartition, _Hold] = {}  # queues whose ends could not be written
+        self._turns: dict[TopicPartition, int] = {}  # when ends of that source were written last
+        self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
+        self._were_answers = False  # what was tried last
         self._cut: dict[Origin, Cut] = {}  # those that their topic refused whole, in order
 
     def not_before_ms(self, owned: Owned) -> int:
-        """When what is due of this queue may be written."""
-        held = self._held.get(owned.place)
-        return 0 if held is None else held.until_ms
+        """When something that is due of this queue may be written."""
+        found = [self._until_ms(place) for place in _places(owned)]
+        return min(found, default=0)
 
     def has_due(self, owned: Owned) -> bool:
         """True when something of this queue is to be written now."""
         return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
 
+    def _until_ms(self, place: TopicPartition) -> int:
+        held = self._held.get(place)
+        return 0 if held is None else held.until_ms
+
     def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
-        """One Kafka transaction with everything that is due; nothing else may be stored of these queues meanwhile.
+        """One Kafka transaction with all answers or all dead letters that are due; nothing else may be stored of these queues meanwhile.
+
+        Answers and dead letters stand in topics of their own: where one takes nothing, the other must not wait for it.
 
         A dead letter that its topic refuses goes there without its content at the next write, and then without its key: with them,
         it would stop its queue.
@@ -84,7 +91,7 @@ class Ends:
             ConfigError: its topic refuses it even so.
             TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
         """
-        due = self._due(list(filter(self.has_due, queues)))
+        due = self._due(list(queues))
         if not due:
             return
         letters: list[GivenUp] = []
@@ -126,7 +133,7 @@ class Ends:
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
-            self._held.pop(owned.place, None)
+            self._held.pop(_place_of(owned, items), None)
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
@@ -134,19 +141,30 @@ class Ends:
                     self._log_letter(owned, item, offset)
 
     def _due(self, queues: list[Owned]) -> list[tuple[Owned, list[Item[Any]]]]:
-        """What one Kafka transaction may take of what is due, from the queue on that waits longest."""
+        """What one Kafka transaction may take of what is due, from the queue on that waits longest: answers, else dead letters, in turn."""
+        now_ms = self._now_ms()
+        found = [
+            (owned, p) for owned in queues for p in _places(owned) if self._until_ms(p) <= now_ms
+        ]
+        answers = [each for each in found if each[1] == each[0].replay_place]
+        letters = [each for each in found if each[1] == each[0].place]
+        of_requests = bool(answers) and not (letters and self._were_answers)
+        self._were_answers = of_requests
         count_max = self._size.of(END_COUNT_MAX * max(1, len(queues)))
         bytes_max = self._size.of(DUE_BYTES_MAX)
         due: list[tuple[Owned, list[Item[Any]]]] = []
-        for owned in sorted(queues, key=lambda each: self._turns.get(each.place, 0)):
-            is_alone = owned.place in self._held
+        chosen = answers if of_requests else letters
+        for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
+            is_alone = place in self._held
             if is_alone and due:
                 continue
-            items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max)
+            items = owned.queues.take_due(
+                min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests
+            )
             if items:
                 due.append((owned, items))
                 self._turn += 1
-                self._turns[owned.place] = self._turn
+                self._turns[place] = self._turn
             count_max -= len(items)
             bytes_max -= sum(map(letter_bytes, items))
             if count_max <= 0 or bytes_max <= 0 or (is_alone and items):
@@ -160,10 +178,11 @@ class Ends:
         """
         for owned, items in due:
             wait_ms = max(took_ms, HOLD_FIRST_MS)
-            held = self._held.get(owned.place)
+            place = _place_of(owned, items)
+            held = self._held.get(place)
             if held is not None and len(items) == 1:
                 wait_ms = max(wait_ms, min(2 * held.wait_ms, HOLD_MAX_MS))
-            self._held[owned.place] = _Hold(self._now_ms() + wait_ms, wait_ms)
+            self._held[place] = _Hold(self._now_ms() + wait_ms, wait_ms)
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
         # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
@@ -224,6 +243,16 @@ class Ends:
             more.attempt_count, more.first_ms or now_ms, more.last_ms or now_ms,
             more.error_type, more.error_message, self._group,
         )  # fmt: skip
+
+
+def _places(owned: Owned) -> list[TopicPartition]:
+    """The sources of a queue of which something is due: each has its ends written by itself."""
+    queues = owned.queues
+    return [owned.replay_place] * queues.has_answers + [owned.place] * queues.has_letters
+
+
+def _place_of(owned: Owned, items: list[Item[Any]]) -> TopicPartition:
+    return owned.replay_place if items[0].is_replay else owned.place
 
 
 def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:

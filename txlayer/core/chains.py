@@ -38,19 +38,30 @@ class Chains(Generic[R]):
         self._lanes = lanes
         self._parked = parked
         self._is_parking = is_parking
-        self._due: deque[Item[R]] = deque()
+        self._answers: deque[Item[R]] = deque()  # due: requests
+        self._due: deque[Item[R]] = deque()  # due: dead letters
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
 
     @property
     def has_due(self) -> bool:
         """True when something is due that was not looked at for want of room."""
+        return len(self._due) + len(self._answers) > 0
+
+    @property
+    def has_answers(self) -> bool:
+        """True when the answer to a request is due."""
+        return len(self._answers) > 0
+
+    @property
+    def has_letters(self) -> bool:
+        """True when a dead letter is due that was not looked at for want of room."""
         return len(self._due) > 0
 
     @property
     def due_count(self) -> int:
         """Chains whose first item is due and was not taken."""
-        return len(self._due) + len(self._no_room)
+        return len(self._due) + len(self._answers) + len(self._no_room)
 
     @property
     def is_without_room(self) -> bool:
@@ -112,7 +123,7 @@ class Chains(Generic[R]):
         if more is None:
             self._lanes.ready.append(item)
         elif more.end is not None:
-            self._due.append(item)
+            self._is_due(item)
         elif not more.is_counted:
             more.is_waiting = True
         elif isinstance(more.verdict, GiveUp):
@@ -126,7 +137,7 @@ class Chains(Generic[R]):
         """The first of its chain will not be tried again: a dead letter, or the answer that its replay failed."""
         more = item.more = item.more or More()
         more.end = ReplayOutcome.FAILED if item.is_replay else reason
-        self._due.append(item)
+        self._is_due(item)
         if item.is_replay and self._parked.holds(item.chain):
             self._parked.stick(item.chain, _dead_letter(item))
 
@@ -141,15 +152,25 @@ class Chains(Generic[R]):
                     continue
                 more = item.more = item.more or More()
                 more.end = ReplayOutcome.HANDLED
-                self._due.append(item)
+                self._is_due(item)
         return ended
 
-    def take_due(self, count_max: int, *, bytes_max: int) -> list[Item[R]]:
-        """At most so many items whose ends are to be written, in order; one that brings dead letters to `bytes_max` is the last."""
+    def _is_due(self, item: Item[R]) -> None:
+        (self._answers if item.is_replay else self._due).append(item)
+
+    def take_due(
+        self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
+    ) -> list[Item[R]]:
+        """As `KeyQueues.take_due`."""
         taken: list[Item[R]] = []
         size_bytes = 0
-        while self._due and len(taken) < count_max and size_bytes < bytes_max:
-            item = self._due.popleft()
+        while len(taken) < count_max and size_bytes < bytes_max:
+            if self._answers and of_requests is not False:
+                item = self._answers.popleft()
+            elif self._due and not of_requests:
+                item = self._due.popleft()
+            else:
+                break
             parks = not item.is_replay and (self._is_parking or self._parked.holds(item.chain))
             if parks and not self._parked.make_room(item.chain):
                 self._no_room.append(item)
@@ -184,6 +205,7 @@ class Chains(Generic[R]):
 
     def drop_due(self) -> None:
         """Nothing is due any more."""
+        self._answers.clear()
         self._due.clear()
         self._no_room.clear()
 

@@ -302,12 +302,19 @@ class KeyQueues(Generic[R]):
                     item.more.is_waiting = False
                     self._chains.turn(item)
 
-    def take_due(self, count_max: int, *, bytes_max: int = DUE_BYTES_MAX) -> list[Item[R]]:
-        """At most so many items whose ends are to be written, in order: dead letters, and answers to requests.
+    def take_due(
+        self,
+        count_max: int,
+        *,
+        bytes_max: int = DUE_BYTES_MAX,
+        of_requests: bool | None = None,
+    ) -> list[Item[R]]:
+        """At most so many items whose ends are to be written, in order: answers to requests, then dead letters.
 
         The dead letter that brings them to `bytes_max` is the last one. `item.more.end` says which, and `item.more` what is to be written of its attempts.
+        `of_requests`: answers alone, or what begins with a dead letter: they stand in topics of their own, of which one may take nothing.
         """
-        return self._chains.take_due(count_max, bytes_max=bytes_max)
+        return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
 
     def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
         """What is to be stored in the Kafka transaction that writes these items' ends at `offsets`, one each.
@@ -403,6 +410,16 @@ class KeyQueues(Generic[R]):
     def has_due(self) -> bool:
         """True when `take_due` would do something."""
         return self._chains.has_due
+
+    @property
+    def has_answers(self) -> bool:
+        """True when `take_due` would return answers to requests."""
+        return self._chains.has_answers
+
+    @property
+    def has_letters(self) -> bool:
+        """True when `take_due` would look at dead letters."""
+        return self._chains.has_letters
 
     @property
     def next_retry_at_ms(self) -> int | None:
