@@ -74,6 +74,27 @@ class _StuckWriter(Through):
         return self._held + int(self._inner.flush(timeout_s=timeout_s))
 
 
+class NoTransactions(Through):
+    """A cluster in which no transaction coordinator answers, and everything else goes on."""
+
+    is_down = True
+
+    def make_writer(self, *arguments: Any, **named: Any) -> Any:
+        return _NoTransactionsWriter(self._inner.make_writer(*arguments, **named), self)
+
+
+class _NoTransactionsWriter(Through):
+    def __init__(self, writer: Any, cluster: NoTransactions) -> None:
+        super().__init__(writer)
+        self._cluster = cluster
+
+    def initialise(self, *, timeout_s: float) -> None:
+        if self._cluster.is_down:
+            _spend(timeout_s)
+            raise BrokerUnavailableError("no transaction coordinator", waited_ms=0)
+        self._inner.initialise(timeout_s=timeout_s)
+
+
 class SlowLine(Through):
     """To a cluster behind a line of `RATE`."""
 
@@ -143,6 +164,32 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
     good = [(seen.partition, seen.value) for seen in stage.journal.seen if seen.value != b"bad"]
     assert len(set(good)) == len(good) == 80  # what had ended was stored before each new beginning
     assert 4 == len(stage.letter_values())
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(
+    stage: Stage,
+) -> None:
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = NoTransactions(stage.lab.connect_consumer(config))
+    stage.write(b"bad", key=b"bad")
+    with stage.consumer(
+        reject_bad,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(attempt_count_max=1),
+        kafka_transaction_timeout=timedelta(seconds=2),
+    ) as consumer:
+        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        for partition in range(1, 4):
+            for n in range(20):
+                stage.write(b"%d" % n, key=b"p%d" % partition, partition=partition)
+        for partition in range(1, 4):
+            stage.wait_stored(20, partition=partition, within=30)
+        cluster.is_down = False
+        stage.wait_stored(1, within=60)
+
+    good = [(seen.partition, seen.value) for seen in stage.journal.seen if seen.value != b"bad"]
+    assert len(set(good)) == len(good) == 60
 
 
 @pytest.mark.promise("P9")

@@ -276,6 +276,12 @@ CONSUMER = (
         "Not on real brokers. While it is tried all keys wait, and a successor of a consumer that dies just then waits (docs/howto/dead-letters.md).",
     ),
     Row(
+        "consumer", "no transaction coordinator answers when its first dead letter is to be written",
+        "That dead letter waits with its key and is tried ever more seldom; all others go on, and what ended is stored.",
+        ("contract/test_unwritten_dead_letters.py::test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers",),
+        "Once it has written, and after a restart, the consumer waits until one answers (docs/howto/dead-letters.md).",
+    ),
+    Row(
         "consumer", "a dead letter, or its key alone, is too large for its topic",
         "It is kept without its content, and then without its key.",
         ("contract/test_refused_dead_letters.py::test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothing_runs_twice",
