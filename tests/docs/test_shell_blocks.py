@@ -57,7 +57,6 @@ TYPED_HERE = {
 
 RUN_ELSEWHERE = {
     ("README.md", "txlayer broker start"): "tests/docs/test_readme.py",
-    ("README.md", "txlayer tx list"): "tests/docs/test_readme.py",
     (f"{HOWTO}doctor.md", "txlayer doctor --bootstrap-servers 127.0.0.1:9092 --namespace txlayer"): "tests/docs/test_doctor_and_verify_pages.py",
     (f"{HOWTO}doctor.md", "txlayer doctor -b 127.0.0.1:9092 -n txlayer --json"): "tests/docs/test_doctor_and_verify_pages.py",
     (f"{HOWTO}verify.md", "txlayer verify --since 2h --bootstrap-servers 127.0.0.1:9092 --namespace txlayer"): "tests/docs/test_doctor_and_verify_pages.py",
@@ -74,7 +73,6 @@ RUN_ELSEWHERE = {
 """Blocks that another test runs, which reads the page; None: all of them."""
 
 NOT_RUN = {
-    ("README.md", "make demo"): "tests/docs/test_demo.py runs the demo; the other line is the tests themselves",
     ("docs/CONTRIBUTING.md", "make check"): "the tests themselves, and the linters",
     ("docs/explanation/restarts.md", "make restarts"): "many minutes; tests/e2e/test_restarts.py runs bounded",
     (f"{HOWTO}who-can-read.md", "kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic orders --add-config compression.type=zstd"): "a command of Kafka's own, for a broker of the reader's",

@@ -36,7 +36,7 @@ class Verdict(Enum):
 
 
 class Promise(Enum):
-    """What `verify` proves or refutes; the sentences are those of README.md, shortened."""
+    """What `verify` proves or refutes; the sentences are those of docs/explanation/promises.md, shortened."""
 
     P1 = "no loss"  #: a committed message is visible, or stands whole on the doubt topic
     P2 = "no duplicate"  #: a read_committed reader sees each message once
