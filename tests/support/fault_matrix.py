@@ -502,7 +502,8 @@ DATA = (
          "unit/test_batch.py::test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place",
          "unit/test_coordinator_refusals.py::test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_goes_on",
          "unit/test_coordinator_refusals.py::test_an_answer_that_nobody_knows_parks_nothing_when_it_passes",
-         "unit/test_coordinator_refusals.py::test_a_suspected_partition_that_became_quiet_slows_no_other_down", _SAFETY),
+         "unit/test_coordinator_refusals.py::test_a_suspected_partition_that_became_quiet_slows_no_other_down",
+         "unit/test_coordinator_refusals.py::test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_down", _SAFETY),
     ),
     Row(
         "data", "one id twice", "Two transactions.",

@@ -195,6 +195,45 @@ def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
     assert turns < count / 10, "every turn reads one single record, an hour after the refusal"
 
 
+@pytest.mark.promise("P11")
+def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_down() -> None:
+    stage, count = StillCoordinator(), 200
+    stage.kafka.create_topic(SEALED)
+    coordinator, began, turns = stage.coordinator, -1.0, 0
+    newcomer = stage.kafka.connect_coordinator(stage.config, client="newcomer").make_group_reader()
+    first, second = txn_key("a"), txn_key("b")
+    first_offset = stage.half(first, topic=SEALED)
+    stage.commit(first, first_offset)
+
+    def goes_on() -> bool:
+        nonlocal began, turns
+        now = stage.world.passed_s
+        if began == -1 and now > 5:
+            stage.kafka.delete_topic(SEALED)
+            stage.op(
+                op_line("C", first, first_offset),
+                op_line("C", second, stage.half(second, topic=SEALED)),
+            )
+            began = now
+        if began > 0 and coordinator.measures.rebuild_count == 1:
+            newcomer.start([stage.topics.half, stage.topics.op])
+        newcomer.read(record_count_max=1, timeout_s=0)
+        if turns == 0 and now > 3_600:
+            assert {1} == set(coordinator.view().shards)
+            keys = [txn_key(f"c-{number}", is_home=False) for number in range(count)]
+            lines = [op_line("C", key, stage.half(key, partition=1)) for key in keys]
+            stage.op(*lines, partition=1)
+            turns = 1
+        elif turns:
+            turns += 1
+        return len(stage.visible()) >= count or now > 10_000
+
+    coordinator.run(should_stop=goes_on)
+
+    assert count == len(stage.visible())
+    assert turns < count / 10, "every turn reads one single record, an hour after the rebalance"
+
+
 @pytest.mark.promise("P7")
 def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> None:
     """Its markers wait for a topic below `min.insync.replicas`, for as long as that lasts."""

@@ -224,6 +224,7 @@ class Coordinator:
 
     def _take_over(self, assignment: Assignment) -> None:
         partitions = assigned_partitions(assignment, self._topics)
+        self._refusals.keep_only(partitions)
         if not partitions:
             return
         name = self._config.topics.transactional_id(self._surroundings.draw_name())
