@@ -81,10 +81,7 @@ class Brokers:
             TopicMismatchError: one is not there.
             BrokerUnavailableError: nobody answered.
         """
-        names = self._jvm.java.util.ArrayList()
-        for topic in topics:
-            names.add(topic)
-        found = self._answer(self._admin.describeTopics(names).allTopicNames())
+        found = self._described(topics)
         return {str(topic): len(found[topic].partitions()) for topic in found}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
@@ -94,11 +91,14 @@ class Brokers:
             TopicMismatchError: one is not there.
             BrokerUnavailableError: nobody answered.
         """
+        found = self._described(topics)
+        return {str(topic): str(found[topic].topicId()) for topic in found}
+
+    def _described(self, topics: Collection[str]) -> Any:
         names = self._jvm.java.util.ArrayList()
         for topic in topics:
             names.add(topic)
-        found = self._answer(self._admin.describeTopics(names).allTopicNames())
-        return {str(topic): str(found[topic].topicId()) for topic in found}
+        return self._answer(self._admin.describeTopics(names).allTopicNames())
 
     def topics(self) -> list[str]:
         """The topics that there are.

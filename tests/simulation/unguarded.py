@@ -336,15 +336,8 @@ class UnorderedLedger(Ledger):
 
 
 class _DeafRefusals(Refusals):
-    def learn(
-        self,
-        error: TxLayerError,
-        batches: Mapping[int, Batch],
-        book: TargetBook,
-        *,
-        unanswered: Collection[str] = (),
-    ) -> None:
-        del error, batches, book, unanswered
+    def learn(self, *_: Any, **__: Any) -> None:
+        pass
 
 
 class DeafCoordinator(Coordinator):

@@ -88,6 +88,18 @@ def make_unkind_plan(seed: int, *, has_costs: bool = True) -> Plan:
     return _with_costs(plan, seed) if has_costs else plan
 
 
+def late_death(dice: Random, *, count: int, until_s: float) -> Fault:
+    """One of `count` coordinators or consumers dies near the end: another one begins on what retention left."""
+    slot = f"c{dice.randrange(count)}"
+    at_s = until_s - dice.uniform(0, 2)
+    return Fault(Harm.DIE, slot, at_s=at_s, seconds=dice.choice((0.0, 0.3, 1.0)))
+
+
+def unequal_clocks(dice: Random) -> tuple[float, ...]:
+    """By how much the clocks of three brokers are ahead."""
+    return tuple(dice.choice((0.0, 0.4, -0.4, 20.0, -20.0)) for _ in range(3))
+
+
 def _with_costs(plan: Plan, seed: int) -> Plan:
     """Bytes cost time and memory, or half, op and doubt are cleaned, or both, or neither."""
     dice, unkind = Random(seed ^ _SALT_OF_COSTS), plan.unkind or Unkind()
@@ -102,8 +114,7 @@ def _with_costs(plan: Plan, seed: int) -> Plan:
     if dice.random() < 0.5:
         unkind = replace(unkind, is_cleaned=True)
         until_s = plan.until_s + LONGER_S
-        slot = f"c{dice.randrange(len(plan.coordinators))}"
-        death = Fault(Harm.DIE, slot, at_s=until_s - dice.uniform(0, 2), seconds=dice.choice((0.0, 0.3, 1.0)))  # fmt: skip
+        death = late_death(dice, count=len(plan.coordinators), until_s=until_s)
         plan = replace(plan, until_s=until_s, faults=(*plan.faults, death))
     return replace(plan, unkind=unkind)
 
@@ -143,9 +154,7 @@ def _with_strangers(plan: Plan, seed: int) -> Plan:
             ),
         )  # fmt: skip
     if "clocks" in kinds:
-        unkind = replace(
-            unkind, clocks_s=tuple(dice.choice((0.0, 0.4, -0.4, 20.0, -20.0)) for _ in range(3))
-        )
+        unkind = replace(unkind, clocks_s=unequal_clocks(dice))
     if "growth" in kinds:
         unkind = replace(unkind, growth=dice.choice((1.4, 2.0)))
     return replace(plan, unkind=unkind)

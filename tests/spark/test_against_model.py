@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.reference.cases import CASES
 from tests.reference.histories import make
 from tests.reference.wire import History
+from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
@@ -59,9 +59,7 @@ AT_ONCE = 120
 """Histories of one run: each has topics of its own, and names are looked up by a literal list."""
 
 
-def test_random_histories_are_judged_alike(
-    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_random_histories_are_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
     first, count = FIRST, COUNT
     wrong: list[str] = []
     judged_count = 0
@@ -71,7 +69,7 @@ def test_random_histories_are_judged_alike(
         found = judge_together(spark, histories, tmp_path / str(start))
         judged_count += len(found)
         wrong += [str(each) for each in found if each.expected != each.found]
-    record_property("judged", judged_count)
+    say(f"{judged_count} verdicts of {count} histories from seed {first}")
 
     if wrong:
         pytest.fail(

@@ -125,6 +125,14 @@ def parked(count: int) -> QueueStage:
     return stage
 
 
+def fail_replay(stage: QueueStage) -> None:
+    """The first dead letter is tried again, and its handler rejects it again."""
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail(stage.take()[0], REJECTED)
+    stage.store()
+    stage.write_due()
+
+
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("count", [2, 51])
 def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_key_stays_parked(
@@ -151,10 +159,7 @@ def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_ke
 @pytest.mark.promise("P9")
 def test_a_request_long_after_a_failed_replay_and_a_restart_waits_for_it_too() -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
     stage.restart()
 
     stage.request(ReplayKind.REPLAY, 1)
@@ -176,10 +181,7 @@ def test_a_request_long_after_a_failed_replay_and_a_restart_waits_for_it_too() -
 
 def test_a_dropped_dead_letter_holds_up_no_later_ones_also_after_a_restart() -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
     stage.restart()
 
     stage.request(ReplayKind.DROP, 0)
@@ -192,10 +194,7 @@ def test_a_dropped_dead_letter_holds_up_no_later_ones_also_after_a_restart() -> 
 
 def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
     stage.request(ReplayKind.DROP, 1)
     stage.request(ReplayKind.DROP, 0)  # the last one that was open: the key is released
     stage.write_due()
@@ -216,10 +215,7 @@ def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_drop
     *, is_restarted: bool
 ) -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
 
     stage.request(ReplayKind.DROP, 1)
     stage.write_due()
@@ -235,10 +231,7 @@ def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_drop
 @pytest.mark.promise("P9")
 def test_the_end_of_the_failed_replay_releases_a_key_whose_last_dead_letter_was_dropped() -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
     stage.request(ReplayKind.DROP, 1)
     stage.write_due()
 
@@ -252,10 +245,7 @@ def test_the_end_of_the_failed_replay_releases_a_key_whose_last_dead_letter_was_
 @pytest.mark.promise("P9")
 def test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its_key() -> None:
     stage = parked(2)
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
-    stage.write_due()
+    fail_replay(stage)
 
     stage.expire(0)
     stage.request(ReplayKind.REPLAY, 0)

@@ -58,14 +58,20 @@ def test_a_batch_is_bounded_whether_or_not_content_is_in_memory(
     assert [4, 4, 4] == per_append(driver)
 
 
-@pytest.mark.promise("P11")
-def test_keys_and_headers_count() -> None:
-    driver = PartitionDriver(targets={"orders": accepting_target(100_000)})
+def large_heads(driver: PartitionDriver) -> list[int]:
+    """A half record of each key: with a large key and a large header, and without a value."""
     places = []
     for key in KEYS:
         raw = [("big", LARGE), (HALF_HEADER, half_header(key))]
         record = half_record(None, key=LARGE, value=None, headers=raw)
         places.append(driver.log.add_half(record, appended_ms=driver.now_ms))
+    return places
+
+
+@pytest.mark.promise("P11")
+def test_keys_and_headers_count() -> None:
+    driver = PartitionDriver(targets={"orders": accepting_target(100_000)})
+    places = large_heads(driver)
     commit(driver, places)
 
     work_off(driver, room=2 * ROOM)
@@ -206,11 +212,7 @@ def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> None:
     driver = PartitionDriver(targets={"orders": accepting_target(100_000)})
-    places = []
-    for key in KEYS:
-        raw = [("big", LARGE), (HALF_HEADER, half_header(key))]
-        record = half_record(None, key=LARGE, value=None, headers=raw)
-        places.append(driver.log.add_half(record, appended_ms=driver.now_ms))
+    places = large_heads(driver)
     driver.turn()
     if is_cut:
         driver.log.refusals.doubt_keys.update(codec.content_key(key, 0) for key in KEYS)

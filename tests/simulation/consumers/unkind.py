@@ -7,8 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan, make_consumer_plan
-from tests.simulation.plan import Fault, Harm
-from tests.simulation.unkind import CLEAN_S, KEPT_S, LONGER_S
+from tests.simulation.unkind import CLEAN_S, KEPT_S, LONGER_S, late_death, unequal_clocks
 from txlayer.core.dead_letters import replay_topic
 
 if TYPE_CHECKING:
@@ -35,14 +34,13 @@ def make_unkind_consumer_plan(seed: int) -> ConsumerPlan:
     kinds = dice.sample(("cleaning", "clocks", "bytes"), k=dice.randint(1, 3))
     unkind = UnkindToConsumers()
     if "clocks" in kinds:
-        unkind = replace(unkind, clocks_s=tuple(dice.choice((0.0, 0.4, -0.4, 20.0, -20.0)) for _ in range(3)))  # fmt: skip
+        unkind = replace(unkind, clocks_s=unequal_clocks(dice))
     if "bytes" in kinds:
         unkind = replace(unkind, bytes_per_s=dice.choice((5_000.0, 20_000.0)))
     if "cleaning" in kinds:
         unkind = replace(unkind, is_cleaned=True)
         until_s = plan.until_s + LONGER_S
-        slot = f"c{dice.randrange(len(plan.consumers))}"
-        death = Fault(Harm.DIE, slot, at_s=until_s - dice.uniform(0, 2), seconds=dice.choice((0.0, 0.3, 1.0)))  # fmt: skip
+        death = late_death(dice, count=len(plan.consumers), until_s=until_s)
         plan = replace(plan, until_s=until_s, faults=(*plan.faults, death))
     return replace(plan, unkind=unkind)
 
