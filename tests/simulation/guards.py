@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from tests.simulation import done_again as da
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.plan import Plan, make_plan
@@ -17,6 +18,7 @@ from tests.simulation.society import Variant
 from tests.simulation.unguarded import coordinator_with, wrapped
 from tests.simulation.unkind import make_unkind_plan
 from tests.support.checker import Kind
+from txlayer.adapters.sql import Inbox, SqlBarrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,20 @@ class SecondLine:
     place: str
     without: Variant
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGuard:
+    """One guard of a local transaction, and a history on a small database that is clean with it and red without."""
+
+    name: str
+    promise: str
+    place: str
+    history: Callable[[Any], frozenset[Kind]]
+    """What is seen with such a barrier or inbox."""
+    with_it: type
+    without: type
+    kinds: frozenset[Kind]
 
 
 _K = Kind
@@ -241,5 +257,20 @@ SECOND_LINES: tuple[SecondLine, ...] = (
         "sizes are checked before anything is produced", "settling.py",
         Variant(make=coordinator_with(ledger=un.UnmeasuredLedger)),
         "the broker refuses the record and bisection finds it; the guard saves the Kafka transactions until then",
+    ),
+)  # fmt: skip
+
+LOCAL_GUARDS: tuple[LocalGuard, ...] = (
+    LocalGuard(
+        "no sale is committed after its local transaction was rolled back", "P8", "adapters/sql/joined.py",
+        da.sell_again, SqlBarrier, da.LenientBarrier, frozenset({_K.LOST}),
+    ),
+    LocalGuard(
+        "no sale is committed when a failed statement took the barrier's row", "P8", "adapters/sql/joined.py, barrier.py",
+        da.sell_behind_a_failed_statement, SqlBarrier, da.CredulousBarrier, frozenset({_K.LOST}),
+    ),
+    LocalGuard(
+        "no effect is committed after the inbox's row was rolled back", "P2", "adapters/sql/inbox.py",
+        da.handle_again, Inbox, da.LenientInbox, frozenset({_K.AGAIN}),
     ),
 )  # fmt: skip

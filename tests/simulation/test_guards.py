@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
-from tests.simulation.guards import GUARDS, SECOND_LINES, Guard, SecondLine
+from tests.simulation.guards import (
+    GUARDS,
+    LOCAL_GUARDS,
+    SECOND_LINES,
+    Guard,
+    LocalGuard,
+    SecondLine,
+)
 from tests.simulation.plan import make_plan
 from tests.simulation.play import play
 from tests.simulation.seek import with_it, without
@@ -38,6 +45,12 @@ def test_behind_some_guards_another_one_stands(line: SecondLine) -> None:
         assert [] == play(make_plan(seed), variant=line.without).findings, seed
 
 
+@pytest.mark.parametrize("guard", LOCAL_GUARDS, ids=lambda guard: guard.name)
+def test_a_local_transaction_is_clean_with_a_guard_and_red_without(guard: LocalGuard) -> None:
+    assert frozenset() == guard.history(guard.with_it)
+    assert guard.kinds == guard.history(guard.without)
+
+
 def test_every_kind_of_finding_has_been_seen_red() -> None:
     by_guards = {kind for guard in GUARDS for kind in guard.kinds}
     by_guards |= {kind for guard in CONSUMER_GUARDS for kind in guard.kinds}
@@ -50,7 +63,11 @@ def test_the_documentation_lists_the_guards_as_they_are() -> None:
     rows = rows_of("")
 
     assert [row_of(guard) for guard in GUARDS] == rows[: len(GUARDS)]
-    assert [second_row_of(line) for line in SECOND_LINES] == rows[len(GUARDS) :]
+    second_lines = [second_row_of(line) for line in SECOND_LINES]
+    assert second_lines == rows[len(GUARDS) : len(GUARDS) + len(second_lines)]
+    assert [local_row_of(guard) for guard in LOCAL_GUARDS] == rows[
+        len(GUARDS) + len(second_lines) :
+    ]
 
 
 def rows_of(part: str) -> list[str]:
@@ -72,3 +89,8 @@ def row_of(guard: Guard) -> str:
 
 def second_row_of(line: SecondLine) -> str:
     return f"| {line.name} | `{line.place}` | {line.why} |"
+
+
+def local_row_of(guard: LocalGuard) -> str:
+    kinds = ", ".join(sorted(kind.value for kind in guard.kinds))
+    return f"| {guard.name} | {guard.promise} | `{guard.place}` | {kinds} |"
