@@ -25,7 +25,7 @@ from typing import Any
 from peers import HANDLER_S, IN_FLIGHT, compute, stay_on_one_core
 
 from txlayer import AsyncOrderedConsumer, OrderedConsumer, RetryPolicy
-from txlayer.cli.coordinator import GC_THRESHOLD
+from txlayer.cli.services import GC_THRESHOLD
 
 FOR_EVER = RetryPolicy(attempt_count_max=1_000_000)
 """The back-off is the default one."""

@@ -24,7 +24,7 @@ from typing import Any
 from confluent_kafka import Message as Record
 from harness import Figure, settings_line, show_figures
 
-from txlayer.cli.coordinator import GC_THRESHOLD
+from txlayer.cli.services import GC_THRESHOLD
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import TargetBook

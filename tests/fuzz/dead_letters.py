@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from txlayer.cli.dlq_options import parse_letter, parse_time
+from txlayer.cli.dlq import parse_letter
+from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import (
     decode_dead_letter,
     decode_replay_mark,
@@ -60,7 +61,7 @@ def check_letter(raw: bytes) -> bool:
 def check_time(raw: bytes) -> bool:
     """So long ago, or a time."""
     try:
-        found = parse_time("--since", raw.decode("utf-8", "surrogateescape"), now_ms=NOW_MS)
+        found = parse_instant("--since", raw.decode("utf-8", "surrogateescape"), now_ms=NOW_MS)
     except ConfigError as exc:
         str(exc)
         return False

@@ -13,8 +13,7 @@ from collections import Counter
 from tests.support.fake_records import FakeRecord, half_record, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from tests.support.partition_log import Entry, PartitionLog
-from txlayer.cli.aside_rows import aside_json
-from txlayer.cli.tx_show_rows import history_json
+from txlayer.cli.tx_rows import aside_json, history_json
 from txlayer.core import codec
 from txlayer.core.asides import AsideFold
 from txlayer.core.doubt_fold import DoubtFold

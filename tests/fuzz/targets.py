@@ -23,9 +23,9 @@ from tests.fuzz.dead_letters import (
 )
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
-from txlayer.cli.coordinator import parse_position
 from txlayer.cli.main import build_app
-from txlayer.cli.tx import parse_place, parse_since
+from txlayer.cli.options import parse_instant, parse_position
+from txlayer.cli.tx import parse_place
 from txlayer.config import (
     KNOWN_NAMES,
     ClientConfig,
@@ -197,7 +197,7 @@ def check_duration(raw: bytes) -> bool:
         return False
     assert found == parse_duration("x", f"{found.total_seconds():.6f}s") or found.days > 10_000
     milliseconds(found)
-    assert 0 <= parse_since(text_of(raw), now_ms=NOW_MS) <= NOW_MS
+    assert 0 <= parse_instant("x", text_of(raw), now_ms=NOW_MS) <= NOW_MS
     return True
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import typer
 
-from txlayer.cli.border import guard
+from txlayer.cli.exits import guard
 
 
 def run_command(

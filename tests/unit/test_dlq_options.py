@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.cli.dlq_options import author_of, make_filter, parse_letter, parse_time
+from txlayer.cli.dlq import Filters, parse_letter
+from txlayer.cli.options import parse_instant
 from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.letter_choice import LetterFilter
 from txlayer.core.handling import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.replay import author_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -26,13 +28,13 @@ NOW_MS = 1_700_000_000_000
     ],
 )
 def test_a_time_is_so_long_ago_or_an_instant(text: str, at_ms: int) -> None:
-    assert at_ms == parse_time("--since", text, now_ms=NOW_MS)
+    assert at_ms == parse_instant("--since", text, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2 h", "h", "1.2.3s", "2026-13-01", "12:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse_time("--since", text, now_ms=NOW_MS)
+        parse_instant("--since", text, now_ms=NOW_MS)
 
 
 def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
@@ -61,16 +63,16 @@ def test_what_names_no_dead_letter_is_refused(text: str, topics: list[str]) -> N
 
 
 def test_a_key_is_text_or_hex() -> None:
-    by_text = make_filter(key="Zoë", key_hex=None, reason_code=None, since=None, until=None, now_ms=NOW_MS)  # fmt: skip
-    by_hex = make_filter(key=None, key_hex="5a6fc3ab", reason_code=None, since=None, until=None, now_ms=NOW_MS)  # fmt: skip
+    by_text = Filters(key="Zoë").read(now_ms=NOW_MS)
+    by_hex = Filters(key_hex="5a6fc3ab").read(now_ms=NOW_MS)
 
     assert LetterFilter("Zoë".encode()) == by_text == by_hex
 
 
 def test_every_option_narrows() -> None:
-    found = make_filter(
-        key=None, key_hex=None, reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h", now_ms=NOW_MS
-    )  # fmt: skip
+    found = Filters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(
+        now_ms=NOW_MS
+    )
 
     assert not found.is_empty
     assert (NOW_MS - 7_200_000, NOW_MS - 3_600_000) == (found.since_ms, found.until_ms)

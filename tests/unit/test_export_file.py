@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory_stage import Stage
-from txlayer.cli import tx_export
+from txlayer.cli import tx, tx_rows
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.overview import Standing
 from txlayer.coordinator.whole import read_whole
@@ -32,7 +32,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     found = Standing(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
     ((each, contents),) = read_whole(CoordinatorConfig(), stage.connections(), [found])
-    row: dict[str, Any] = json.loads(json.dumps(tx_export.whole_json(each, contents, now_ms=2_000)))
+    row: dict[str, Any] = json.loads(json.dumps(tx_rows.whole_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(
         row[name] for name in ("format", "txn_id", "state", "born_ms")
@@ -63,7 +63,7 @@ def test_a_file_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "parked.jsonl"
 
     def interrupted() -> None:
-        with tx_export._opened(path, is_forced=False) as file:
+        with tx._opened(path, is_forced=False) as file:
             file.write("half")
             raise KeyboardInterrupt
 
@@ -76,7 +76,7 @@ def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path
     path = tmp_path / "parked.jsonl"
 
     def written(text: str, *, is_forced: bool) -> None:
-        with tx_export._opened(path, is_forced=is_forced) as file:
+        with tx._opened(path, is_forced=is_forced) as file:
             file.write(text)
             path.write_text("another's", encoding="utf-8")
 

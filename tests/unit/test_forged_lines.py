@@ -15,8 +15,8 @@ from rich.console import Console
 from txlayer.adapters.exposition import Page
 from txlayer.adapters.meters import Health, Sample, counter
 from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
-from txlayer.cli import lock_rows, tables
-from txlayer.cli.border import guard
+from txlayer.cli import locks, output
+from txlayer.cli.exits import guard
 from txlayer.consumer.locks_by_hand import LockStanding, LockState
 from txlayer.core.leases import Lease
 from txlayer.errors import UsageError
@@ -122,8 +122,8 @@ def test_an_error_and_a_defect_show_no_control_characters(
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str) -> None:
     console = Console(file=io.StringIO(), width=240)
-    made = tables.table("group", title=forgery)
-    made.add_row(tables.cell(forgery))
+    made = output.table("group", title=forgery)
+    made.add_row(output.cell(forgery))
 
     with console.capture() as caught:
         console.print(made)
@@ -133,4 +133,4 @@ def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str
     assert "\u202e" not in caught.get()
     lease = Lease("g/t/0", forgery, "i", 1, 2, 3, 4)
     for state in (LockState.HELD, LockState.RELEASED):
-        assert not UNSEEN.search(lock_rows.sentence(LockStanding(lease, state, 5, 6)))
+        assert not UNSEEN.search(locks.sentence(LockStanding(lease, state, 5, 6)))

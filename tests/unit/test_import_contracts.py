@@ -86,7 +86,7 @@ def test_a_broken_import_contract_is_found(
         "txlayer.core.codec",
         "txlayer.config",
         "txlayer.cli.topics",
-        "txlayer.cli.barrier",
+        "txlayer.cli.database",
         "txlayer.producer.sync",
         "txlayer.testing.stage",
         "txlayer.testing.plugin",

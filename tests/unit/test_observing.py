@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.commands import run_command
-from txlayer.cli import consumer_run, coordinator, responder
+from txlayer.cli import consumer, coordinator, responder
 from txlayer.cli.consumer import app as consumer_app
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.observing import ports_of_workers
+from txlayer.cli.services import ports_of_workers
 from txlayer.config import MetricsConfig
 
 COMMANDS = {
@@ -63,7 +63,7 @@ def test_workers_beyond_the_last_port_end_the_command_before_any_starts(
     role: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, words = COMMANDS[role]
-    for module in (coordinator, consumer_run):
+    for module in (coordinator, consumer):
         monkeypatch.setattr(module, "supervise", lambda *_, **__: pytest.fail("started"))
         monkeypatch.setattr(module.StopSignal, "install", lambda _: None)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import run_command
 from txlayer.cli import responder
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.handlers import load_handler
+from txlayer.cli.services import load_handler
 from txlayer.errors import ConfigError
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"

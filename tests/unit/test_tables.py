@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from txlayer.adapters.administration import GroupMember
 from txlayer.adapters.coordinator_status import CoordinatorStatus, PartitionStatus
-from txlayer.cli import tables, topics, topics_widen
+from txlayer.cli import output, topics
 from txlayer.cli.coordinator import owner_name, status_table
 from txlayer.cli.doctor import show_findings
 from txlayer.cli.tx_rows import stats_tables
@@ -19,7 +19,7 @@ from txlayer.coordinator.draining import Drain, OpenOnes
 from txlayer.core.doctor_findings import Finding, Level
 from txlayer.core.topicspec import CreateTopic, Difference
 
-CLI = Path(tables.__file__).parent
+CLI = Path(output.__file__).parent
 NARROW = 80
 BIG = 9_876_543_210
 """An offset of a namespace that has worked for years."""
@@ -35,17 +35,17 @@ def unfolded_tables(path: Path) -> list[int]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns."""
-    monkeypatch.setattr(tables, "console", lambda: Console(width=NARROW, highlight=False))
+    monkeypatch.setattr(output, "console", lambda: Console(width=NARROW, highlight=False))
 
 
 def test_every_table_is_made_where_nothing_is_cut_off() -> None:
     found = {path.name: unfolded_tables(path) for path in CLI.glob("*.py")}
 
-    assert {"tables.py"} == {name for name, lines in found.items() if lines}
+    assert {"output.py"} == {name for name, lines in found.items() if lines}
 
 
 def test_a_cell_that_does_not_fit_is_folded() -> None:
-    made = tables.table("id", "why", title="open [now]")
+    made = output.table("id", "why", title="open [now]")
     made.add_row("x" * 100, "q" * 100)
     console = Console(width=NARROW)
 
@@ -62,7 +62,7 @@ def test_an_id_is_shown_as_it_is_and_whole(capsys: pytest.CaptureFixture[str]) -
     txn_id = "01a20430-17cb-72af-8394-34c683501ecb"
     found = Drain((OpenOnes("[/]", "open", 1, 60_000, (txn_id, "[bold]")),), 1, 0, (1,))
 
-    topics_widen.show_drain("txlayer", found, is_growing=False, as_json=False)
+    topics.show_drain("txlayer", found, is_growing=False, as_json=False)
 
     out = capsys.readouterr().out
     assert "[/]" in out
@@ -90,7 +90,7 @@ def test_topics_that_were_made_are_told_as_done_and_what_is_left_as_to_do(
 def test_what_mends_is_one_line_to_be_copied_however_narrow_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "console", lambda: Console(width=40, highlight=False))
+    monkeypatch.setattr(output, "console", lambda: Console(width=40, highlight=False))
     mend = (
         "kafka-acls.sh --add --allow-principal User:coordinator --operation Describe --topic '[a]'"
     )
@@ -146,7 +146,7 @@ def test_the_status_can_be_read_at_80_columns(offset: int) -> None:
 def test_the_status_is_one_table_where_it_fits() -> None:
     assert 2 == printed(status_table(status(offset=7)), width=NARROW).count("┏")
     assert 1 == printed(status_table(status(offset=7)), width=120).count("┏")
-    assert 1 == printed(status_table(status(offset=BIG)), width=tables.WIDE).count("┏")
+    assert 1 == printed(status_table(status(offset=BIG)), width=output.WIDE).count("┏")
 
 
 def test_the_statistics_can_be_read_at_80_columns() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from txlayer.cli.tx_filters import PARKED, Filter, ListedState, make_filter
+from txlayer.cli.tx import Filters, ListedState
 from txlayer.coordinator.overview import Standing
 from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
+from txlayer.operate.unsettled import PARKED, Filter
 
 NOW_MS = 10_000_000
 HOUR_MS = 3_600_000
@@ -29,11 +30,7 @@ def standing(
 
 def made(**given: Any) -> Filter:
     """A filter out of options, the others not given."""
-    options = {
-        "group": None, "topic": None, "state": None, "is_open": False, "is_parked": False, "is_held": False,
-        "reason_code": None, "older_than": None, "younger_than": None,
-    }  # fmt: skip
-    return make_filter(**{**options, **given})
+    return Filters(**given).read()
 
 
 @pytest.mark.parametrize(

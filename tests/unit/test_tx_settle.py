@@ -7,14 +7,14 @@ import json
 import pytest
 
 from tests.support.commands import run_command
-from txlayer.cli import settle_rows, tx
-from txlayer.cli.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
-from txlayer.cli.tx_export import bytes_json
+from txlayer.cli import tx, tx_rows
+from txlayer.cli.tx_rows import bytes_json
 from txlayer.coordinator.acts import Act, Outcome, Result, Said
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.history import operator_reason
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.core.transaction import Transaction
+from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 
 KEY = "order-1/00000001"
 
@@ -105,11 +105,11 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
     ],
 )  # fmt: skip
 def test_every_result_has_its_sentence(act: Act, told: Outcome, said: str) -> None:
-    sentence = settle_rows.sentence(act, told, op_topic="ns.op")
+    sentence = tx_rows.sentence(act, told, op_topic="ns.op")
 
     assert sentence.startswith("order-1 / 00000001 ")
     assert said in sentence
-    json.dumps(settle_rows.outcome_json(act, told))
+    json.dumps(tx_rows.outcome_json(act, told))
 
 
 def test_a_reason_moves_no_cursor() -> None:
@@ -117,14 +117,14 @@ def test_a_reason_moves_no_cursor() -> None:
         Result.REFUSED, "committed", decision=by(Source.POLICY, "\x1b[2J"), decided_ms=None
     )
 
-    sentence = settle_rows.sentence(Act.ROLLBACK, told, op_topic="ns.op")
+    sentence = tx_rows.sentence(Act.ROLLBACK, told, op_topic="ns.op")
 
     assert r"by policy (\x1b[2J)" in sentence
     assert "\x1b" not in sentence
 
 
 def test_an_outcome_as_json_tells_who_decided() -> None:
-    row = settle_rows.outcome_json(Act.COMMIT, outcome(Result.DONE, "committed", **ZOE))
+    row = tx_rows.outcome_json(Act.COMMIT, outcome(Result.DONE, "committed", **ZOE))
 
     assert ("order-1", "00000001", "commit", "done", "parked", "committed") == tuple(
         row[name] for name in ("txn_id", "nonce", "act", "result", "state_before", "state")
@@ -140,7 +140,7 @@ def test_the_nonces_to_choose_from_stand_oldest_first() -> None:
     old = Transaction("order-1/00000001", "or\x07ders", "shop", 7, 1_000, "900", (0, 0), None)
     found = [Standing(3, "open", young), Standing(3, "parked", old)]
 
-    text = settle_rows.candidates(found, now_ms=10_000)
+    text = tx_rows.candidates(found, now_ms=10_000)
 
     assert r"00000001 (parked, 9 s old, group or\x07ders), 00000002 (open, 1 s old" in text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.tx_samples import KEY, SUMMARY, drawn
-from txlayer.cli import tx_show_rows
+from txlayer.cli import tx_rows
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
 from txlayer.core.messages import (
@@ -60,8 +60,8 @@ def folded(*, with_doubt: bool = False) -> HistoryFold:
 def test_show_tells_who_said_what_and_which_line_counts() -> None:
     (history,) = folded().histories()
 
-    row = tx_show_rows.history_json(history, is_applied=False)
-    text = drawn(tx_show_rows.history_tables(row))
+    row = tx_rows.history_json(history, is_applied=False)
+    text = drawn(tx_rows.history_tables(row))
 
     assert ("committed", False, {"offset": 5, "line": 3}) == (
         row["state"],
@@ -90,14 +90,14 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
 def test_show_tells_what_stands_on_doubt() -> None:
     (history,) = folded(with_doubt=True).histories()
 
-    row = tx_show_rows.history_json(history, is_applied=True)
+    row = tx_rows.history_json(history, is_applied=True)
 
     assert ("held", "topic-missing") == (row["state"], row["reason"])
     assert {
         "state": "held", "reason": "topic-missing", "moved_ms": 2_000, "seen_count": 2, "topics": ["shop", "loyalty"],
         "checked_count": 3, "answered_count": 1, "asked_ms": 1_500,
     } == row["doubt"]  # fmt: skip
-    text = drawn(tx_show_rows.history_tables(row))
+    text = drawn(tx_rows.history_tables(row))
     assert "held: topic-missing" in text
     assert "1 of 3 checks answered, the last asked 1970-01-01 00:00:01.500Z" in text
 
@@ -110,8 +110,8 @@ def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> 
     fold.doubt(partition=0, appended_ms=5_000, key=KEY.encode(), value=None)
     (history,) = fold.histories()
 
-    row = tx_show_rows.history_json(history, is_applied=None)
-    text = drawn(tx_show_rows.history_tables(row))
+    row = tx_rows.history_json(history, is_applied=None)
+    text = drawn(tx_rows.history_tables(row))
 
     assert (None, None, 5_000) == (row["state"], row["doubt"], row["left_doubt_ms"])
     assert "settled; what decided it is older than what was read" in text
@@ -131,8 +131,8 @@ def test_show_tells_what_was_asked_who_answered_and_what_came_too_late() -> None
         fold.check(partition=2, offset=offset, appended_ms=2_000 + offset, value=value)
     (history,) = fold.histories()
 
-    row = tx_show_rows.history_json(history, is_applied=False)
-    text = drawn(tx_show_rows.history_tables(row))
+    row = tx_rows.history_json(history, is_applied=False)
+    text = drawn(tx_rows.history_tables(row))
 
     assert [(3, 2_005, [("UNKNOWN", "check")]), (4, 2_006, [])] == [
         (q["number"], q["asked_ms"], [(n["resolution"], n["source"]) for n in q["answers"]])
@@ -155,7 +155,7 @@ def test_show_tells_which_operator_said_what() -> None:
     fold.op(partition=0, offset=9, appended_ms=3_000, value=value)
     (history,) = fold.histories()
 
-    row = tx_show_rows.history_json(history, is_applied=True)
+    row = tx_rows.history_json(history, is_applied=True)
 
     assert (None, rb"ticket \x1b[7m 12".decode("unicode_escape")) == (
         row["op_lines"][3]["operator"],
@@ -165,4 +165,4 @@ def test_show_tells_which_operator_said_what() -> None:
         row["op_lines"][4]["operator"],
         row["op_lines"][4]["reason"],
     )
-    assert "zoe@desk" in drawn(tx_show_rows.history_tables(row))
+    assert "zoe@desk" in drawn(tx_rows.history_tables(row))

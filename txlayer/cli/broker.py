@@ -13,10 +13,11 @@ import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.broker import BackgroundCluster, ClusterStatus, WantedCluster
+from txlayer.adapters.kafka.local.jars import BROKER
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
-from txlayer.cli import tables
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.fetching import fetch_progress
+from txlayer.cli.output import fetch_progress
 from txlayer.config import parse_settings
 
 app = typer.Typer(
@@ -136,7 +137,7 @@ def wipe(
 @app.command()
 def fetch(*, as_json: AsJson = False) -> None:
     """Bring Kafka's jars and find a Java now, so that a later start needs no network."""
-    with fetch_progress() as progress:
+    with fetch_progress(BROKER) as progress:
         runtime = prepare_runtime(LocalConfig.from_environ(os.environ), progress=progress)
     _say(
         as_json=as_json,
@@ -155,7 +156,7 @@ def _wanted(
     config: LocalConfig, *, brokers: int | None, port: int | None, properties: list[str] | None
 ) -> WantedCluster:
     def runtime() -> Runtime:
-        with fetch_progress() as progress:
+        with fetch_progress(BROKER) as progress:
             return prepare_runtime(config, progress=progress)
 
     return WantedCluster(
@@ -193,12 +194,12 @@ def _show(found: ClusterStatus, *, as_json: bool) -> None:
         )
         return
     typer.echo(f"{_state(found)}: {cluster.bootstrap_servers} (Kafka {cluster.kafka_version})")
-    table = tables.table("broker", "address", "process", "log")
+    table = output.table("broker", "address", "process", "log")
     for n in found.nodes:
         table.add_row(
-            *map(tables.cell, (n.node.node_id, n.node.address, n.pid or "not running", n.log_file))
+            *map(output.cell, (n.node.node_id, n.node.address, n.pid or "not running", n.log_file))
         )
-    tables.console().print(table)
+    output.console().print(table)
 
 
 def _state(found: ClusterStatus) -> str:

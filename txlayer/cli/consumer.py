@@ -1,11 +1,373 @@
-"""`txlayer consumer`: consumers of a group, and what an operator asks of them."""
+"""`txlayer consumer`: run a program's consumer, pause and resume what a group handles, say where a group goes on."""
 
 from __future__ import annotations
 
-import typer
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
-from txlayer.cli import consumer_requests, consumer_run
+import typer
+from rich.console import Console
+
+from txlayer import __version__
+from txlayer.cli.coordinator import show_offsets
+from txlayer.cli.dlq import RequestId, check_names, open_logs, request_writer
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import (
+    AsJson,
+    Cluster,
+    DryRun,
+    Operator,
+    Reason,
+    To,
+    Yes,
+    parse_position,
+    with_bundles,
+)
+from txlayer.cli.services import (
+    GC_THRESHOLD,
+    Observing,
+    WatchParent,
+    Workers,
+    load_object,
+    observed,
+    ports_of_workers,
+)
+from txlayer.config import ClientConfig, ProducerConfig, parse_duration
+from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.figures import ObservedConsumer
+from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
+from txlayer.consumer.requests import Written
+from txlayer.consumer.service import ConsumerService
+from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
+from txlayer.core.fields import WHOLE_MAX
+from txlayer.core.handling import ReplayKind, ReplayRecord
+from txlayer.core.ids import check_group
+from txlayer.operate.offsets import plan_reset
+from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
-consumer_run.add_to(app)
-consumer_requests.add_to(app)
+
+# --- run ---------------------------------------------------------------------------------------------------------------
+
+LOOK_S = 0.5
+"""How often the files of a program are looked at with --reload."""
+
+_SAID = frozenset(
+    f"TXLAYER_{name}"
+    for name in (
+        "BOOTSTRAP_SERVERS",
+        "CLIENT_SETTINGS",
+        "CLIENT_SETTINGS_FILE",
+        "IS_INSECURE_ALLOWED",
+    )
+)
+"""How to reach the cluster, said by the environment."""
+
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:CONSUMER",
+        help="An OrderedConsumer, AsyncOrderedConsumer or ConcurrentConsumer with its handlers; found from here, as Python finds modules.",
+    ),
+]
+Reload = Annotated[
+    bool,
+    typer.Option(
+        "--reload",
+        help="For development: begin again whenever a .py file below this folder changes.",
+    ),
+]
+
+
+@app.command()
+@with_bundles
+def run(  # every option is a parameter
+    place: Place,
+    *,
+    workers: Workers = 1,
+    reload: Reload = False,
+    cluster: Cluster,
+    observing: Observing,
+    watch_parent: WatchParent = False,
+) -> None:
+    """Handle messages until SIGTERM or Ctrl-C; then let handlers end, store what ended, and leave the group.
+
+    A second signal ends it at once. What is given here, or by the environment, wins over what the program says.
+
+    Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker, 4 fenced, 5 not authorised, 70 broken invariant.
+    """
+    observing.set_up_logging()
+    stop = StopSignal()
+    metrics = observing.metrics()
+    if workers > 1 or reload:
+        stop.install()
+        command = [*PROGRAM, *_without_reload(sys.argv[1:])]
+        command += ["--workers", "1", "--watch-parent"]
+        if reload:
+            raise typer.Exit(_run_again(command, stop, folder=Path.cwd()))
+        ports = ports_of_workers(metrics, workers)
+        raise typer.Exit(
+            supervise(command, worker_count=workers, wait=stop.wait, own_arguments=ports)
+        )
+    consumer = load_object(
+        place,
+        ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
+        folder=str(Path.cwd()),
+    )
+    _reach(consumer, cluster)
+    asked = observing.tracer()
+    if asked.is_on:
+        consumer.trace(asked)
+    stop.install()
+    if watch_parent:
+        stop.watch(sys.stdin.buffer)
+    # Records and messages end by their reference counts; looking for cycles among those that wait costs much.
+    gc.set_threshold(GC_THRESHOLD)
+    told = ObservedConsumer(consumer.stats, group=consumer.group, version=__version__)
+    with observed(metrics, lambda: told):
+        _run_until(consumer, stop)
+
+
+def _reach(consumer: ConsumerService[Any, Any], cluster: Cluster) -> None:
+    """Let the command line and the environment say how to reach the cluster, where they do."""
+    if cluster == Cluster() and not _SAID.intersection(os.environ):
+        return
+    own = consumer.config
+    given = cluster.config(
+        ClientConfig,
+        bootstrap_servers=cluster.bootstrap_servers
+        or os.environ.get("TXLAYER_BOOTSTRAP_SERVERS")
+        or own.bootstrap_servers,
+        insecure=cluster.insecure or own.is_insecure_allowed,
+        beneath=own.client_settings,
+    )
+    consumer.configure(
+        bootstrap_servers=given.bootstrap_servers,
+        client_settings=given.client_settings,
+        is_insecure_allowed=given.is_insecure_allowed,
+    )
+
+
+def _run_until(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
+    if isinstance(consumer, AsyncOrderedConsumer):
+        watch = threading.Thread(target=_stop_when, args=(consumer, stop), daemon=True)
+        watch.start()
+        asyncio.run(consumer.run())
+    elif isinstance(consumer, OrderedConsumer | ConcurrentConsumer):
+        consumer.run(should_stop=stop.is_set)
+
+
+def _stop_when(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
+    while not stop.wait(LOOK_S):
+        pass
+    consumer.stop()
+
+
+# --- development ------------------------------------------------------------------------------------------------------
+
+
+def _without_reload(arguments: Iterable[str]) -> list[str]:
+    return [argument for argument in arguments if argument != "--reload"]
+
+
+def _run_again(command: list[str], stop: StopSignal, *, folder: Path) -> int:
+    """Run a program, and again whenever a file changed, until a signal; the code of the last run that ended by itself."""
+    code = 0
+    while not stop.is_set():
+        seen = file_times(folder)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program
+        _wait_for_change(process, stop, lambda seen=seen: file_times(folder) != seen)  # type: ignore[misc]  # a lambda's own argument
+        if process.poll() is not None:
+            code = process.returncode
+            Console(stderr=True).print(f"[yellow]ended with {code};[/] waiting for a change")
+            while file_times(folder) == seen and not stop.wait(LOOK_S):
+                pass
+            continue
+        code = _end(process)
+    return code
+
+
+def _wait_for_change(
+    process: subprocess.Popen[bytes], stop: StopSignal, is_changed: Callable[[], bool]
+) -> None:
+    while process.poll() is None and not stop.wait(LOOK_S) and not is_changed():
+        pass
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    return process.wait()
+
+
+def file_times(folder: Path) -> dict[str, int]:
+    """When each Python file below a folder was changed; hidden folders are passed over."""
+    times = {}
+    for path in folder.rglob("*.py"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            with contextlib.suppress(FileNotFoundError):
+                times[str(path)] = path.stat().st_mtime_ns
+    return times
+
+
+# --- pause and resume --------------------------------------------------------------------------------------------------
+
+WORDS = {ReplayKind.PAUSE: "pause", ReplayKind.RESUME: "resume"}
+
+HELP = {
+    ReplayKind.PAUSE: """Stop a group's consumers from handling a topic, whoever runs them, until it is resumed.
+
+    Messages wait in the topic; a pause survives restarts. What is being handled is finished.""",
+    ReplayKind.RESUME: """Let a group's consumers go on with a topic that was paused.""",
+}
+_EXITS = """
+
+    The word is recorded on the replay topic with your name and reason. Exit codes: 0 every partition's owner took it,
+    1 not all did within --wait (it takes effect when they run), 2 usage, 3 no broker, 5 not authorised."""
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition", min=0, help="Only this partition; may be repeated.", show_default=False
+    ),
+]
+Wait = Annotated[
+    str,
+    typer.Option(
+        "--wait",
+        metavar="10s",
+        help="How long to wait for the partitions' owners; 0s: do not wait.",
+    ),
+]
+
+
+def _add(kind: ReplayKind) -> None:
+    @app.command(WORDS[kind], help=HELP[kind] + _EXITS)
+    @with_bundles
+    def ask(
+        group: GroupName,
+        topic: TopicName,
+        *,
+        reason: Reason = "",
+        operator: Operator = None,
+        request_id: RequestId = None,
+        partition: Partitions = None,
+        wait: Wait = "10s",
+        cluster: Cluster,
+        as_json: AsJson = False,
+    ) -> None:
+        check_names(group, [topic])
+        author = author_of(
+            f"txlayer consumer {WORDS[kind]}",
+            operator=operator,
+            reason=reason,
+            request_id=request_id,
+        )
+        patience_s = parse_duration("--wait", wait).total_seconds()
+        config = cluster.config(ProducerConfig)
+        record = ReplayRecord(kind, author.request_id, None, text=author.text)
+        with open_logs(config, group, [topic]) as logs:
+            log = logs[topic]
+            with request_writer(config, group) as writer:
+                written = ask_queues(log, writer, record, partitions=partition or ())
+            taken = wait_until_taken(log, written, patience_s=patience_s)
+        _tell(kind, group, written, taken, as_json=as_json)
+        if patience_s and len(taken) < len(written):
+            raise typer.Exit(ExitCode.FINDING)
+
+
+for _kind in WORDS:
+    _add(_kind)
+
+
+def _tell(
+    kind: ReplayKind, group: str, written: Sequence[Written], taken: set[int], *, as_json: bool
+) -> None:
+    if as_json:
+        rows = [
+            {
+                "group": group,
+                "topic": w.request.topic,
+                "partition": w.request.partition,
+                "act": WORDS[kind],
+                "request_id": w.request.record.request_id,
+                "written_at": w.offset,
+                "result": "taken" if w.request.partition in taken else "requested",
+            }
+            for w in sorted(written, key=lambda w: w.request.partition)
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    word = "paused" if kind is ReplayKind.PAUSE else "resumed"
+    for w in sorted(written, key=lambda w: w.request.partition):
+        place = f"{w.request.topic}-{w.request.partition}"
+        if w.request.partition in taken:
+            typer.echo(f"{place} is {word}")
+        else:
+            typer.echo(
+                f"{place} is asked to be {word}; no consumer of {group} has taken it yet", err=True
+            )
+
+
+# --- where a group goes on ---------------------------------------------------------------------------------------------
+
+Group = Annotated[str, typer.Option("--group", "-g", help="The consumer group.")]
+Topic = Annotated[
+    list[str], typer.Option("--topic", "-t", help="A topic that it consumes; may be repeated.")
+]
+TokenAbove = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=WHOLE_MAX // 2,
+        help="Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
+    ),
+]  # fmt: skip
+
+
+@app.command()
+@with_bundles
+def reset(
+    *,
+    group: Group,
+    topic: Topic,
+    to: To,
+    token_above: TokenAbove = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    cluster: Cluster,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a group goes on with its topics; refused while one of its consumers runs.
+
+    What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten. Fencing tokens go on growing;
+    where the group's progress is lost, `--token-above` says the highest one that your tables hold.
+    """
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    config = cluster.config(ClientConfig)
+    check_group(group)
+    position = parse_position(to)
+    with KafkaAdmin(config) as admin:
+        plan = plan_reset(admin, group, topic, to=position, token_above=token_above)
+        rows = [
+            (*place, None if (old := plan.before[place]) is None else old.offset, new.offset)
+            for place, new in sorted(plan.after.items())
+        ]
+        show_offsets(rows, as_json=as_json)
+        if dry_run:
+            return
+        if not yes and not as_json:
+            typer.confirm("Store these offsets?", abort=True)
+        admin.store_offsets(group, plan.after)

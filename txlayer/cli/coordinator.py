@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -20,38 +18,27 @@ from txlayer.adapters.coordinator_status import (
     PartitionStatus,
     read_status,
 )
-from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
-from txlayer.adapters.namespace import OffsetReset, StartPosition
-from txlayer.adapters.telemetry import set_up_logging
+from txlayer.adapters.namespace import OffsetReset
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.cli import tables
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.observing import (
-    MetricsHost,
-    MetricsPort,
-    given_metrics,
+from txlayer.cli.options import AsJson, Connection, DryRun, To, Yes, parse_position, with_bundles
+from txlayer.cli.services import (
+    GC_THRESHOLD,
+    Observing,
+    StartTimeout,
+    WatchParent,
+    Workers,
     observed,
     ports_of_workers,
 )
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
-)
-from txlayer.cli.tracing import TracingOption, tracing_of
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.view import ObservedCoordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.core.doctor_findings import counted
-
-GC_THRESHOLD = 100_000
-"""New objects between two looks of Python's garbage collector; its default is 700."""
 
 _LIBRARY_NAME = "rdkafka"
 
@@ -60,28 +47,6 @@ app = typer.Typer(
     help="Forward what was committed; look at the coordinators; say where they begin.",
 )
 
-LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--log-format",
-        help="text or json; default TXLAYER_LOG_FORMAT, then text.",
-        show_default=False,
-    ),
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option(
-        "--log-level",
-        help="DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.",
-        show_default=False,
-    ),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers", min=1, max=64, help="Processes; the group shares the partitions among them."
-    ),
-]
 TargetTopic = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,70 +65,33 @@ DoubtAfter = Annotated[
         show_default=False,
     ),
 ]
-StartTimeout = Annotated[
-    str | None,
-    typer.Option(
-        "--start-timeout",
-        metavar="60s",
-        help="How long to wait for a broker at the start.",
-        show_default=False,
-    ),
-]
-WatchParent = Annotated[
-    bool, typer.Option("--watch-parent", hidden=True, help="Stop when standard input ends.")
-]
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="earliest|latest|TIME",
-        help="Where to begin; TIME as 2026-11-21T10:00:00+00:00.",
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be stored, store nothing.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @app.command()
+@with_bundles
 def run(  # every option is a parameter
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
     workers: Workers = 1,
     target_topic: TargetTopic = None,
     doubt_after: DoubtAfter = None,
     start_timeout: StartTimeout = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    log_format: LogFormat = None,
-    log_level: LogLevel = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    tracing: TracingOption = None,
+    connection: Connection,
+    observing: Observing,
     watch_parent: WatchParent = False,
 ) -> None:
     """Forward committed messages until SIGTERM or Ctrl-C.
 
     Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker, 4 fenced, 5 not authorised, 70 broken invariant.
     """
-    set_up_logging(
-        log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
-        level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
-    )
-    config = client_config(
+    observing.set_up_logging()
+    config = connection.config(
         CoordinatorConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
         target_topics=tuple(target_topic) if target_topic else None,
         doubt_after=parse_duration("--doubt-after", doubt_after) if doubt_after else None,
         start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
     )
     check_policies(config)  # a wrong setting ends here, before any worker starts
-    metrics = given_metrics(metrics_port, metrics_host)
+    metrics = observing.metrics()
     stop = StopSignal()
     stop.install()
     if workers > 1:
@@ -180,33 +108,23 @@ def run(  # every option is a parameter
             "[yellow]warning:[/] no --target-topic: whoever may write the half topic may send to every topic that this "
             "coordinator may write"
         )
-    # Records and transactions end by their reference counts. Looking for cycles among those that live took a tenth of the
-    # CPU (bench/README.md); what an error leaves behind is still found.
     gc.set_threshold(GC_THRESHOLD)
-    coordinator = make_coordinator(
-        config, connect_coordinator(config), tracing=tracing_of(tracing, os.environ)
-    )
+    coordinator = make_coordinator(config, connect_coordinator(config), tracing=observing.tracer())
     with observed(metrics, lambda: ObservedCoordinator(coordinator.view, version=__version__)):
         coordinator.run(should_stop=stop.is_set)
 
 
 @app.command()
+@with_bundles
 def status(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: Connection,
+    as_json: AsJson = False,
 ) -> None:
     """Group, members, lag and positions, from any machine; exit code 1 when no coordinator is a member."""
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
+    config = connection.config(ClientConfig)
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
     with KafkaAdmin(config) as admin:
         found = read_status(admin, config.topics)
     _show_status(found, as_json=as_json)
@@ -215,26 +133,20 @@ def status(
 
 
 @app.command()
+@with_bundles
 def reset(
     *,
     to: To,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
+    connection: Connection,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say where the coordinators begin; refused while one is running."""
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
+    config = connection.config(ClientConfig)
     position = parse_position(to)
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
     with KafkaAdmin(config) as admin:
         kafka = KafkaNamespace(admin, topics=config.topics, files=read_topic_files())
         changes = kafka.reset_offsets(to=position, is_dry_run=True)
@@ -247,28 +159,6 @@ def reset(
                 )
             changes = kafka.reset_offsets(to=position)
     _show_reset(changes, as_json=as_json)
-
-
-def parse_position(text: str) -> StartPosition:
-    """What `--to` names: earliest, latest, or milliseconds since 1970.
-
-    Raises:
-        typer.BadParameter: it is none of them.
-    """
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise typer.BadParameter(
-            f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
-        ) from exc
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    if at.timestamp() < 0:  # Kafka takes numbers below 0 for other things than times
-        raise typer.BadParameter(f"{text!r} is before 1970; earliest is what is meant")
-    return int(at.timestamp() * 1000)
 
 
 def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
@@ -284,10 +174,10 @@ def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(body))
         return
-    tables.console().print(status_table(found))
+    output.console().print(status_table(found))
 
 
-def status_table(found: CoordinatorStatus) -> tables.Parted:
+def status_table(found: CoordinatorStatus) -> output.Parted:
     """Positions and owners of every partition; in a narrow terminal those of op, then those of half."""
     owners = {p: owner_name(m) for m in found.members for _, p in m.partitions}
     columns: dict[str, list[RenderableType]] = {
@@ -299,10 +189,10 @@ def status_table(found: CoordinatorStatus) -> tables.Parted:
         "half end": [_number(p.half_end) for p in found.partitions],
         "read again": [_number(p.half_span) for p in found.partitions],
         "doubt": [_doubt(p) for p in found.partitions],
-        "owner": [tables.cell(owners.get(p.partition, "nobody")) for p in found.partitions],
+        "owner": [output.cell(owners.get(p.partition, "nobody")) for p in found.partitions],
     }
     lag = sum(p.op_lag for p in found.partitions)
-    return tables.Parted(
+    return output.Parted(
         columns,
         parts=(
             ("partition", "op next", "op end", "op lag", "owner"),
@@ -332,21 +222,22 @@ def _doubt(p: PartitionStatus) -> str:
 
 
 def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -> None:
-    rows = [
-        (topic, p, None if c.before is None else c.before.offset, c.after.offset)
-        for (topic, p), c in sorted(changes.items())
-    ]
+    show_offsets(
+        [
+            (topic, p, None if c.before is None else c.before.offset, c.after.offset)
+            for (topic, p), c in sorted(changes.items())
+        ],
+        as_json=as_json,
+    )
+
+
+def show_offsets(rows: list[tuple[str, int, int | None, int]], *, as_json: bool) -> None:
+    """(topic, partition, offset before, offset after), for a person or a program."""
+    columns = ("topic", "partition", "before", "after")
     if as_json:
-        typer.echo(
-            json.dumps(
-                [
-                    dict(zip(("topic", "partition", "before", "after"), row, strict=True))
-                    for row in rows
-                ]
-            )
-        )
+        typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
         return
-    table = tables.table("topic", "partition", "before", "after", title="offsets")
+    table = output.table(*columns, title="offsets")
     for row in rows:
         table.add_row(*("none" if v is None else str(v) for v in row))
-    tables.console().print(table)
+    output.console().print(table)

@@ -1,28 +1,166 @@
-"""What the commands for a table in a user's database share: which database, and what a purge did."""
+"""`txlayer barrier|inbox create|purge`: the barrier's and the inbox's table in a user's database."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from txlayer.cli.options import AsJson
 from txlayer.cli.secrets import from_file, refuse_password
+from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from txlayer.adapters.sql.barrier import SqlBarrier
+    from txlayer.adapters.sql.inbox import Inbox
     from txlayer.adapters.sql.purge import Purged
 
+barrier_app = typer.Typer(
+    no_args_is_help=True,
+    help="The barrier's table in your database: create it, and delete rows that no check can need any more.",
+)
+inbox_app = typer.Typer(
+    no_args_is_help=True,
+    help="The inbox's table in your database: create it, and delete rows of messages that cannot come again.",
+)
+
+BARRIER_URL = "TXLAYER_BARRIER_URL"
+INBOX_URL = "TXLAYER_INBOX_URL"
+
+_URL_HELP = "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
+
+BarrierUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="DIALECT+DRIVER://…",
+        help=_URL_HELP.format(BARRIER_URL),
+        show_default=False,
+    ),
+]
+InboxUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="DIALECT+DRIVER://…", help=_URL_HELP.format(INBOX_URL), show_default=False
+    ),
+]
 TableName = Annotated[str, typer.Option("--table", help="The table's name.")]
 Schema = Annotated[
     str | None,
     typer.Option("--schema", help="Its schema, if not the user's own.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")]
+Count = Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")]
+
+
+@barrier_app.command("create")
+def create_barrier(
+    *, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None
+) -> None:
+    """Create the table unless it is there."""
+    with opened_barrier(url, table=table, schema=schema) as barrier:
+        barrier.create_table()
+    typer.echo(f"{table} is there")
+
+
+@barrier_app.command("purge")
+def purge_barrier(
+    *,
+    url: BarrierUrl = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
+        ),
+    ] = "14d",
+    table: TableName = "txlayer_barrier",
+    schema: Schema = None,
+    transaction_age_max: Annotated[
+        str,
+        typer.Option(
+            "--transaction-age-max", metavar="AGE", help="The coordinators' setting of this name."
+        ),
+    ] = "72h",
+    allow_younger: Annotated[
+        bool,
+        typer.Option(
+            "--allow-younger",
+            help="Also delete rows that a check may still need: it would roll back what is committed.",
+        ),
+    ] = False,
+    dry_run: Count = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows that no check can need any more, a few thousand per database transaction."""
+    age = parse_duration("--older-than", older_than)
+    age_max = parse_duration("--transaction-age-max", transaction_age_max)
+    with opened_barrier(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
+        done = barrier.purge(age, is_dry_run=dry_run, is_younger_allowed=allow_younger)
+    _show_purged(done, is_dry_run=dry_run, as_json=as_json)
+
+
+@inbox_app.command("create")
+def create_inbox(
+    *, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None
+) -> None:
+    """Create the table unless it is there."""
+    with _opened_inbox(url, table=table, schema=schema) as inbox:
+        inbox.create_table()
+    typer.echo(f"{table} is there")
+
+
+@inbox_app.command("purge")
+def purge_inbox(
+    *,
+    group: Annotated[str, typer.Option("--group", help="The consumer group whose rows these are.")],
+    url: InboxUrl = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="By the database's clock; longer than the topics, and dead letters (30d), keep records.",
+        ),
+    ] = "60d",
+    table: TableName = "txlayer_inbox",
+    schema: Schema = None,
+    dry_run: Count = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows of messages that cannot come again, a few thousand per database transaction."""
+    age = parse_duration("--older-than", older_than)
+    with _opened_inbox(url, group=group, table=table, schema=schema) as inbox:
+        done = inbox.purge(age, is_dry_run=dry_run)
+    _show_purged(done, is_dry_run=dry_run, as_json=as_json)
+
+
+def opened_barrier(
+    url: str | None, *, option: str = "--url", **given: Any
+) -> AbstractContextManager[SqlBarrier]:
+    """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
+
+    Raises:
+        ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
+    """
+    found = database_url(url, name=BARRIER_URL, option=option)
+    with _needing_sql("the barrier"):
+        from txlayer.adapters.sql import opening
+    return opening.opened_barrier(found, **given)
+
+
+def _opened_inbox(
+    url: str | None, *, group: str = "any", **given: Any
+) -> AbstractContextManager[Inbox]:
+    found = database_url(url, name=INBOX_URL)
+    with _needing_sql("the inbox"):
+        from txlayer.adapters.sql import opening
+    return opening.opened_inbox(found, group=group, **given)
 
 
 def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
@@ -45,26 +183,21 @@ def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
 
 
 @contextmanager
-def needing_sql(who: str) -> Iterator[None]:
-    """A block that imports what only the extra `sql` brings.
-
-    Raises:
-        ConfigError: the extra is not installed.
-    """
+def _needing_sql(what: str) -> Iterator[None]:
+    """A block that imports what only the extra `sql` brings."""
     try:
         yield
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != "sqlalchemy":
             raise
         raise ConfigError(
-            f'{who} needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
+            f'{what} needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
         ) from exc
 
 
-def show_purged(done: Purged, *, is_dry_run: bool, as_json: bool) -> None:
-    """Print how many rows there were, and how many went or would go."""
+def _show_purged(done: Purged, *, is_dry_run: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({**done._asdict(), "is_dry_run": is_dry_run}))
         return
     word = "would be purged" if is_dry_run else "purged"
-    Console().print(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
+    typer.echo(f"{done.purged_count:,} of {done.row_count:,} rows {word}")

@@ -1,109 +1,252 @@
-"""`txlayer dlq`: what a consumer group gave up, why, and what became of it; its other commands stand in dlq_requests.py."""
+"""`txlayer dlq`: what a consumer group gave up, why, and what became of it; have it handled again, or drop it."""
 
 from __future__ import annotations
 
-import heapq
 import json
+import re
+import sys
 import time
-from collections import Counter
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from txlayer.cli import dlq_requests, dlq_rows
-from txlayer.cli.dlq_logs import open_logs
-from txlayer.cli.dlq_options import (
-    Group,
-    Key,
-    KeyHex,
-    ReasonCode,
-    Since,
-    States,
-    Topics,
-    Until,
-    check_names,
-    make_filter,
-    parse_letter,
+from txlayer.adapters.connect import connect_producer
+from txlayer.cli import dlq_rows, output
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import (
+    AsJson,
+    Bundle,
+    Cluster,
+    Connection,
+    Operator,
+    Reason,
+    parse_instant,
+    with_bundles,
 )
-from txlayer.cli.options import BootstrapServers, ClientSetting, Insecure, Json, client_config
-from txlayer.cli.tables import console
-from txlayer.config import ClientConfig
-from txlayer.consumer.dead_letter_log import FoundLetter
-from txlayer.core.letter_states import ENDED
-from txlayer.core.messages import Undecodable
-from txlayer.errors import UsageError
+from txlayer.config import ClientConfig, ProducerConfig, parse_duration
+from txlayer.consumer.dead_letter_log import DeadLetterLog, Place
+from txlayer.consumer.kafka_transaction import KafkaTransactions
+from txlayer.consumer.letter_choice import Choice, LetterFilter
+from txlayer.consumer.republishing import transactional_id
+from txlayer.consumer.requests import RequestWriter
+from txlayer.core.handling import DeadLetterReason, ReplayKind
+from txlayer.core.ids import check_group, is_topic_name
+from txlayer.core.letter_states import LetterState
+from txlayer.errors import ConfigError, UsageError
+from txlayer.operate import dead_letters as letters_
+from txlayer.operate import replay as replaying
+from txlayer.operate.replay import Order, Outcome, author_of
+
+if TYPE_CHECKING:
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+    from txlayer.adapters.kafka.client import PlainReader
+    from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at what consumers gave up, have it handled again, or drop it.",
 )
-dlq_requests.add_to(app)
+
+KAFKA_TRANSACTION_MS = 10_000
+"""The broker ends a command's Kafka transaction that hangs; readers of its target wait for so long at most."""
 
 LIMIT = 100
 """Dead letters that `list` shows: a page of a terminal or two."""
 
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
-IsAllStates = Annotated[
-    bool, typer.Option("--all", help="Those that were handled or dropped, too.")
+SAMPLE_COUNT = 10
+"""Dead letters shown before a bulk is confirmed."""
+
+SENTENCE_COUNT_MAX = 100
+"""Good outcomes told one by one: a page or two of a terminal; those of more are counted."""
+
+# --- which dead letters ------------------------------------------------------------------------------------------------
+
+Group = Annotated[
+    str,
+    typer.Option("--group", metavar="GROUP", help="The consumer group that gave the messages up."),
 ]
-HasKeys = Annotated[bool, typer.Option("--keys", help="Show the messages' keys.")]
-HasValue = Annotated[bool, typer.Option("--value", help="Show the message's value.")]
+
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="Only messages of this topic; may be repeated. Default: every topic that the group has dead letters of.",
+        show_default=False,
+    ),
+]
+
+
+Letters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="LETTER…",
+        help="Dead letters as `list` names them: TOPIC/PARTITION:OFFSET, with one --topic PARTITION:OFFSET.",
+        show_default=False,
+    ),
+]
+
+
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="ID",
+        help="Name of the request; the same again asks only for what was not asked for yet. Default: a new one.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters(Bundle):
+    """Which dead letters a command is about."""
+
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="TEXT", help="Only this key, as UTF-8.", show_default=False),
+    ] = None
+    key_hex: Annotated[
+        str | None,
+        typer.Option(
+            "--key-hex", metavar="HEX", help="Only this key, as bytes in hex.", show_default=False
+        ),
+    ] = None
+    reason_code: Annotated[
+        list[DeadLetterReason] | None,
+        typer.Option(
+            "--reason-code",
+            help="Only those given up for this reason; may be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="2h|TIME",
+            help="Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.",
+            show_default=False,
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="2h|TIME",
+            help="Only those given up before: so long ago, or a time.",
+            show_default=False,
+        ),
+    ] = None
+
+    def read(self, *, states: Sequence[LetterState] = (), now_ms: int) -> LetterFilter:
+        """What the options say together.
+
+        Raises:
+            ConfigError, UsageError: one has the wrong form, or two contradict each other.
+        """
+        if self.key is not None and self.key_hex is not None:
+            raise UsageError("--key and --key-hex: name the key once")
+        raw = None if self.key is None else self.key.encode("utf-8", "surrogateescape")
+        if self.key_hex is not None:
+            try:
+                raw = bytes.fromhex(self.key_hex)
+            except ValueError as exc:
+                raise ConfigError(
+                    "not a key", name="--key-hex", value=self.key_hex, expected="hex digits"
+                ) from exc
+        return LetterFilter(
+            raw,
+            frozenset(self.reason_code or ()),
+            None if self.since is None else parse_instant("--since", self.since, now_ms=now_ms),
+            None if self.until is None else parse_instant("--until", self.until, now_ms=now_ms),
+            frozenset(states),
+        )
+
+
+def parse_letter(text: str, *, topics: Sequence[str]) -> Place:
+    """`orders/3:17`, or `3:17` where `topics` has one.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
+    topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
+    if match is None or topic is None or not is_topic_name(topic):
+        raise UsageError(
+            f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
+            "PARTITION:OFFSET with one --topic"
+        )  # fmt: skip
+    return Place(topic, int(match[2]), int(match[3]))
+
+
+def check_names(group: str, topics: Sequence[str] | None) -> None:
+    """Refuse what topics cannot be named after.
+
+    Raises:
+        UsageError: a name is out of form.
+    """
+    check_group(group)
+    for topic in topics or ():
+        if not is_topic_name(topic):
+            raise UsageError(f"--topic {topic[:80]!r}: no topic can have this name")
+
+
+# --- looking -----------------------------------------------------------------------------------------------------------
 
 
 @app.command("list")
+@with_bundles
 def list_(
     *,
     group: Group,
     topic: Topics = None,
-    key: Key = None,
-    key_hex: KeyHex = None,
-    reason_code: ReasonCode = None,
-    since: Since = None,
-    until: Until = None,
-    state: States = None,
-    is_all: IsAllStates = False,
-    limit: Limit = LIMIT,
-    has_keys: HasKeys = False,
-    bootstrap_servers: BootstrapServers = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    filters: Filters,
+    state: Annotated[
+        list[LetterState] | None,
+        typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
+    ] = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Those that were handled or dropped, too.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")
+    ] = LIMIT,
+    has_keys: Annotated[bool, typer.Option("--keys", help="Show the messages' keys.")] = False,
+    cluster: Cluster,
+    as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
     check_names(group, topic)
     now_ms = _now_ms()
-    wanted = make_filter(
-        key=key, key_hex=key_hex, reason_code=reason_code, since=since, until=until, state=state, now_ms=now_ms
-    )  # fmt: skip
-    config = client_config(
-        ClientConfig, bootstrap_servers=bootstrap_servers, client_setting=client_setting, insecure=insecure
-    )  # fmt: skip
-    oldest = _Oldest(limit)
-    counts: Counter[str] = Counter()
-
-    def take(found: FoundLetter) -> None:
-        if isinstance(found.letter, Undecodable):
-            counts["undecodable"] += 1
-        elif wanted.lets_through(found):
-            counts["found"] += 1
-            if is_all or state or found.history.state not in ENDED:
-                counts["listed"] += 1
-                oldest.add(found)
-
-    with open_logs(config, group, topic or ()) as logs:
-        for log in logs.values():
-            log.each(take, since_ms=wanted.since_ms)
-    rows = [dlq_rows.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in oldest.in_order()]
+    wanted = filters.read(states=state or (), now_ms=now_ms)
+    with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
+        found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
+    rows = [dlq_rows.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     if as_json:
         typer.echo(json.dumps(rows))
     elif rows:
-        console().print(dlq_rows.list_table(rows, has_key=has_keys))
+        output.console().print(dlq_rows.list_table(rows, has_key=has_keys))
     else:
         typer.echo("no dead letter is as the filters say")
-    _tell_the_rest(counts, shown=len(rows))
+    if found.listed_count > len(rows):
+        typer.echo(f"{found.listed_count - len(rows):,} more; --limit shows more", err=True)
+    if found.ended_count:
+        typer.echo(f"{found.ended_count:,} were handled or dropped; --all shows them", err=True)
+    if found.undecodable_count:
+        typer.echo(
+            f"{found.undecodable_count:,} records are no dead letters of the group; `txlayer dlq show` tells why",
+            err=True,
+        )
 
 
 @app.command()
+@with_bundles
 def show(
     letter: Annotated[
         str,
@@ -114,69 +257,394 @@ def show(
     *,
     group: Group,
     topic: Topics = None,
-    has_value: HasValue = False,
-    bootstrap_servers: BootstrapServers = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    has_value: Annotated[bool, typer.Option("--value", help="Show the message's value.")] = False,
+    cluster: Cluster,
+    as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
     check_names(group, topic)
     place = parse_letter(letter, topics=topic or ())
-    config = client_config(
-        ClientConfig, bootstrap_servers=bootstrap_servers, client_setting=client_setting, insecure=insecure
-    )  # fmt: skip
-    with open_logs(config, group, [place.topic]) as logs:
+    with open_logs(cluster.config(ClientConfig), group, [place.topic]) as logs:
         log = logs[place.topic]
         found = log.at(place.partition, place.offset)
         if found is None:
             raise UsageError(
-                f"{place}: no record stands there in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
+                f"{place}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
-            )  # fmt: skip
+            )
         row = dlq_rows.show_json(
             found, log.said_about(place), now_ms=_now_ms(), has_value=has_value
         )
     if as_json:
         typer.echo(json.dumps(row))
     else:
-        console().print(dlq_rows.show_tables(row))
+        output.console().print(dlq_rows.show_tables(row))
 
 
-class _Oldest:
-    """The oldest of many, no more than `limit` in memory."""
+# --- asking ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[tuple[int, int, FoundLetter]] = []  # the newest of them first
-        self._count = 0
+_EXITS = """
 
-    def add(self, found: FoundLetter) -> None:
-        self._count += 1
-        entry = (-found.at_ms, -self._count, found)
-        if len(self._heap) < self._limit:
-            heapq.heappush(self._heap, entry)
-        elif entry[:2] > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, entry)
-
-    def in_order(self) -> list[FoundLetter]:
-        return [found for _, _, found in sorted(self._heap, key=lambda e: e[:2], reverse=True)]
+    The request is recorded on the replay topic with your name and reason, and the consumer that owns the partition carries
+    it out. Exit codes: 0 it is so, 1 not all are (each is told), 2 usage, 3 no broker, 5 not authorised."""
 
 
-def _tell_the_rest(counts: Counter[str], *, shown: int) -> None:
-    more, ended = counts["listed"] - shown, counts["found"] - counts["listed"]
-    told = []
-    if more:
-        told.append(f"{more:,} more; --limit shows more")
-    if ended:
-        told.append(f"{ended:,} were handled or dropped; --all shows them")
-    if counts["undecodable"]:
-        told.append(
-            f"{counts['undecodable']:,} records are no dead letters of the group; `txlayer dlq show` tells why"
+HELP = {
+    ReplayKind.REPLAY: """Have dead letters handled again by their consumer group, in order per key.
+
+    Nothing goes into their topic again. Those of a parked key are replayed whole, and then the key is released.""",
+    ReplayKind.DROP: """Drop dead letters: nobody will handle them.
+
+    They stay readable until the topic's retention removes them.""",
+}
+
+
+IsAll = Annotated[
+    bool, typer.Option("--all", help="All that the filters let through and nobody asked for yet.")
+]
+
+
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="With --all: so many, the oldest.", show_default=False),
+]
+
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be asked for, ask nothing.")
+]
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask me.")]
+
+
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", min=0.001, help="At most so many a second.", show_default=False),
+]
+
+
+Wait = Annotated[
+    str,
+    typer.Option(
+        "--wait",
+        metavar="30s",
+        help="How long no result may come before the command ends; 0s: do not wait.",
+    ),
+]
+
+
+IsAgain = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="Also those named that were handled, dropped or asked for already."
+    ),
+]
+
+
+IsOnly = Annotated[
+    bool,
+    typer.Option(
+        "--only",
+        help="Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
+    ),
+]
+
+
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="TOPIC",
+        help="Publish copies there instead, with the header txl-replay; the dead letters stay as they are.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
+@with_bundles
+def _replay(
+    letters: Letters = None,
+    *,
+    group: Group,
+    reason: Reason = "",
+    operator: Operator = None,
+    request_id: RequestId = None,
+    topic: Topics = None,
+    is_all: IsAll = False,
+    filters: Filters,
+    limit: Limit = None,
+    is_again: IsAgain = False,
+    is_only: IsOnly = False,
+    to: To = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait: Wait = "30s",
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    check_names(group, topic)
+    author = author_of(
+        "txlayer dlq replay", operator=operator, reason=reason, request_id=request_id
+    )
+    order = Order(
+        ReplayKind.REPLAY,
+        group,
+        tuple(topic or ()),
+        _names(letters, topic),
+        is_all,
+        filters.read(now_ms=_now_ms()),
+        limit,
+        rate,
+        author,
+        parse_duration("--wait", wait).total_seconds(),
+        is_again=is_again,
+        is_only=is_only,
+        to=to,
+    )
+    _carry_out(order, connection.config(ProducerConfig), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command("drop", help=HELP[ReplayKind.DROP] + _EXITS)
+@with_bundles
+def _drop(
+    letters: Letters = None,
+    *,
+    group: Group,
+    reason: Reason = "",
+    operator: Operator = None,
+    request_id: RequestId = None,
+    topic: Topics = None,
+    is_all: IsAll = False,
+    filters: Filters,
+    limit: Limit = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait: Wait = "30s",
+    cluster: Cluster,
+    as_json: AsJson = False,
+) -> None:
+    check_names(group, topic)
+    author = author_of("txlayer dlq drop", operator=operator, reason=reason, request_id=request_id)
+    order = Order(
+        ReplayKind.DROP,
+        group,
+        tuple(topic or ()),
+        _names(letters, topic),
+        is_all,
+        filters.read(now_ms=_now_ms()),
+        limit,
+        rate,
+        author,
+        parse_duration("--wait", wait).total_seconds(),
+    )
+    _carry_out(order, cluster.config(ProducerConfig), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _carry_out(
+    order: Order, config: ProducerConfig, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Do what was asked, and print what became of each.
+
+    Raises:
+        typer.Exit: not all are as they were asked to be.
+        TxLayerError: it could not be done; run again with the same request id, it goes on where it was.
+    """
+    order.check()
+    topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
+    with open_logs(config, order.group, topics) as logs:
+        if order.to is not None:
+            outcomes = _republish(order, order.to, config, logs, dry_run=dry_run, yes=yes)
+        else:
+            choice = replaying.choose_for(order, logs)
+            _warn(order, choice)
+            if dry_run:
+                outcomes = replaying.planned(order, choice)
+            else:
+                _confirm(order, choice, yes=yes)
+                with request_writer(config, order.group) as writer:
+                    outcomes = replaying.ask(order, writer, logs, choice, _Telling())
+    is_waiting = order.patience_s > 0
+    good = [o for o in outcomes if replaying.is_good(o, order.kind, is_waiting=is_waiting)]
+    bad = [o for o in outcomes if not replaying.is_good(o, order.kind, is_waiting=is_waiting)]
+    if as_json:
+        typer.echo(json.dumps([dlq_rows.outcome_json(o, order.kind) for o in outcomes]))
+    else:
+        _tell(order.kind, good, bad)
+    if bad:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def _republish(
+    order: Order,
+    to: str,
+    config: ProducerConfig,
+    logs: Mapping[str, DeadLetterLog],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> list[Outcome]:
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    with KafkaAdmin(config) as admin:
+        replaying.check_target(to, logs, admin=admin, topics=config.topics)
+        transactions = KafkaTransactions(
+            _Writers(config), name=transactional_id(order.group, order.author.request_id)
         )
-    for line in told:
-        typer.echo(line, err=True)
+        try:
+            copying = replaying.Republishing(
+                transactions, _Sweeping(admin, config), order.group, order.author, to
+            )
+            if not dry_run:
+                copying.start(logs)
+            choice = replaying.choose_for(order, logs)
+            _warn(order, choice)
+            if dry_run:
+                return replaying.planned(order, choice)
+            _confirm(order, choice, yes=yes)
+            return copying.publish(choice, logs, rate_max=order.rate, listener=_Telling())
+        finally:
+            transactions.close()
+
+
+class _Telling:
+    """Says on standard error how far a request is."""
+
+    def begun(self, request_id: str) -> None:
+        """The name to run it again with."""
+        typer.echo(f"request id {request_id}", err=True)
+
+    def joined(self, count: int) -> None:
+        """More than were asked for at first."""
+        typer.echo(
+            f"{count:,} more followed their parked keys meanwhile and are asked for too", err=True
+        )
+
+    def progress(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """A bar."""
+        return output.progress(what, total)
+
+
+def _warn(order: Order, choice: Choice) -> None:
+    if choice.added_count:
+        typer.echo(
+            f"{choice.added_count:,} more dead letters of {choice.parked_key_count:,} parked keys go with them, so that "
+            "their order is kept; --only leaves them out", err=True,
+        )  # fmt: skip
+    if choice.left_count and order.kind is ReplayKind.REPLAY and order.to is None:
+        typer.echo(
+            f"warning: {choice.left_count:,} dead letters of {choice.parked_key_count:,} parked keys are left out: these "
+            "keys lose their order", err=True,
+        )  # fmt: skip
+    if choice.undecodable_count:
+        typer.echo(
+            f"{choice.undecodable_count:,} records are no dead letters of the group and left out; `txlayer dlq show` "
+            "tells why", err=True,
+        )  # fmt: skip
+
+
+def _confirm(order: Order, choice: Choice, *, yes: bool) -> None:
+    """Ask a person who sees what would happen.
+
+    Raises:
+        UsageError: nobody is there to be asked. Nothing was written.
+        typer.Abort: the answer was no. Nothing was written.
+    """
+    if not order.is_all or not choice.chosen or yes:
+        return
+    count = len(choice.chosen)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{order.command} --all: {count:,} dead letters and nobody to ask; say --yes, or look first with --dry-run"
+        )
+    now_ms = _now_ms()
+    sample = [dlq_rows.chosen_json(each, now_ms=now_ms) for each in choice.in_turn[:SAMPLE_COUNT]]
+    Console(stderr=True, highlight=False).print(dlq_rows.list_table(sample, has_key=False))
+    if count > len(sample):
+        typer.echo(f"and {count - len(sample):,} more", err=True)
+    what = "drop" if order.kind is ReplayKind.DROP else "replay"
+    typer.confirm(f"{what} these {count:,} dead letters?", abort=True, err=True)
+
+
+def _tell(kind: ReplayKind, good: Sequence[Outcome], bad: Sequence[Outcome]) -> None:
+    for outcome in good[:SENTENCE_COUNT_MAX]:
+        typer.echo(dlq_rows.sentence(outcome, kind))
+    if len(good) > SENTENCE_COUNT_MAX:
+        typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
+    for outcome in bad:
+        typer.echo(dlq_rows.sentence(outcome, kind), err=True)
+    if not good and not bad:
+        typer.echo("no dead letter is as the filters say; nothing was asked for")
+
+
+def _names(letters: Sequence[str] | None, topics: Sequence[str] | None) -> tuple[Place, ...]:
+    return tuple(parse_letter(text, topics=topics or ()) for text in letters or ())
 
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+# --- the cluster -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_logs(
+    config: ClientConfig, group: str, topics: Sequence[str] = ()
+) -> Iterator[dict[str, DeadLetterLog]]:
+    """As `operate.dead_letters.open_logs`, with clients of its own."""
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+    from txlayer.adapters.kafka.client import PlainReader
+
+    with KafkaAdmin(config) as admin:
+        yield letters_.open_logs(admin, group, topics, make_reader=lambda: PlainReader(config))
+
+
+@contextmanager
+def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
+    """What writes requests to a group's replay topics."""
+    connections = connect_producer(config)
+    try:
+        yield RequestWriter(
+            lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group
+        )  # fmt: skip
+    finally:
+        connections.close()
+
+
+class _Writers:
+    """Makes transactional writers."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+
+    def make_writer(
+        self, transactional_id: str, *, batch_bytes_max: int
+    ) -> KafkaTransactionalWriter:
+        """A writer, not initialised yet."""
+        from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
+
+        return KafkaTransactionalWriter(
+            self._config,
+            transactional_id=transactional_id,
+            timeout_ms=KAFKA_TRANSACTION_MS,
+            batch_bytes_max=batch_bytes_max,
+        )
+
+
+class _Sweeping:
+    """What a sweep over dead letters asks of the cluster."""
+
+    def __init__(self, admin: KafkaAdmin, config: ClientConfig) -> None:
+        self._config = config
+        self.start_offsets = admin.start_offsets
+        self.end_offsets = admin.end_offsets
+
+    def make_reader(self, isolation: str) -> PlainReader:
+        """A reader that assigns itself."""
+        from txlayer.adapters.kafka.client import PlainReader
+
+        return PlainReader(self._config, isolation=isolation)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from txlayer.cli import tables
-from txlayer.cli.tables import cell
-from txlayer.cli.tx_export import bytes_json
-from txlayer.cli.tx_rows import Json, age_text, time_text
+from txlayer.adapters.telemetry import printable
+from txlayer.cli import output
+from txlayer.cli.output import Json, age_text, cell, time_text
+from txlayer.cli.tx_rows import bytes_json
 from txlayer.consumer.dead_letter_log import FoundLetter, Place
 from txlayer.consumer.letter_choice import Chosen
 from txlayer.core.dead_letters import original_headers
-from txlayer.core.handling import DeadLetter
+from txlayer.core.handling import DeadLetter, ReplayKind
 from txlayer.core.history import split_operator_reason
 from txlayer.core.letter_states import Said
+from txlayer.operate.replay import Outcome, Result
 
 KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}
 
@@ -78,7 +80,7 @@ def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
     """The table of `dlq list`."""
     names = ["letter", "state", "reason", "age", "attempts", "error", "came from"]
     names += ["key"] if has_key else []
-    table = tables.table(*names, right=("age", "attempts"), whole=("letter",))
+    table = output.table(*names, right=("age", "attempts"), whole=("letter",))
     for row in rows:
         origin = row.get("origin")
         cells = [
@@ -146,7 +148,7 @@ def show_tables(row: Json) -> RenderableType:
         head.add_row(cell(name, "bold"), cell(value))
     if not row["history"]:
         return head
-    history = tables.table("when", "what", "request", "outcome", "who", "text")
+    history = output.table("when", "what", "request", "outcome", "who", "text")
     for said in row["history"]:
         history.add_row(
             cell(time_text(said["at_ms"])), cell(said["kind"]), cell(said["request_id"]),
@@ -161,8 +163,6 @@ def bytes_text(raw: Json | None) -> str:
         return "null"
     if raw["text"] is not None:
         return str(raw["text"])
-    import base64
-
     return "0x" + base64.b64decode(raw["base64"]).hex()
 
 
@@ -170,3 +170,42 @@ def _error(row: Json) -> str:
     return ": ".join(
         filter(None, (row.get("error_type") or "", row.get("error_message") or row.get("why") or ""))
     )  # fmt: skip
+
+
+def outcome_json(outcome: Outcome, kind: ReplayKind) -> Json:
+    """One object of `dlq replay --json` and `dlq drop --json`."""
+    return {
+        **place_json(outcome.place),
+        "act": "replay" if kind is ReplayKind.REPLAY else "drop",
+        "result": outcome.result.value,
+        "state": None if outcome.state is None else outcome.state.value,
+        "request_id": outcome.request_id,
+        "text": outcome.text or None,
+    }
+
+
+_SENTENCES: Mapping[Result, str] = {
+    Result.PLANNED: "would be asked for",
+    Result.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
+    Result.HANDLED: "was handled",
+    Result.FAILED: "failed again and stays",
+    Result.DROPPED: "is dropped",
+    Result.REPUBLISHED: "is published",
+    Result.REQUESTED_ALREADY: "is asked for already and not answered yet",
+    Result.MISSING: "was not there any more when its turn came",
+    Result.UNKNOWN: "was not understood: the group's consumers do not know such a request",
+    Result.NOT_FOUND: "is not found: no record stands there (any more)",
+    Result.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
+    Result.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
+    "drop or replay them first",
+}
+
+
+def sentence(outcome: Outcome, kind: ReplayKind) -> str:
+    """What became of one dead letter, in one line without control characters."""
+    if outcome.result is Result.ALREADY:
+        state = "" if outcome.state is None else outcome.state.value
+        more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
+        return f"{outcome.place} was {state} already{more}"
+    text = f": {outcome.text}" if outcome.text else ""
+    return printable(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")

@@ -12,20 +12,13 @@ import typer
 from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import tables
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
-)
-from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
-from txlayer.core.cluster_facts import Limits
+from txlayer.cli.options import AsJson, Connection, with_bundles
+from txlayer.config import CoordinatorConfig
 from txlayer.core.doctor import examine, is_ill
 from txlayer.core.doctor_findings import Finding, Level
+from txlayer.operate.doctor import limits_of
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
@@ -61,31 +54,23 @@ Try = Annotated[
 ShowAll = Annotated[bool, typer.Option("--all", help="Show what is in order, too.")]
 
 
+@with_bundles
 def doctor(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
     topic: Topics = None,
     replication_factor: ReplicationFactor = None,
     strict: Strict = False,
     is_trying: Try = False,
     show_all: ShowAll = False,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: Connection,
+    as_json: AsJson = False,
 ) -> None:
     """Check a cluster and a namespace before production, and after; exit code 1 when there is an error.
 
     Run it where, and with the credentials with which, the coordinators run. It never changes anything.
     docs/howto/doctor.md explains every check.
     """
-    config = client_config(
-        CoordinatorConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
+    config = connection.config(CoordinatorConfig)
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.inspection import Asked, inspect
 
@@ -102,22 +87,6 @@ def doctor(
         raise typer.Exit(ExitCode.FINDING)
 
 
-def limits_of(config: CoordinatorConfig) -> Limits:
-    """The settings that the cluster must allow."""
-    return Limits(
-        check_immunity_ms=milliseconds(config.check_immunity),
-        check_interval_ms=milliseconds(config.check_interval),
-        check_interval_max_ms=milliseconds(config.check_interval_max),
-        check_max=config.check_max,
-        transaction_age_max_ms=milliseconds(config.transaction_age_max),
-        immunity_max_ms=milliseconds(IMMUNITY_MAX),
-        doubt_after_ms=milliseconds(config.doubt_after),
-        kafka_transaction_timeout_ms=milliseconds(config.kafka_transaction_timeout),
-        session_timeout_ms=milliseconds(config.session_timeout),
-        metadata_bytes_max=ConsumerConfig().metadata_bytes_max,
-    )
-
-
 def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[str, object]:
     """For a program: every finding, those that are in order too."""
     counts = Counter(finding.level for finding in found)
@@ -132,7 +101,7 @@ def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -
     """Prints them for a person, the worst first."""
     counts = Counter(finding.level for finding in found)
     shown = [f for f in found if show_all or f.level is not Level.OK]
-    console = tables.console()
+    console = output.console()
     console.print(printable(f"namespace {namespace}"))
     for finding, about in _together(sorted(shown, key=lambda f: _ORDER.index(f.level))):
         console.print()

@@ -1,55 +1,68 @@
-"""`txlayer locks list|show|release`: which consumer holds which queue, and an operator's word that ends a lease."""
+"""`txlayer locks`: which consumer holds which queue, and an operator's word that ends a lease."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from txlayer.adapters.connect import connect_consumer
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import lock_rows
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.operators import signed_reason
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
-)
-from txlayer.cli.tables import console
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, with_bundles
+from txlayer.cli.output import Json, age_text, cell, console, time_text
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
-from txlayer.consumer.locks_by_hand import LocksByHand, LockState
+from txlayer.consumer.locks_by_hand import FoldedEntry, LocksByHand, LockStanding, LockState
 from txlayer.core.leases import LeaseEffect
 from txlayer.core.lock_codec import parse_queue
 from txlayer.errors import UsageError
+from txlayer.operate.operators import signed_reason
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Which consumer holds which queue (a topic-partition of a consumer group), and ending a lease by hand.",
 )
 
+_STYLES = {LockState.HELD.value: "green", LockState.EXPIRED.value: "yellow"}
+
 Queue = Annotated[
     str, typer.Argument(metavar="GROUP/TOPIC/PARTITION", help="A queue.", show_default=False)
 ]
-Expiry = Annotated[
-    str | None,
-    typer.Option(
-        "--lease-expiry",
-        metavar="60s",
-        help="The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.",
-        show_default=False,
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockConnection(Connection):
+    """A namespace whose leases are read."""
+
+    lease_expiry: Annotated[
+        str | None,
+        typer.Option(
+            "--lease-expiry",
+            metavar="60s",
+            help="The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.",
+            show_default=False,
+        ),
+    ] = None
+
+    def consumer_config(self) -> ConsumerConfig:
+        """The settings of a consumer there."""
+        expiry = None
+        if self.lease_expiry is not None:
+            expiry = parse_duration("--lease-expiry", self.lease_expiry)
+        renewal = None if expiry is None else expiry / 3
+        return self.config(ConsumerConfig, lease_expiry=expiry, lease_renewal=renewal)
 
 
 @app.command("list")
+@with_bundles
 def list_locks(
     *,
     group: Annotated[
@@ -62,20 +75,16 @@ def list_locks(
     is_all: Annotated[
         bool, typer.Option("--all", help="Also leases that ended, as far as the log tells.")
     ] = False,
-    lease_expiry: Expiry = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: LockConnection,
+    as_json: AsJson = False,
 ) -> None:
     """Show who holds which queue, since which claim, and for how long without a renewal.
 
     Ages are told by this machine's clock against the brokers'.
     """
-    config = _config(bootstrap_servers, namespace, client_setting, insecure, lease_expiry)
+    config = connection.consumer_config()
     with _by_hand(config) as locks:
-        found = [lock_rows.standing_json(s) for s in locks.read()]
+        found = [standing_json(s) for s in locks.read()]
     rows = [
         row
         for row in found
@@ -86,7 +95,7 @@ def list_locks(
     if as_json:
         typer.echo(json.dumps(rows))
     elif rows:
-        console().print(lock_rows.list_table(rows))
+        console().print(list_table(rows))
     else:
         of = "".join(
             f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
@@ -95,57 +104,43 @@ def list_locks(
 
 
 @app.command()
+@with_bundles
 def show(
     queue: Queue,
     *,
-    lease_expiry: Expiry = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: LockConnection,
+    as_json: AsJson = False,
 ) -> None:
     """Show a queue's lease and its newest records in the lock log, with what each of them changed.
 
     Exit code 1: the log does not tell of this queue.
     """
     _check_queue(queue)
-    config = _config(bootstrap_servers, namespace, client_setting, insecure, lease_expiry)
+    config = connection.consumer_config()
     with _by_hand(config) as locks:
         locks.read()
         standing = locks.standing(queue)
-        history = [lock_rows.record_json(folded) for folded in locks.history(queue)]
+        history = [record_json(folded) for folded in locks.history(queue)]
     if standing is None:
         _unknown(queue, as_json=as_json)
         raise typer.Exit(ExitCode.FINDING)
-    row = {**lock_rows.standing_json(standing), "records": history}
+    row = {**standing_json(standing), "records": history}
     if as_json:
         typer.echo(json.dumps(row))
     else:
-        console().print(lock_rows.detail(row))
+        console().print(detail(row))
 
 
 @app.command()
+@with_bundles
 def release(
     queue: Queue,
     *,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", metavar="TEXT", help="Why; recorded.", show_default=False),
-    ] = "",
-    operator: Annotated[
-        str | None,
-        typer.Option(
-            "--operator", metavar="NAME", help="Who; default USER@host.", show_default=False
-        ),
-    ] = None,
+    reason: Reason = "",
+    operator: Operator = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, also when it is held.")] = False,
-    lease_expiry: Expiry = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: LockConnection,
+    as_json: AsJson = False,
 ) -> None:
     """End a queue's lease: whoever waits for it claims it at once.
 
@@ -155,7 +150,7 @@ def release(
     """
     _check_queue(queue)
     signed = signed_reason("txlayer locks release", operator=operator, reason=reason)
-    config = _config(bootstrap_servers, namespace, client_setting, insecure, lease_expiry)
+    config = connection.consumer_config()
     with _by_hand(config) as locks:
         locks.read()
         standing = locks.standing(queue)
@@ -166,11 +161,11 @@ def release(
         effect = LeaseEffect.RELEASED
         is_written = state is LockState.HELD or (yes and state is LockState.EXPIRED)
         if state is LockState.HELD and not yes:
-            _confirm(lock_rows.sentence(standing))
+            _confirm(sentence(standing))
         if is_written:
             effect = locks.release(lease, reason=signed)
             standing = locks.standing(queue) or standing
-    row = {**lock_rows.standing_json(standing), "is_written": is_written, "effect": effect.value}
+    row = {**standing_json(standing), "is_written": is_written, "effect": effect.value}
     if as_json:
         typer.echo(json.dumps(row))
     elif not is_written:
@@ -180,7 +175,7 @@ def release(
             printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over")
         )
     else:
-        typer.echo(f"not released: {lock_rows.sentence(standing)} by now", err=True)
+        typer.echo(f"not released: {sentence(standing)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -210,31 +205,112 @@ def _unknown(queue: str, *, as_json: bool) -> None:
     typer.echo(f"the lock log does not tell of {queue}; `txlayer locks list --all` does", err=True)
 
 
-def _config(
-    bootstrap_servers: str | None,
-    namespace: str | None,
-    client_setting: list[str] | None,
-    insecure: bool,  # noqa: FBT001 - an option, passed on
-    lease_expiry: str | None,
-) -> ConsumerConfig:
-    expiry = None if lease_expiry is None else parse_duration("--lease-expiry", lease_expiry)
-    return client_config(
-        ConsumerConfig, bootstrap_servers=bootstrap_servers, namespace=namespace,
-        client_setting=client_setting, insecure=insecure, lease_expiry=expiry,
-        lease_renewal=None if expiry is None else expiry / 3,
-    )  # fmt: skip
-
-
 @contextmanager
 def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
-    connections = connect_consumer(config)
-    try:
-        locks = LocksByHand(
-            connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry)
+    with (
+        closing(connect_consumer(config)) as connections,
+        closing(
+            LocksByHand(
+                connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry)
+            )
+        ) as locks,
+    ):
+        yield locks
+
+
+# --- rows --------------------------------------------------------------------------------------------------------------
+
+
+def standing_json(standing: LockStanding) -> Json:
+    """One queue."""
+    lease = standing.lease
+    group, topic, partition = parse_queue(lease.queue)
+    return {
+        "queue": lease.queue,
+        "group": group,
+        "topic": topic,
+        "partition": partition,
+        "state": standing.state.value,
+        "holder": lease.holder,
+        "instance_id": lease.instance_id or None,
+        "generation": lease.generation,
+        "token": lease.token,
+        "renewed_ms": lease.renewed_ms,
+        "expires_in_ms": standing.expires_in_ms,
+        "reason": lease.reason or None,
+    }
+
+
+def record_json(folded: FoldedEntry) -> Json:
+    """One record of the lock log."""
+    entry, effect = folded
+    record = entry.record
+    return {
+        "offset": entry.offset,
+        "appended_ms": entry.appended_ms,
+        "kind": record.kind.name.lower(),
+        "effect": effect.value,
+        "holder": record.holder,
+        "instance_id": record.instance_id or None,
+        "generation": record.generation,
+        "token": record.token,
+        "reason": record.reason or None,
+    }
+
+
+def list_table(rows: list[Json]) -> Table:
+    """The table of `locks list`."""
+    table = output.table(
+        "queue", "state", "holder", "instance", "generation", "token", "expires in",
+        right=("generation", "token", "expires in"),
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            cell(row["queue"]),
+            cell(row["state"], _STYLES.get(row["state"], "")),
+            cell(row["holder"]),
+            cell(row["instance_id"] or ""),
+            cell(row["generation"]),
+            cell(row["token"]),
+            cell(_end_text(row)),
         )
-        try:
-            yield locks
-        finally:
-            locks.close()
-    finally:
-        connections.close()
+    return table
+
+
+def detail(row: Json) -> RenderableType:
+    """What `locks show` tells."""
+    table = output.table(
+        "offset", "appended", "kind", "effect", "holder", "generation", "token", "reason",
+        title="newest records", right=("offset", "generation", "token"),
+    )  # fmt: skip
+    for record in row["records"]:
+        token = "" if record["token"] is None else record["token"]
+        table.add_row(
+            cell(record["offset"]),
+            cell(time_text(record["appended_ms"])),
+            cell(record["kind"]),
+            cell(record["effect"]),
+            cell(record["holder"]),
+            cell(record["generation"]),
+            cell(token),
+            cell(record["reason"] or ""),
+        )
+    return Group(list_table([row]), table)
+
+
+def sentence(standing: LockStanding) -> str:
+    """One queue in words, in one line without control characters."""
+    lease, state = standing.lease, standing.state
+    if state is LockState.HELD:
+        return printable(
+            f"{lease.queue} is held by {lease.holder} (generation {lease.generation}, token {lease.token}), "
+            f"renewed {age_text(standing.age_ms)} ago"
+        )
+    return f"nobody holds {lease.queue}: its lease is {state.value}"
+
+
+def _end_text(row: Json) -> str:
+    if row["state"] == LockState.RELEASED.value:
+        return "released"
+    left_ms = row["expires_in_ms"]
+    return age_text(left_ms) if left_ms >= 0 else f"{age_text(-left_ms)} ago"

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from txlayer import __version__
 from txlayer.adapters.telemetry import set_up_logging
-from txlayer.cli.border import guard
-from txlayer.cli.coordinator import LogFormat, LogLevel
+from txlayer.cli.exits import guard
+from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 from txlayer.config import check_names
 
-LOG_FORMAT, LOG_LEVEL = "TXLAYER_LOG_FORMAT", "TXLAYER_LOG_LEVEL"
-
-# (name, module): each module has an `app`, a `typer.Typer` with a line of help.
-GROUPS = (
-    ("broker", "txlayer.cli.broker"),
-    ("topics", "txlayer.cli.topics"),
-    ("coordinator", "txlayer.cli.coordinator"),
-    ("responder", "txlayer.cli.responder"),
-    ("tx", "txlayer.cli.tx"),
-    ("barrier", "txlayer.cli.barrier"),
-    ("inbox", "txlayer.cli.inbox"),
-    ("locks", "txlayer.cli.locks"),
-    ("consumer", "txlayer.cli.consumer"),
-    ("dlq", "txlayer.cli.dlq"),
-)
-# (name, module): each module has a function of that name, which is the command.
-SINGLE = (("doctor", "txlayer.cli.doctor"), ("verify", "txlayer.cli.verify"))
+GROUPS = {
+    "broker": "txlayer.cli.broker:app",
+    "topics": "txlayer.cli.topics:app",
+    "coordinator": "txlayer.cli.coordinator:app",
+    "responder": "txlayer.cli.responder:app",
+    "tx": "txlayer.cli.tx:app",
+    "barrier": "txlayer.cli.database:barrier_app",
+    "inbox": "txlayer.cli.database:inbox_app",
+    "locks": "txlayer.cli.locks:app",
+    "consumer": "txlayer.cli.consumer:app",
+    "dlq": "txlayer.cli.dlq:app",
+}
+"""Where the commands of a group are: a `typer.Typer` of a module."""
+SINGLE = {"doctor": "txlayer.cli.doctor:doctor", "verify": "txlayer.cli.verify:verify"}
+"""Commands without a group: a function of a module."""
 
 
-def build_app() -> typer.Typer:
-    """All commands."""
+def build_app(names: Collection[str] = (*GROUPS, *SINGLE)) -> typer.Typer:
+    """All commands, or those of these names; only their modules are imported."""
     app = typer.Typer(
         name="txlayer",
         help="Transactional messages for Apache Kafka.",
@@ -44,11 +44,25 @@ def build_app() -> typer.Typer:
     )
     # Before every command, also those that take no role's settings.
     app.callback()(_begin)
-    for name, module in GROUPS:
-        app.add_typer(import_module(module).app, name=name)
-    for name, module in SINGLE:
-        app.command(name)(getattr(import_module(module), name))
+    for name, place in GROUPS.items():
+        if name in names:
+            app.add_typer(_load(place), name=name)
+    for name, place in SINGLE.items():
+        if name in names:
+            app.command(name)(_load(place))
     return app
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def needed(arguments: Sequence[str]) -> Collection[str]:
+    """The names of commands that a command line may mean: those in it, and all where it has none."""
+    names = (*GROUPS, *SINGLE)
+    found = [name for name in names if name in arguments]
+    return found or (() if "--version" in arguments else names)
 
 
 def _tell_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
@@ -82,4 +96,4 @@ def _begin(
 
 def main() -> None:
     """Run the command of this process's arguments and end the process."""
-    raise SystemExit(guard(build_app()))
+    raise SystemExit(guard(build_app(needed(sys.argv[1:]))))

@@ -1,15 +1,49 @@
-"""Options that commands share, and the settings that come of them; the environment is read here and nowhere else."""
+"""Options that many commands have, declared once as `Bundle`s, and the settings that come of them.
+
+The environment is read here, in `services` and in `database`, and nowhere else.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
 from txlayer.cli.secrets import command_line_settings, environment_settings, with_secrets
-from txlayer.config import ClientConfig, from_environ
+from txlayer.config import ClientConfig, from_environ, milliseconds, parse_duration
+from txlayer.errors import ConfigError
+
+C = TypeVar("C", bound=ClientConfig)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why; recorded.", show_default=False)
+]
+Operator = Annotated[
+    str | None,
+    typer.Option("--operator", metavar="NAME", help="Who; default USER@host.", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be stored, store nothing.")
+]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="earliest|latest|TIME",
+        help="Where to begin; TIME as 2026-11-21T10:00:00+00:00.",
+    ),
+]
+
+
+_PANEL = "Connection"
 
 BootstrapServers = Annotated[
     str | None,
@@ -19,6 +53,7 @@ BootstrapServers = Annotated[
         metavar="HOST:PORT,…",
         help="Brokers to ask first; default TXLAYER_BOOTSTRAP_SERVERS, then 127.0.0.1:9092.",
         show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 Namespace = Annotated[
@@ -28,6 +63,7 @@ Namespace = Annotated[
         "-n",
         help="Set of system topics and coordinators; default TXLAYER_NAMESPACE, then txlayer.",
         show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 ClientSetting = Annotated[
@@ -40,18 +76,83 @@ ClientSetting = Annotated[
         "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
         "Secrets by file alone: sasl.password.file=PATH.",
         show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 Insecure = Annotated[
     bool,
-    typer.Option(
-        "--insecure",
-        help="Allow plain text to another machine.",
-    ),
+    typer.Option("--insecure", help="Allow plain text to another machine.", rich_help_panel=_PANEL),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-C = TypeVar("C", bound=ClientConfig)
+
+class Bundle:
+    """Options that commands share. A command's parameter of such a type becomes one option per field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Bundle):
+    """Which cluster a command speaks to, and how."""
+
+    bootstrap_servers: BootstrapServers = None
+    client_setting: ClientSetting = None
+    insecure: Insecure = False
+
+    def config(self, role: type[C], **given: Any) -> C:
+        """The role's settings from the command line, else the environment, else the defaults.
+
+        Raises:
+            ConfigError: a value has the wrong form, or a name in the environment is unknown.
+        """
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return client_config(role, **{**own, **given})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection(Cluster):
+    """Which namespace of which cluster."""
+
+    namespace: Namespace = None
+
+
+def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command for typer, each parameter that is a `Bundle` replaced by its options."""
+    hints = get_type_hints(command, include_extras=True)
+    bundles: dict[str, type[Bundle]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if isinstance(kind, type) and issubclass(kind, Bundle):
+            bundles[parameter.name] = kind
+            parameters += _options_of(kind)
+        else:
+            parameters.append(parameter.replace(annotation=kind))
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        for name, kind in bundles.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in _fields(kind)})
+        command(**given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _options_of(kind: type[Bundle]) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in _fields(kind)
+    ]
+
+
+def _fields(kind: type[Bundle]) -> Sequence[Any]:
+    return fields(kind)  # type: ignore[arg-type]  # every bundle is a dataclass
 
 
 def client_config(
@@ -65,9 +166,9 @@ def client_config(
     beneath: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> C:
-    """The role's settings from the command line, else the environment, else the defaults.
+    """The role's settings from options, else the environment, else the defaults.
 
-    A `--client-setting` is added to those of the environment, and these to those of the file that it names; the nearer
+    A `client_setting` is added to those of the environment, and these to those of the file that it names; the nearer
     wins; those `beneath` are a program's own.
 
     Raises:
@@ -89,3 +190,50 @@ def client_config(
         is_insecure_allowed=insecure or None,
         **given,
     )
+
+
+def parse_instant(name: str, text: str, *, now_ms: int) -> int:
+    """Milliseconds since 1970 of `2h` (so long ago) or of an ISO 8601 time (UTC when it names no zone).
+
+    What is before 1970 is 1970: Kafka knows no earlier time.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        return max(_from_iso(text), 0)
+    except (ValueError, OverflowError):
+        pass  # it may be so long ago
+    try:
+        return max(now_ms - milliseconds(parse_duration(name, text)), 0)
+    except ConfigError as exc:
+        raise ConfigError(
+            "not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00"
+        ) from exc
+
+
+def parse_position(text: str) -> Literal["earliest", "latest"] | int:
+    """What `--to` names: earliest, latest, or milliseconds since 1970.
+
+    Raises:
+        typer.BadParameter: it is none of them.
+    """
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    try:
+        at_ms = _from_iso(text)
+    except ValueError as exc:
+        raise typer.BadParameter(
+            f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
+        ) from exc
+    if at_ms < 0:  # Kafka takes numbers below 0 for other things than times
+        raise typer.BadParameter(f"{text!r} is before 1970; earliest is what is meant")
+    return at_ms
+
+
+def _from_iso(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return int(at.timestamp() * 1000)

@@ -9,20 +9,10 @@ from typing import Annotated
 import typer
 
 from txlayer import __version__
-from txlayer.adapters.telemetry import set_up_logging
-from txlayer.cli.barrier import opened
-from txlayer.cli.coordinator import LogFormat, LogLevel, StartTimeout
-from txlayer.cli.handlers import load_handler
-from txlayer.cli.observing import MetricsHost, MetricsPort, given_metrics, observed
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Namespace,
-    client_config,
-)
+from txlayer.cli.database import BARRIER_URL, opened_barrier
+from txlayer.cli.options import Connection, with_bundles
 from txlayer.cli.secrets import from_file
-from txlayer.cli.tracing import TracingOption, tracing_of
+from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
 from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
@@ -30,7 +20,6 @@ from txlayer.errors import ConfigError
 from txlayer.producer.figures import ObservedResponder
 from txlayer.producer.standalone import run_responder
 
-BARRIER_URL = "TXLAYER_BARRIER_URL"
 URL_OPTION = "--barrier-url"
 
 app = typer.Typer(
@@ -92,6 +81,7 @@ def _group() -> None:
 
 
 @app.command()
+@with_bundles
 def run(  # every option is a parameter
     *,
     group: Group,
@@ -99,18 +89,11 @@ def run(  # every option is a parameter
     barrier_url: BarrierUrl = None,
     barrier_table: BarrierTable = "txlayer_barrier",
     barrier_schema: BarrierSchema = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
     workers: Workers = None,
     check_timeout: CheckTimeout = None,
     start_timeout: StartTimeout = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    log_format: LogFormat = None,
-    log_level: LogLevel = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    tracing: TracingOption = None,
+    connection: Connection,
+    observing: Observing,
 ) -> None:
     """Answer until SIGTERM or Ctrl-C; then finish the answers in flight, and leave the group.
 
@@ -119,16 +102,9 @@ def run(  # every option is a parameter
     Exit codes: 0 stopped as asked, 2 usage or configuration, 3 no broker or no database, 4 its client failed, 5 not
     authorised, 70 broken invariant.
     """
-    set_up_logging(
-        log_format=log_format or os.environ.get("TXLAYER_LOG_FORMAT", "text"),
-        level=log_level or os.environ.get("TXLAYER_LOG_LEVEL", "INFO"),
-    )
-    config = client_config(
+    observing.set_up_logging()
+    config = connection.config(
         ResponderConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
         check_workers=workers,
         check_timeout=parse_duration("--check-timeout", check_timeout) if check_timeout else None,
         start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
@@ -136,9 +112,9 @@ def run(  # every option is a parameter
     check_group(group)
     if handler is not None and barrier_url is not None:
         raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
-    asked = tracing_of(tracing, os.environ)
+    asked = observing.tracer()
     stop = StopSignal()
-    metrics = given_metrics(metrics_port, metrics_host)
+    metrics = observing.metrics()
     told = ObservedResponder(group=group, version=__version__)
     if handler is not None:
         check = load_handler(handler, folder=str(Path.cwd()))
@@ -159,7 +135,7 @@ def run(  # every option is a parameter
             name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
             expected="a handler, or the barrier's database",
         )
-    with opened(
+    with opened_barrier(
         barrier_url, option=URL_OPTION, table=barrier_table, schema=barrier_schema
     ) as barrier:
         barrier.check_table()

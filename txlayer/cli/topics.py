@@ -1,233 +1,143 @@
-"""`txlayer topics plan|apply|check`: the topics of a namespace compared with what they must be."""
+"""`txlayer topics`: a namespace's topics and a principal's rights compared with what they must be; more partitions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.group_topics import GroupTopics
-from txlayer.adapters.namespace import Applied
-from txlayer.adapters.namespace import Namespace as KafkaNamespace
-from txlayer.adapters.topic_files import read_topic_files
-from txlayer.cli import acls, tables, topics_widen
+from txlayer.adapters.connect import connect_coordinator
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
-)
-from txlayer.config import ClientConfig
-from txlayer.core.ids import check_group
+from txlayer.cli.options import AsJson, Bundle, Connection, Yes, with_bundles
+from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
+from txlayer.coordinator.draining import Drain
+from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
-from txlayer.errors import UsageError
+from txlayer.errors import BrokerUnavailableError
+from txlayer.operate import drain as draining
+from txlayer.operate.rights import WantedRights
+from txlayer.operate.topics import WantedTopics
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Compare the topics of a namespace, or with --group those of a consumer group, with what they must be, and "
     "create them; never deletes, never shrinks.",
 )
-app.add_typer(acls.app, name="acls")
+acls_app = typer.Typer(
+    no_args_is_help=True,
+    help="Compare the rights of a principal with what its roles need, and create what is missing; never takes one away.",
+)
+app.add_typer(acls_app, name="acls")
 
-topics_widen.add_to(app)
+LOOK_S = 1.0
+"""How often it is looked whether the namespace is drained."""
 
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        "--partitions",
-        min=1,
-        help="Partitions of half, op and doubt, fixed for life; default: what the namespace has, 8 for a new one.",
-        show_default=False,
-    ),
-]
-ReplicationFactor = Annotated[
-    int | None,
-    typer.Option(
-        "--replication-factor",
-        min=1,
-        help="Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
-        show_default=False,
-    ),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        metavar="GROUP",
-        help="Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
-        show_default=False,
-    ),
-]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        metavar="TOPIC",
-        help="With --group: a topic that it consumes; may be repeated.",
-        show_default=False,
-    ),
-]
+# --- plan, apply, check ------------------------------------------------------------------------------------------------
 
 
-@app.command()
-def plan(
-    *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    partitions: Partitions = None,
-    replication_factor: ReplicationFactor = None,
-    group: Group = None,
-    topic: Topics = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
-) -> None:
-    """Show what `apply` would do; exit code 1 when something differs that only a person can change."""
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
-    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
-    changes = _planned(wanted)
-    show_changes(changes, config=config, group=group, as_json=as_json)
-    if _by_hand(changes):
-        raise typer.Exit(ExitCode.FINDING)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted(Bundle):
+    """Whose topics are meant, and what they must be like."""
 
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            min=1,
+            help="Partitions of half, op and doubt, fixed for life; default: what the namespace has, 8 for a new one.",
+            show_default=False,
+        ),
+    ] = None
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
+            show_default=False,
+        ),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
+            show_default=False,
+        ),
+    ] = None
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="With --group: a topic that it consumes; may be repeated.",
+            show_default=False,
+        ),
+    ] = None
 
-@app.command()
-def apply(
-    *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    partitions: Partitions = None,
-    replication_factor: ReplicationFactor = None,
-    group: Group = None,
-    topic: Topics = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
-) -> None:
-    """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
-    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
-    with KafkaAdmin(config) as admin:
-        applied = wanted.apply(admin)
-    show_changes(applied.left, done=applied.done, config=config, group=group, as_json=as_json)
-    if applied.left:
-        raise typer.Exit(ExitCode.FINDING)
-
-
-@app.command()
-def check(
-    *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    partitions: Partitions = None,
-    replication_factor: ReplicationFactor = None,
-    group: Group = None,
-    topic: Topics = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
-) -> None:
-    """Show what is missing or different; exit code 1 when anything is."""
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
-    wanted = _Wanted.of(config, partitions, replication_factor, group, topic)
-    changes = _planned(wanted)
-    show_changes(changes, config=config, group=group, as_json=as_json)
-    if changes:
-        raise typer.Exit(ExitCode.FINDING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Whose topics are meant, and what was asked for."""
-
-    config: ClientConfig
-    partitions: int | None
-    replication_factor: int | None
-    group: str | None
-    topics: tuple[str, ...]
-
-    @staticmethod
-    def of(
-        config: ClientConfig,
-        partitions: int | None,
-        replication_factor: int | None,
-        group: str | None,
-        topics: Sequence[str] | None,
-    ) -> _Wanted:
+    def read(self, config: ClientConfig) -> WantedTopics:
         """The options together.
 
         Raises:
             UsageError: they contradict each other. Nothing was asked.
         """
-        if (group is None) != (not topics):
-            raise UsageError("--group and --topic go together: each topic has dead letters for each group")  # fmt: skip
-        if group is not None:
-            check_group(group)
-            if partitions is not None:
-                raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")  # fmt: skip
-        return _Wanted(config, partitions, replication_factor, group, tuple(topics or ()))
-
-    def plan(self, admin: Administration) -> list[Change]:
-        """What is missing or different."""
-        if self.group is not None:
-            return self._group(admin, self.group).plan(replication_factor=self.replication_factor)
-        return self._namespace(admin).plan(
-            partition_count=self.partitions, replication_factor=self.replication_factor
+        return WantedTopics.of(
+            config.topics, self.partitions, self.replication_factor, self.group, self.topic
         )
 
-    def apply(self, admin: Administration) -> Applied:
-        """Create and alter."""
-        if self.group is not None:
-            return self._group(admin, self.group).apply(replication_factor=self.replication_factor)
-        return self._namespace(admin).apply(
-            partition_count=self.partitions, replication_factor=self.replication_factor
-        )
 
-    def _namespace(self, admin: Administration) -> KafkaNamespace:
-        return KafkaNamespace(admin, topics=self.config.topics, files=read_topic_files())
-
-    def _group(self, admin: Administration, group: str) -> GroupTopics:
-        return GroupTopics(admin, group=group, topics=self.topics, files=read_topic_files())
+@app.command()
+@with_bundles
+def plan(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
+    """Show what `apply` would do; exit code 1 when something differs that only a person can change."""
+    changes = _compare(wanted, connection, as_json=as_json)
+    if any(isinstance(change, Difference) for change in changes):
+        raise typer.Exit(ExitCode.FINDING)
 
 
-def _planned(wanted: _Wanted) -> list[Change]:
+@app.command()
+@with_bundles
+def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
+    """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    config = connection.config(ClientConfig)
+    topics = wanted.read(config)
+    with KafkaAdmin(config) as admin:
+        applied = topics.apply(admin)
+    show_changes(
+        applied.left, done=applied.done, config=config, group=wanted.group, as_json=as_json
+    )
+    if applied.left:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@app.command()
+@with_bundles
+def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
+    """Show what is missing or different; exit code 1 when anything is."""
+    if _compare(wanted, connection, as_json=as_json):
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def _compare(wanted: Wanted, connection: Connection, *, as_json: bool) -> list[Change]:
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
-    with KafkaAdmin(wanted.config) as admin:
-        return wanted.plan(admin)
-
-
-def _by_hand(changes: Sequence[Change]) -> list[Difference]:
-    return [change for change in changes if isinstance(change, Difference)]
+    config = connection.config(ClientConfig)
+    topics = wanted.read(config)
+    with KafkaAdmin(config) as admin:
+        changes = topics.plan(admin)
+    show_changes(changes, config=config, group=wanted.group, as_json=as_json)
+    return changes
 
 
 def show_changes(
@@ -252,13 +162,13 @@ def show_changes(
     for shown, word, before, after in parts:
         if shown:
             title = f"{' '.join(owner)}: {word}"
-            table = tables.table("topic", "what", before, after, "why", title=title)
+            table = output.table("topic", "what", before, after, "why", title=title)
             for change in shown:
-                table.add_row(*map(escape, _row(change)))
-            tables.console().print(table)
+                table.add_row(*map(escape, _topic_row(change)))
+            output.console().print(table)
 
 
-def _row(change: Change) -> tuple[str, str, str, str, str]:
+def _topic_row(change: Change) -> tuple[str, str, str, str, str]:
     match change:
         case CreateTopic():
             replicas = change.replication_factor or "the broker's"
@@ -279,3 +189,275 @@ def _row(change: Change) -> tuple[str, str, str, str, str]:
         case Difference():
             what = f"{change.what} (cannot be changed here)"
             return change.topic, what, change.found, change.wanted, change.why
+
+
+# --- acls --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights(Bundle):
+    """Whose rights are meant, and for which roles."""
+
+    role: Annotated[
+        list[str],
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.",
+        ),
+    ]
+    principal: Annotated[
+        str,
+        typer.Option(
+            "--principal",
+            metavar="User:NAME",
+            help="Whose rights; as the brokers name whoever connects.",
+        ),
+    ]
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="The producer's or the consumer's group.", show_default=False),
+    ] = None
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="A real topic of the role (orders, shop.*); may be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    host: Annotated[str, typer.Option("--host", help="From where; * is everywhere.")] = EVERY_HOST
+
+
+@acls_app.command("plan")
+@with_bundles
+def plan_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
+    """Show what `apply` would create; exit code 1 when the principal may do more than its roles."""
+    _fail_when(_others(_compare_acls(rights, connection, as_json=as_json)))
+
+
+@acls_app.command("apply")
+@with_bundles
+def apply_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
+    """Create what is missing; safe to repeat; exit code 1 when the principal may do more than its roles."""
+    _fail_when(_others(_compare_acls(rights, connection, as_json=as_json, creates=True)))
+
+
+@acls_app.command("check")
+@with_bundles
+def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
+    """Show what is missing or more than the roles need; exit code 1 when anything is."""
+    _fail_when(_compare_acls(rights, connection, as_json=as_json))
+
+
+def _compare_acls(
+    rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False
+) -> list[AclChange]:
+    from txlayer.adapters.kafka.acls import KafkaAcls
+
+    config = connection.config(ClientConfig)
+    wanted = WantedRights.of(
+        config.namespace,
+        rights.role,
+        rights.principal,
+        group=rights.group,
+        topics=rights.topic or (),
+        host=rights.host,
+    )
+    with KafkaAcls(config) as cluster:
+        changes = wanted.compare(cluster, creates=creates)
+    _show_acls(wanted, changes, as_json=as_json)
+    return changes
+
+
+def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: bool) -> None:
+    if as_json:
+        rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
+        body = {
+            "namespace": wanted.namespace,
+            "principal": wanted.principal,
+            "wanted": len(wanted.acls),
+            "changes": rows,
+        }
+        typer.echo(json.dumps(body, indent=2))
+        return
+    if not changes:
+        typer.echo(f"{wanted.principal}: all {len(wanted.acls)} rights are there, and no other")
+        return
+    table = output.table(
+        "what", "resource", "operation", "why", title=f"rights of {wanted.principal}"
+    )
+    for change in changes:
+        table.add_row(*map(output.cell, _acl_row(change)))
+    output.console().print(table)
+
+
+def _others(changes: Sequence[AclChange]) -> list[AclChange]:
+    return [change for change in changes if isinstance(change, OtherAcl)]
+
+
+def _fail_when(found: Sequence[AclChange]) -> None:
+    if found:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def _acl_fields(change: AclChange) -> dict[str, str]:
+    acl = change.acl
+    return {
+        "resource": acl.resource.value,
+        "name": acl.name,
+        "pattern": acl.pattern.value,
+        "operation": acl.operation.value,
+        "principal": acl.principal,
+        "host": acl.host,
+        "permission": "deny" if acl.is_denied else "allow",
+        "why": change.why,
+    }
+
+
+def _acl_row(change: AclChange) -> tuple[str, str, str, str]:
+    told = _acl_fields(change)
+    name = told["name"] + ("…" if told["pattern"] == "prefixed" else "")
+    what = "create" if isinstance(change, CreateAcl) else "is there (cannot be removed here)"
+    operation = f"{told['permission']} {told['operation']}"
+    return what, f"{told['resource']} {name}", operation, told["why"]
+
+
+# --- more partitions ---------------------------------------------------------------------------------------------------
+
+DrainTimeout = Annotated[
+    str,
+    typer.Option("--timeout", metavar="60s", help="How long to wait; 0s: look once, and say."),
+]
+
+
+WantedCount = Annotated[
+    int, typer.Option("--partitions", min=1, help="How many half, op and doubt shall have.")
+]
+WidenDryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
+]
+
+
+@app.command()
+@with_bundles
+def drain(
+    *, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJson = False
+) -> None:
+    """Wait until nothing is open and nothing is left to read; says what still is. It writes nothing.
+
+    Stop the producers first, and leave the coordinators and whoever answers check-backs running. What is parked must be
+    settled by a person. Safe to repeat.
+
+    Exit codes: 0 drained, 1 something is left, 2 usage or configuration, 3 no broker, 5 not authorised.
+    """
+    config = connection.config(CoordinatorConfig)
+    give_up_at = time.monotonic() + parse_duration("--timeout", timeout).total_seconds()
+    before: Drain | None = None
+    while True:
+        is_over = time.monotonic() >= give_up_at
+        try:
+            found = _look(config)
+        except BrokerUnavailableError:
+            # A broker may be away for a while of the time that there is.
+            if is_over:
+                raise
+        else:
+            if found.is_drained or is_over:
+                break
+            before = found
+        time.sleep(LOOK_S)
+    is_growing = before is not None and found.half_ends != before.half_ends
+    show_drain(config.namespace, found, is_growing=is_growing, as_json=as_json)
+    if not found.is_drained:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@app.command()
+@with_bundles
+def widen(
+    *,
+    partitions: WantedCount,
+    dry_run: WidenDryRun = False,
+    yes: Yes = False,
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    """Give half, op and doubt more partitions; refused while a coordinator runs or the namespace is not drained.
+
+    Safe to repeat, also after it was interrupted: while the counts differ no coordinator and no producer starts.
+
+    Exit codes: 0 done or so already, 1 not drained, 2 usage, a coordinator runs, 3 no broker, 5 not authorised.
+    """
+    from txlayer.adapters.kafka.admin import KafkaAdmin, widen_topics
+
+    config = connection.config(CoordinatorConfig)
+    with (
+        KafkaAdmin(config) as admin,
+        closing(connect_coordinator(config, is_one_shot=True)) as connections,
+    ):
+        found = draining.plan_widening(admin, config, connections, partition_count=partitions)
+        if found.left is not None:
+            show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
+            raise typer.Exit(ExitCode.FINDING)
+        if not dry_run:
+            if found.wanted and not yes and not as_json:
+                typer.confirm(
+                    f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True
+                )
+            widen_topics(config, found.wanted)
+            draining.store_first_offsets(admin, config.topics, partitions)
+    _tell_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
+
+
+def _look(config: CoordinatorConfig) -> Drain:
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    with (
+        KafkaAdmin(config) as admin,
+        closing(connect_coordinator(config, is_one_shot=True)) as connections,
+    ):
+        return draining.look_at(admin, config, connections)
+
+
+def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
+    """What is not drained yet, for a person or a program."""
+    if as_json:
+        body = {
+            "namespace": namespace, "is_drained": found.is_drained, "is_growing": is_growing,
+            "half_unread": found.half_unread, "op_unread": found.op_unread,
+            "open": [o._asdict() for o in found.open],
+        }  # fmt: skip
+        typer.echo(json.dumps(body))
+        return
+    if found.is_drained:
+        typer.echo(f"{namespace}: drained; nothing of before is needed any more")
+        return
+    table = output.table(
+        "group", "state", "count", "oldest", "for instance", title=f"{namespace}: open"
+    )
+    for o in found.open:
+        row = (o.producer_group, o.state, str(o.count), f"{o.oldest_ms // 1000} s")
+        table.add_row(*map(output.cell, row), output.cell(" ".join(o.txn_ids)))
+    output.console().print(table)
+    typer.echo(f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}")  # fmt: skip
+    if is_growing:
+        typer.echo("half is growing: producers still begin transactions; stop them")
+
+
+def _tell_widening(
+    counts: Mapping[str, int],
+    wanted: Mapping[str, int],
+    partitions: int,
+    *,
+    is_dry_run: bool,
+    as_json: bool,
+) -> None:
+    if as_json:
+        typer.echo(json.dumps({"before": counts, "widened": wanted, "is_dry_run": is_dry_run}))
+    elif not wanted:
+        typer.echo(f"every topic has {partitions} partitions already")
+    else:
+        word = "would be widened" if is_dry_run else "widened"
+        typer.echo(f"{word} to {partitions} partitions: {', '.join(wanted)}")

@@ -1,69 +1,151 @@
-"""`txlayer tx`: what is open, since when, and what became of a transaction; its other commands stand in files of their own."""
+"""`txlayer tx`: what is open, what became of a transaction, its export, and an operator's word on it."""
 
 from __future__ import annotations
 
-import heapq
 import json
+import os
 import re
+import sys
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
 
-from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.adapters.coordinator_status import read_status
-from txlayer.adapters.history import HalfPlace
 from txlayer.adapters.history_port import HistoryStart
-from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.connections import KafkaHistoryReader
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import aside_rows, tables, tx_export, tx_rows, tx_settle, tx_show_rows
+from txlayer.cli import output, tx_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
+    AsJson,
+    Bundle,
+    Connection,
+    Operator,
+    Reason,
+    parse_instant,
+    with_bundles,
 )
-from txlayer.cli.tx_filters import (
-    Filter,
-    GroupFilter,
-    IsHeld,
-    IsOpen,
-    IsParked,
-    OlderThan,
-    ReasonCode,
-    StateFilter,
-    TopicFilter,
-    YoungerThan,
-    make_filter,
-)
-from txlayer.config import ClientConfig, CoordinatorConfig, milliseconds, parse_duration
-from txlayer.coordinator.overview import Overview, Standing
-from txlayer.coordinator.stored import decode_stored
+from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
+from txlayer.coordinator.acts import GOOD, Act, Outcome, Result
+from txlayer.coordinator.by_hand import ByHand
+from txlayer.coordinator.overview import COMMITTING, Overview, Standing
+from txlayer.coordinator.whole import read_whole
 from txlayer.core import codec
 from txlayer.core.asides import Aside
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
-from txlayer.core.messages import Origin
-from txlayer.errors import ConfigError, UsageError
+from txlayer.core.messages import Origin, ParkReason, txn_id_of
+from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.errors import UsageError
+from txlayer.operate import history as histories
+from txlayer.operate import settle as settling
+from txlayer.operate import unsettled
+from txlayer.operate.operators import default_operator
+from txlayer.operate.unsettled import PARKED, Filter
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
 )
-tx_settle.add_to(app)
-tx_export.add_to(app)
+
+# --- which transactions ------------------------------------------------------------------------------------------------
+
+# Members of an enumeration, so that a wrong state is refused with the list of right ones.
+ListedState = Enum(  # type: ignore[misc]  # made from the table of states, which a class body could only repeat
+    "ListedState",
+    {s.name: s.value for s in TxnState if s not in SETTLED} | {"COMMITTING": COMMITTING},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters(Bundle):
+    """Which of the transactions that are not settled a command is about."""
+
+    is_open: Annotated[bool, typer.Option("--open", help="Only open ones, as --state open.")] = (
+        False
+    )
+    is_parked: Annotated[
+        bool,
+        typer.Option(
+            "--parked", help="Only parked ones, as --state parked --state parked-committed."
+        ),
+    ] = False
+    is_held: Annotated[bool, typer.Option("--held", help="Only held ones, as --state held.")] = (
+        False
+    )
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", metavar="GROUP", help="Only this producer group.", show_default=False
+        ),
+    ] = None
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Only those with a message for it.", show_default=False
+        ),
+    ] = None
+    state: Annotated[
+        list[ListedState] | None,
+        typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
+    ] = None
+    reason_code: Annotated[
+        list[ParkReason] | None,
+        typer.Option(
+            "--reason-code",
+            help="Only those parked or held for this reason; may be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="1h", help="Only those prepared longer ago.", show_default=False
+        ),
+    ] = None
+    younger_than: Annotated[
+        str | None,
+        typer.Option(
+            "--younger-than", metavar="1h", help="Only those prepared since.", show_default=False
+        ),
+    ] = None
+
+    def read(self) -> Filter:
+        """What the options say together: states add up, everything else narrows.
+
+        Raises:
+            ConfigError: a length of time has the wrong form.
+        """
+        states = {s.value for s in self.state or ()}
+        states |= {TxnState.OPEN.value} if self.is_open else set()
+        states |= PARKED if self.is_parked else set()
+        states |= {TxnState.HELD.value} if self.is_held else set()
+        return Filter(
+            self.group,
+            self.topic,
+            frozenset(states),
+            frozenset(self.reason_code or ()),
+            _age("--older-than", self.older_than),
+            _age("--younger-than", self.younger_than),
+        )
+
+
+def _age(option: str, text: str | None) -> int | None:
+    return None if text is None else milliseconds(parse_duration(option, text))
+
+
+# --- looking -----------------------------------------------------------------------------------------------------------
 
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
 
-PREPARE_TIME_MS = 10 * 60 * 1000
-"""Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
 
 KeptAside = Annotated[
     bool,
@@ -72,7 +154,11 @@ KeptAside = Annotated[
         help="Show instead the records that nobody can read, or that stood in the wrong place.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
+
+
+ListLimit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
+
+
 What = Annotated[
     str,
     typer.Argument(
@@ -81,68 +167,56 @@ What = Annotated[
         "or a record kept aside, as `list --kept-aside` names it.",
     ),
 ]
-Since = Annotated[
-    str, typer.Option("--since", metavar="1h", help="Read half, op and check from so long ago.")
+
+
+ShowSince = Annotated[
+    str,
+    typer.Option("--since", metavar="1h|TIME", help="Read half, op and check from so long ago."),
 ]
+
+
 IsId = Annotated[
     bool, typer.Option("--id", help="It is an id, even if it looks like PARTITION:OFFSET.")
 ]
 
 
 @app.command("list")
+@with_bundles
 def list_(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    is_open: IsOpen = False,
-    is_parked: IsParked = False,
-    is_held: IsHeld = False,
-    group: GroupFilter = None,
-    topic: TopicFilter = None,
-    state: StateFilter = None,
-    reason_code: ReasonCode = None,
-    older_than: OlderThan = None,
-    younger_than: YoungerThan = None,
+    filters: Filters,
     kept_aside: KeptAside = False,
-    limit: Limit = LIMIT,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    limit: ListLimit = LIMIT,
+    connection: Connection,
+    as_json: AsJson = False,
 ) -> None:
     """Show the transactions that are not settled, the oldest first; or the records that were kept aside.
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
-    wanted = make_filter(
-        group=group, topic=topic, state=state, is_open=is_open, is_parked=is_parked, is_held=is_held,
-        reason_code=reason_code, older_than=older_than, younger_than=younger_than,
-    )  # fmt: skip
+    wanted = filters.read()
     if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
         raise UsageError(
             "--kept-aside: such a record has neither group, topic, state nor reason code; of the filters it takes "
             "--older-than alone"
         )
-    config = client_config(
-        CoordinatorConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
+    config = connection.config(CoordinatorConfig)
     now_ms = _now_ms()
     with _overview(config) as overview:
         asides = overview.kept_aside()
         if kept_aside:
             _list_asides(
                 [a for a in asides if now_ms - a.kept_ms >= (wanted.older_ms or 0)],
-                config=config, limit=limit, now_ms=now_ms, as_json=as_json,
-            )  # fmt: skip
+                namespace=config.namespace,
+                limit=limit,
+                now_ms=now_ms,
+                as_json=as_json,
+            )
             return
         matching = _Counted(
             found for found in overview.standing() if wanted.lets_through(found, now_ms=now_ms)
         )
-        # Never all of them at once: of a million only the oldest hundred are wanted.
-        oldest = heapq.nsmallest(limit, matching, key=_by_age)
+        oldest = unsettled.oldest(matching, limit)
     rows = [tx_rows.standing_json(found, now_ms=now_ms) for found in oldest]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -150,219 +224,29 @@ def list_(
         kind = "" if wanted.is_empty else " of this kind"
         typer.echo(f"nothing{kind} is open in {config.namespace}")
     else:
-        tables.console().print(tx_rows.list_table(rows))
+        output.console().print(tx_rows.list_table(rows))
     _say_more(matching.count - len(rows), as_json=as_json)
     if asides:
         typer.echo(f"{len(asides):,} kept aside; --kept-aside shows what", err=as_json)
 
 
 def _list_asides(
-    asides: list[Aside], *, config: ClientConfig, limit: int, now_ms: int, as_json: bool
+    asides: list[Aside], *, namespace: str, limit: int, now_ms: int, as_json: bool
 ) -> None:
-    oldest = heapq.nsmallest(limit, asides, key=lambda a: (a.kept_ms, a.place))
-    rows = [aside_rows.aside_json(found, now_ms=now_ms) for found in oldest]
+    oldest = sorted(asides, key=lambda a: (a.kept_ms, a.place))[:limit]
+    rows = [tx_rows.aside_json(found, now_ms=now_ms) for found in oldest]
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
-        typer.echo(f"nothing is kept aside in {config.namespace}")
+        typer.echo(f"nothing is kept aside in {namespace}")
     else:
-        tables.console().print(aside_rows.aside_list(rows))
+        output.console().print(tx_rows.aside_list(rows))
     _say_more(len(asides) - len(rows), as_json=as_json)
 
 
 def _say_more(left_count: int, *, as_json: bool) -> None:
     if left_count:
         typer.echo(f"{left_count:,} more, younger than these; --limit shows more", err=as_json)
-
-
-@app.command()
-def stats(
-    *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
-) -> None:
-    """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
-    config = client_config(
-        CoordinatorConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
-    with KafkaAdmin(config) as admin:
-        status = read_status(admin, config.topics)
-    now_ms = _now_ms()
-    counts: Counter[tuple[str, str]] = Counter()
-    oldest_ms: dict[tuple[str, str], int] = {}
-    doubt_counts: Counter[int] = Counter()
-    with _overview(config) as overview:
-        aside_counts = Counter(found.place.partition for found in overview.kept_aside())
-        for partition, state, txn in overview.standing():
-            kind = (txn.group, state)
-            counts[kind] += 1
-            oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
-            doubt_counts[partition] += txn.is_in_doubt
-    body = {
-        "namespace": config.namespace,
-        "transaction_count": counts.total(),
-        "oldest_age_ms": max((now_ms - at_ms for at_ms in oldest_ms.values()), default=None),
-        "kept_aside_count": aside_counts.total(),
-        "states": [
-            {
-                "producer_group": group,
-                "state": state,
-                "count": count,
-                "oldest_age_ms": max(now_ms - oldest_ms[group, state], 0),
-            }
-            for (group, state), count in sorted(counts.items())
-        ],
-        "partitions": [
-            tx_rows.partition_json(
-                p, doubt_count=doubt_counts[p.partition], aside_count=aside_counts[p.partition]
-            )
-            for p in status.partitions
-        ],
-    }
-    if as_json:
-        typer.echo(json.dumps(body))
-    else:
-        tables.console().print(tx_rows.stats_tables(body))
-
-
-@app.command()
-def show(
-    what: What,
-    *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    since: Since = "1h",
-    is_id: IsId = False,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
-) -> None:
-    """Show what the topics say about one transaction: half messages, check-backs, resolutions, its place on doubt.
-
-    One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
-    """
-    config = client_config(
-        CoordinatorConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
-    place = None if is_id else parse_place(what)
-    wanted = codec.parse_kept_aside_key(what.encode(errors="replace"))
-    if place is not None:
-        wanted = Origin(config.topics.half, *place), None
-    if wanted is not None and _show_aside(config, wanted, as_json=as_json):
-        return
-    if place is not None:
-        histories, searched = _histories_at(config, *place)
-    elif wanted is not None:
-        histories, searched = [], f"{config.topics.doubt} holds nothing under {what}"
-    else:
-        start = HistoryStart(parse_since(since, now_ms=_now_ms()))
-        reader = KafkaHistoryReader(config)
-        histories = reader.read(check_txn_id(what), start=start, with_checks=True)
-        searched = (
-            f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
-            f"the id {what}; --since goes further back"
-        )
-    if not histories:
-        typer.echo(printable(f"not found: {searched}"), err=True)
-        raise typer.Exit(ExitCode.FINDING)
-    rows = [
-        tx_show_rows.history_json(h, is_applied=applied)
-        for h, applied in zip(histories, _are_applied(config, histories), strict=True)
-    ]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    for row in rows:
-        tables.console().print(tx_show_rows.history_tables(row))
-
-
-def parse_since(text: str, *, now_ms: int) -> int:
-    """When the time began that `--since` names; 1970 when it is longer ago, because Kafka knows no earlier time.
-
-    Raises:
-        ConfigError: it is no length of time.
-    """
-    return max(now_ms - milliseconds(parse_duration("--since", text)), 0)
-
-
-def parse_place(text: str) -> tuple[int, int] | None:
-    """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
-    return None if match is None else (int(match[1]), int(match[2]))
-
-
-def _show_aside(
-    config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
-) -> bool:
-    """Print the record kept aside that stood there; False: there is none."""
-    with _overview(config) as overview:
-        asides = overview.kept_aside([wanted[0].partition])
-    found = next((a for a in asides if (a.origin, a.line) == wanted), None)
-    if found is None:
-        return False
-    row = aside_rows.aside_json(found, now_ms=_now_ms())
-    if as_json:
-        typer.echo(json.dumps([row]))
-    else:
-        tables.console().print(aside_rows.aside_table(row))
-    return True
-
-
-def _histories_at(
-    config: ClientConfig, partition: int, offset: int
-) -> tuple[list[TransactionHistory], str]:
-    """The one transaction whose half message stands there, and what was found when it is none."""
-    reader = KafkaHistoryReader(config)
-    found = reader.half_at(partition, offset)
-    if not isinstance(found, HalfPlace):
-        return [], found
-    start = HistoryStart(found.appended_ms, position=(partition, offset))
-    if found.index:
-        start = HistoryStart(found.appended_ms - PREPARE_TIME_MS)
-    histories = reader.read(found.txn_id, start=start, partitions=[partition], with_checks=True)
-    return [h for h in histories if h.nonce == found.nonce], ""
-
-
-def _are_applied(
-    config: ClientConfig, histories: list[TransactionHistory]
-) -> Iterator[bool | None]:
-    """For each: whether the stored offsets are beyond its decision; None without one, or where nothing is stored."""
-    topics = config.topics
-    partitions = {h.partition for h in histories}
-    wanted = [(topic, p) for p in partitions for topic in (topics.half, topics.op)]
-    with KafkaAdmin(config) as admin:
-        stored = admin.stored_offsets(topics.coordinator_group, wanted)
-    for history in histories:
-        half, op = (stored[topic, history.partition] for topic in (topics.half, topics.op))
-        if history.decided_at is None or half is None or op is None:
-            yield None
-            continue
-        try:
-            positions = decode_stored(half, op, partition=history.partition).positions
-        except ConfigError:
-            yield None  # stored by somebody else: nobody knows what it means
-        else:
-            yield history.decided_at < (positions.op_offset, positions.op_line)
-
-
-@contextmanager
-def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
-    connections = connect_coordinator(config, is_one_shot=True)
-    try:
-        yield Overview(config, connections)
-    finally:
-        connections.close()
 
 
 class _Counted:
@@ -378,8 +262,426 @@ class _Counted:
             yield found
 
 
-def _by_age(found: Standing) -> tuple[int, int, int]:
-    return found.txn.appended_ms, found.partition, found.txn.first_offset
+@app.command()
+@with_bundles
+def stats(*, connection: Connection, as_json: AsJson = False) -> None:
+    """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    config = connection.config(CoordinatorConfig)
+    with KafkaAdmin(config) as admin:
+        status = read_status(admin, config.topics)
+    now_ms = _now_ms()
+    with _overview(config) as overview:
+        counts = unsettled.count(overview)
+    body = tx_rows.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
+    if as_json:
+        typer.echo(json.dumps(body))
+    else:
+        output.console().print(tx_rows.stats_tables(body))
+
+
+@app.command()
+@with_bundles
+def show(
+    what: What,
+    *,
+    since: ShowSince = "1h",
+    is_id: IsId = False,
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the topics say about one transaction: half messages, check-backs, resolutions, its place on doubt.
+
+    One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
+    """
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+    from txlayer.adapters.kafka.connections import KafkaHistoryReader
+
+    config = connection.config(CoordinatorConfig)
+    place = None if is_id else parse_place(what)
+    wanted = codec.parse_kept_aside_key(what.encode(errors="replace"))
+    if place is not None:
+        wanted = Origin(config.topics.half, *place), None
+    if wanted is not None and _show_aside(config, wanted, as_json=as_json):
+        return
+    reader = KafkaHistoryReader(config)
+    found: Sequence[TransactionHistory] = []
+    if place is not None:
+        found, searched = histories.histories_at(reader, *place)
+    elif wanted is not None:
+        searched = f"{config.topics.doubt} holds nothing under {what}"
+    else:
+        start = HistoryStart(parse_instant("--since", since, now_ms=_now_ms()))
+        found = reader.read(check_txn_id(what), start=start, with_checks=True)
+        searched = (
+            f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
+            f"the id {what}; --since goes further back"
+        )
+    if not found:
+        typer.echo(printable(f"not found: {searched}"), err=True)
+        raise typer.Exit(ExitCode.FINDING)
+    with KafkaAdmin(config) as admin:
+        applied = list(histories.are_applied(admin, config.topics, found))
+    rows = [tx_rows.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        output.console().print(tx_rows.history_tables(row))
+
+
+def parse_place(text: str) -> tuple[int, int] | None:
+    """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _show_aside(
+    config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
+) -> bool:
+    """Print the record kept aside that was there; False: there is none."""
+    with _overview(config) as overview:
+        asides = overview.kept_aside([wanted[0].partition])
+    found = next((a for a in asides if (a.origin, a.line) == wanted), None)
+    if found is None:
+        return False
+    row = tx_rows.aside_json(found, now_ms=_now_ms())
+    if as_json:
+        typer.echo(json.dumps([row]))
+    else:
+        output.console().print(tx_rows.aside_table(row))
+    return True
+
+
+# --- export ------------------------------------------------------------------------------------------------------------
+
+STDOUT = "-"
+
+
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE|-", help="Where to; - is standard output.")
+]
+
+
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file when it is there.")]
+
+
+ExportLimit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="So many, the oldest.", show_default=False)
+]
+
+
+@app.command()
+@with_bundles
+def export(
+    *,
+    output_: Output,
+    force: Force = False,
+    filters: Filters,
+    limit: ExportLimit = None,
+    connection: Connection,
+) -> None:
+    """Write transactions whole into a file, one JSON object per line; parked ones, unless a state is named.
+
+    Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
+    """
+    wanted = filters.read()
+    states = wanted.states or PARKED
+    path = None if output_ == STDOUT else Path(output_)
+    if path is not None:
+        _check_place(path, is_forced=force)
+    config = connection.config(CoordinatorConfig)
+    now_ms = _now_ms()
+    with closing(connect_coordinator(config, is_one_shot=True)) as connections:
+        found = (
+            each
+            for each in Overview(config, connections).standing()
+            if each.state in states and wanted.lets_through(each, now_ms=now_ms)
+        )
+        oldest = unsettled.oldest(found, limit)
+        with _opened(path, is_forced=force) as file:
+            for each, contents in read_whole(config, connections, oldest):
+                file.write(json.dumps(tx_rows.whole_json(each, contents, now_ms=now_ms)) + "\n")
+    where = "standard output" if path is None else str(path)
+    typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
+
+
+def _check_place(path: Path, *, is_forced: bool) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"--output {path}: name a file in a folder that is there")
+    if path.exists() and not is_forced:
+        raise UsageError(f"--output {path}: it is there already; say --force to overwrite it")
+
+
+@contextmanager
+def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
+    """A file that is there whole or not at all; only its owner may read it, as it holds users' data."""
+    if path is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as exc:
+        raise UsageError(
+            f"--output {path}: {exc.strerror}; name a folder that may be written"
+        ) from exc
+    made = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _check_place(path, is_forced=is_forced)  # somebody else may have been quicker
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------------
+
+SAMPLE_COUNT = 10
+"""Transactions shown before a bulk is confirmed."""
+
+
+SENTENCE_COUNT_MAX = 100
+"""Good outcomes told one by one: a page or two of a terminal; those of more are counted."""
+
+
+HELP = {
+    Act.CHECK_NOW: """Have the producer group asked at once what became of the local transaction.
+
+    Of an open transaction without waiting for its turn, of a parked one once. The answer decides, not you.""",
+    Act.COMMIT: """Commit transactions: their messages are forwarded.
+
+    Open and parked ones; of those that are committed and held or parked, try again.""",
+    Act.ROLLBACK: """Roll transactions back: nobody will ever see their messages.
+
+    Open and parked ones. What is committed already is refused: `txlayer tx abandon` gives it up.""",
+    Act.ABANDON: """Give transactions up, also those that are committed and cannot be forwarded.
+
+    Their messages are gone for good: `txlayer tx export` keeps them in a file.""",
+}
+
+
+_EXITS = """
+
+    The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
+    (also when it was before), 1 not all are (the decision that stands is told), 2 usage, 3 no broker, 5 not authorised."""
+
+
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
+]
+
+
+IsAll = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="All that the filters let through; those parked, unless a state is named.",
+    ),
+]
+
+
+Nonce = Annotated[
+    str | None,
+    typer.Option("--nonce", help="Which attempt, where an id has several.", show_default=False),
+]
+
+
+SettleLimit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="With --all: so many, the oldest.", show_default=False),
+]
+
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be written, write nothing.")
+]
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
+
+
+Wait = Annotated[
+    str,
+    typer.Option(
+        "--wait",
+        metavar="10s",
+        help="How long coordinators may stand still before the command ends; 0s: do not wait.",
+    ),
+]
+
+
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since", metavar="1h", help="How far back to look for a transaction that is settled."
+    ),
+]
+
+
+def _add(act: Act) -> None:
+    @app.command(act.value, help=HELP[act] + _EXITS)
+    @with_bundles
+    def settle(
+        txn_ids: Ids = None,
+        *,
+        reason: Reason = "",
+        operator: Operator = None,
+        nonce: Nonce = None,
+        is_all: IsAll = False,
+        filters: Filters,
+        limit: SettleLimit = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+        wait: Wait = "10s",
+        since: Since = "1h",
+        connection: Connection,
+        as_json: AsJson = False,
+    ) -> None:
+        order = settling.Order(
+            act,
+            tuple(txn_ids or ()),
+            nonce,
+            is_all,
+            filters.read(),
+            limit,
+            default_operator() if operator is None else operator,
+            reason,
+        )
+        order.check()
+        patience_s = parse_duration("--wait", wait).total_seconds()
+        since_ms = milliseconds(parse_duration("--since", since))
+        config = connection.config(CoordinatorConfig)
+        with _by_hand(config, connection.config(ProducerConfig)) as hands:
+            plan = settling.plan_of(
+                order,
+                hands,
+                read_histories=lambda txn_id: _histories(config, txn_id, since_ms=since_ms),
+                now_ms=_now_ms(),
+            )
+            if plan.ambiguous:
+                _refuse_ambiguous(plan.ambiguous)
+            if dry_run:
+                outcomes = [*plan.known, *settling.planned(plan)]
+            else:
+                if is_all and plan.lines and not yes:
+                    _confirm(act, plan)
+                outcomes = [*plan.known, *_carry_out(act, hands, plan, patience_s=patience_s)]
+        _tell(act, outcomes, plan, op_topic=config.topics.op, as_json=as_json)
+        # Without --wait it is no finding that no coordinator has come to the line yet.
+        good = GOOD if patience_s else GOOD | {Result.WRITTEN}
+        if not all(outcome.result in good for outcome in outcomes):
+            raise typer.Exit(ExitCode.FINDING)
+
+
+for _act in Act:
+    _add(_act)
+
+
+def _carry_out(act: Act, hands: ByHand, plan: settling.Plan, *, patience_s: float) -> list[Outcome]:
+    if not plan.lines:
+        return []
+    with output.two_step_progress("written", "partitions carried out") as (written, reached):
+        return settling.carry_out(
+            act,
+            hands,
+            plan,
+            patience_s=patience_s,
+            on_written=lambda count: written(count, len(plan.lines)),
+            on_reached=reached,
+        )
+
+
+def _refuse_ambiguous(found: list[Standing]) -> None:
+    raise UsageError(
+        f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce which one: "
+        + tx_rows.candidates(found, now_ms=_now_ms())
+    )
+
+
+def _confirm(act: Act, plan: settling.Plan) -> None:
+    """Ask a person who sees what would happen.
+
+    Raises:
+        UsageError: nobody is there to be asked. Nothing was written.
+        typer.Abort: the answer was no. Nothing was written.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"txlayer tx {act.value} --all: {len(plan.lines):,} transactions and nobody to ask; say --yes, or look first "
+            "with --dry-run"
+        )
+    now_ms = _now_ms()
+    sample = [tx_rows.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[:SAMPLE_COUNT]]
+    Console(stderr=True, highlight=False).print(tx_rows.list_table(sample))
+    more = len(plan.lines) - len(sample)
+    if more:
+        typer.echo(f"and {more:,} more", err=True)
+    count = len(plan.lines)
+    them = "this transaction" if count == 1 else f"these {count:,} transactions"
+    typer.confirm(
+        f"{act.value} {them}? It cannot be taken back.",
+        abort=True,
+        err=True,
+    )
+
+
+def _tell(
+    act: Act, outcomes: list[Outcome], plan: settling.Plan, *, op_topic: str, as_json: bool
+) -> None:
+    if as_json:
+        typer.echo(json.dumps([tx_rows.outcome_json(act, o) for o in outcomes]))
+    good = [o for o in outcomes if o.result in GOOD]
+    if not as_json:
+        for outcome in good[:SENTENCE_COUNT_MAX]:
+            typer.echo(tx_rows.sentence(act, outcome, op_topic=op_topic))
+        if len(good) > SENTENCE_COUNT_MAX:
+            typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
+        for outcome in outcomes:
+            if outcome.result not in GOOD:
+                typer.echo(tx_rows.sentence(act, outcome, op_topic=op_topic), err=True)
+        if not outcomes:
+            typer.echo("no transaction is as the filters say; nothing was written")
+    if plan.skipped_count:
+        typer.echo(
+            f"{plan.skipped_count:,} skipped: they are decided already, and {act.value} says nothing about them; "
+            "`txlayer tx list` shows them",
+            err=True,
+        )
+
+
+@contextmanager
+def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHand]:
+    connections = connect_coordinator(config, is_one_shot=True)
+    try:
+        producers = connect_producer(writer)
+        try:
+            yield ByHand(config, connections, producers)
+        finally:
+            producers.close()
+    finally:
+        connections.close()
+
+
+def _histories(
+    config: CoordinatorConfig, txn_id: str, *, since_ms: int
+) -> list[TransactionHistory]:
+    from txlayer.adapters.kafka.connections import KafkaHistoryReader
+
+    return KafkaHistoryReader(config).read(txn_id, start=HistoryStart(_now_ms() - since_ms))
+
+
+@contextmanager
+def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
+    connections = connect_coordinator(config, is_one_shot=True)
+    try:
+        yield Overview(config, connections)
+    finally:
+        connections.close()
 
 
 def _now_ms() -> int:

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import base64
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from txlayer.adapters.coordinator_status import PartitionStatus
-from txlayer.cli import tables
-from txlayer.cli.tables import cell
-from txlayer.coordinator.overview import Standing
-from txlayer.core.messages import HalfOptions, nonce_of, txn_id_of
-from txlayer.core.transitions import TxnState
-
-Json = dict[str, Any]
-
-
-def age_text(length_ms: int) -> str:
-    """An age in its two largest units: 850 ms, 12 s, 3 min 20 s, 5 h 2 min, 3 d 4 h."""
-    if length_ms < 1000:
-        return f"{max(length_ms, 0)} ms"
-    seconds = length_ms // 1000
-    for unit, size, lower, lower_size in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if seconds >= size:
-            rest = seconds % size // lower_size
-            return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
-    return f"{seconds} s"
-
-
-def time_text(at_ms: int | None) -> str:
-    """An instant of UTC; a broken clock may have written any number."""
-    if at_ms is None:
-        return ""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    except OverflowError:
-        return f"{at_ms} ms"
-    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
-
+from txlayer.adapters.telemetry import printable
+from txlayer.cli import output
+from txlayer.cli.output import Json, age_text, cell, time_text
+from txlayer.coordinator.acts import Act, Outcome, Result, Said
+from txlayer.coordinator.overview import COMMITTING, Standing
+from txlayer.core import codec
+from txlayer.core.asides import Aside
+from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
+from txlayer.core.messages import HalfOptions, OpMessage, Source, nonce_of, txn_id_of, user_headers
+from txlayer.core.transaction import Content
+from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.operate.unsettled import Counts
 
 # --- list -------------------------------------------------------------------------------------------------------------
 
@@ -75,7 +54,7 @@ def standing_json(found: Standing, *, now_ms: int) -> Json:
 
 def list_table(rows: list[Json]) -> Table:
     """The table of `tx list`."""
-    table = tables.table(
+    table = output.table(
         "id",
         "nonce",
         "group",
@@ -131,11 +110,40 @@ def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: in
     }
 
 
+def stats_json(
+    namespace: str, counts: Counts, partitions: Sequence[PartitionStatus], *, now_ms: int
+) -> Json:
+    """What `tx stats --json` prints."""
+    return {
+        "namespace": namespace,
+        "transaction_count": sum(counts.states.values()),
+        "oldest_age_ms": max((now_ms - at_ms for at_ms in counts.oldest_ms.values()), default=None),
+        "kept_aside_count": counts.kept_aside.total(),
+        "states": [
+            {
+                "producer_group": group,
+                "state": state,
+                "count": count,
+                "oldest_age_ms": max(now_ms - counts.oldest_ms[group, state], 0),
+            }
+            for (group, state), count in sorted(counts.states.items())
+        ],
+        "partitions": [
+            partition_json(
+                p,
+                doubt_count=counts.doubt[p.partition],
+                aside_count=counts.kept_aside[p.partition],
+            )
+            for p in partitions
+        ],
+    }
+
+
 def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
-    states = tables.table(
+    states = output.table(
         "group", "state", "transactions", "oldest", right=("transactions", "oldest"),
         title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
     )  # fmt: skip
@@ -153,7 +161,7 @@ def stats_tables(body: Json) -> RenderableType:
         "kept aside": "kept_aside_count",
     }  # fmt: skip
     positions, doubt = list(names)[:6], list(names)[6:]
-    partitions = tables.Parted(
+    partitions = output.Parted(
         {
             header: [cell("none" if row[name] is None else row[name]) for row in body["partitions"]]
             for header, name in names.items()
@@ -190,3 +198,473 @@ _STYLES = {
 def style_of(state: str) -> str:
     """How a state is coloured."""
     return _STYLES.get(state, "")
+
+
+_SETTLED = frozenset(state.value for state in SETTLED)
+
+
+def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Json:
+    """One object of `tx show --json`; `is_applied` says whether the coordinators have carried out the decision."""
+    h, summary = history, history.summary
+    return {
+        "txn_id": h.txn_id,
+        "nonce": h.nonce,
+        "producer_group": h.producer_group,
+        "partition": h.partition,
+        "state": None if h.state is None else h.state.value,
+        "is_applied": is_applied,
+        "reason": h.reason or None,
+        "born_ms": h.born_ms,
+        "appended_ms": h.appended_ms,
+        "message_count": h.message_count,
+        "decided_at": None if h.decided_at is None else {"offset": h.decided_at[0], "line": h.decided_at[1]},
+        "half_records": [
+            {"offset": r.offset, "appended_ms": r.appended_ms, "topic": r.topic, "index": r.index, **options_json(r.options)}
+            for r in h.half_records
+        ],
+        "op_lines": [_op_line_json(n) for n in h.op_lines],
+        "doubt": None
+        if summary is None
+        else {
+            "state": summary.state,
+            "reason": summary.reason or None,
+            "moved_ms": summary.moved_ms,
+            "seen_count": summary.seen,
+            "topics": list(summary.topics),
+            "checked_count": summary.checked_count,
+            "answered_count": summary.answered_count,
+            "asked_ms": summary.asked_ms or None,
+        },
+        "questions": [_question_json(q, h) for q in h.questions],
+        "refusals": [
+            {"appended_ms": r.appended_ms, "partition": r.partition, "offset": r.offset, "text": r.text}
+            for r in h.refusals
+        ],
+        "left_doubt_ms": h.left_doubt_ms,
+    }  # fmt: skip
+
+
+def _op_line_json(n: OpLine) -> Json:
+    operator, reason = _operator(n.op)
+    return {
+        "offset": n.offset,
+        "line": n.line,
+        "appended_ms": n.appended_ms,
+        "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
+        "source": n.op.source.value,
+        "operator": operator,
+        "producer_group": n.op.producer_group,
+        "last_half_offset": n.op.last_offset,
+        "check_number": n.op.check_number,
+        "reason": reason,
+        "is_counted": n.is_counted,
+    }
+
+
+def _question_json(question: CheckNote, history: TransactionHistory) -> Json:
+    answers = [
+        {
+            "offset": n.offset,
+            "line": n.line,
+            "appended_ms": n.appended_ms,
+            "resolution": n.op.resolution.name,
+            "source": n.op.source.value,
+        }
+        for n in history.op_lines
+        if n.op.check_number == question.number
+    ]
+    return {
+        "number": question.number,
+        "asked_ms": question.appended_ms,
+        "partition": question.partition,
+        "offset": question.offset,
+        "answers": answers,
+    }
+
+
+def history_tables(row: Json) -> RenderableType:
+    """What `tx show` prints of one transaction."""
+    head = Table.grid(padding=(0, 2))
+    for name, value in _head(row):
+        head.add_row(cell(name, "bold"), value)
+    parts: list[RenderableType] = [head]
+    if row["half_records"]:
+        halves = output.table(
+            "offset", "appended", "real topic", "message", "options", title="half"
+        )
+        for r in row["half_records"]:
+            message = f"{r['index'] + 1} of {row['message_count']}"
+            halves.add_row(
+                cell(r["offset"]), cell(time_text(r["appended_ms"])), cell(r["topic"]), cell(message),
+                cell(_options_text(r)),
+            )  # fmt: skip
+        parts.append(halves)
+    parts.extend(_check_tables(row))
+    if row["op_lines"]:
+        ops = output.table(
+            "position",
+            "appended",
+            "resolution",
+            "source",
+            "operator",
+            "reason",
+            "counts",
+            title="op",
+        )
+        for n in row["op_lines"]:
+            check = "" if n["check_number"] is None else f" {n['check_number']}"
+            counts = "yes"
+            if not n["is_counted"]:
+                is_own = n["producer_group"] == row["producer_group"]
+                counts = f"no: names half offset {n['last_half_offset']}"
+                counts = counts if is_own else f"no: names group {n['producer_group']}"
+            ops.add_row(
+                cell(f"{n['offset']}:{n['line']}"), cell(time_text(n["appended_ms"])), cell(n["resolution"]),
+                cell(n["source"] + check), cell(n["operator"] or ""), cell(n["reason"] or ""), cell(counts),
+            )  # fmt: skip
+        parts.append(ops)
+    return Group(*parts)
+
+
+def _check_tables(row: Json) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if row["questions"]:
+        checks = output.table("number", "asked", "answered", "answer", "by", title="check")
+        for q in row["questions"]:
+            answers = q["answers"] or [
+                {"appended_ms": None, "resolution": "none yet", "source": ""}
+            ]
+            for n in answers:
+                checks.add_row(
+                    cell(q["number"]), cell(time_text(q["asked_ms"])), cell(time_text(n["appended_ms"])),
+                    cell(n["resolution"]), cell(n["source"]),
+                )  # fmt: skip
+        parts.append(checks)
+    if row["refusals"]:
+        refused = output.table("told", "what came too late", title="refused")
+        for r in row["refusals"]:
+            refused.add_row(cell(time_text(r["appended_ms"])), cell(r["text"]))
+        parts.append(refused)
+    return parts
+
+
+def _operator(op: OpMessage) -> tuple[str | None, str | None]:
+    """(operator, reason) of an op line; only an operator's reason begins with a name."""
+    if op.source is not Source.OPERATOR:
+        return None, op.reason or None
+    operator, reason = split_operator_reason(op.reason)
+    return operator or None, reason or None
+
+
+def _head(row: Json) -> list[tuple[str, Text]]:
+    state = row["state"] or "settled; what decided it is older than what was read"
+    said = ""
+    if row["state"] in _SETTLED and row["is_applied"] is not None:
+        said = " (carried out)" if row["is_applied"] else " (not carried out yet)"
+    reason = f": {row['reason']}" if row["reason"] else ""
+    seen = len(row["half_records"])
+    head = [
+        ("transaction", cell(f"{row['txn_id']} / {row['nonce']}")),
+        ("state", cell(state + said + reason, style_of(state))),
+        ("group", cell(row["producer_group"])),
+        ("partition", cell(row["partition"])),
+        ("born", cell(time_text(row["born_ms"]) + " by its producer's clock")),
+        ("messages", cell(f"{seen} half records read, of {row['message_count']}")),
+    ]
+    if row["born_ms"] is None:
+        del head[4]
+    if row["message_count"] is None:
+        head[-1] = ("messages", cell("no half record read"))
+    doubt = row["doubt"]
+    if doubt is not None:
+        text = f"since {time_text(doubt['moved_ms'])}, {doubt['seen_count']} messages to {', '.join(doubt['topics'])}"
+        checks = f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
+        if doubt["asked_ms"] is not None:
+            checks += f", the last asked {time_text(doubt['asked_ms'])}"
+        head.append(("on doubt", cell(text + checks)))
+    elif row["left_doubt_ms"] is not None:
+        head.append(("on doubt", cell(f"until {time_text(row['left_doubt_ms'])}")))
+    return head
+
+
+def _options_text(row: Json) -> str:
+    parts = []
+    if row["key_hash"]:
+        parts.append(f"ordering key {row['key_hash']}, by {row['order']}")
+    if row["immunity_ms"] is not None:
+        parts.append(f"immunity {age_text(row['immunity_ms'])}")
+    return ", ".join(parts)
+
+
+STATE = "kept-aside"
+"""In the place where a transaction's JSON has its state."""
+
+
+def aside_json(found: Aside, *, now_ms: int) -> Json:
+    """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
+    origin = found.origin
+    name = codec.kept_aside_key(origin, found.line).decode("ascii")
+    return {
+        "state": STATE,
+        "name": name,
+        "topic": origin.topic,
+        "partition": origin.partition,
+        "offset": origin.offset,
+        "line": found.line,
+        "reason": found.reason or None,
+        "why": found.why,
+        "txn_id": txn_id_of(found.key) or None,
+        "nonce": nonce_of(found.key) or None,
+        "kept_ms": found.kept_ms,
+        "age_ms": max(now_ms - found.kept_ms, 0),
+        "key_bytes": found.key_bytes,
+        "value_bytes": found.value_bytes,
+        "header_names": list(found.header_names),
+        "doubt_partition": found.place.partition,
+        "doubt_offset": found.place.offset,
+    }
+
+
+def aside_list(rows: list[Json]) -> Table:
+    """The table of `tx list --kept-aside`."""
+    table = output.table("kept aside", "reason", "what is wrong", "names transaction", "age", right=("age",), whole=("reason",))  # fmt: skip
+    for row in rows:
+        cells = (row["name"], row["reason"] or "", row["why"], _named(row), age_text(row["age_ms"]))
+        table.add_row(*(cell(text) for text in cells))
+    return table
+
+
+def aside_table(row: Json) -> RenderableType:
+    """What `tx show` prints of one record kept aside."""
+    table = Table.grid(padding=(0, 2))
+    what = "record" if row["line"] is None else f"line {row['line']} of the record"
+    for name, text in (
+        ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
+        ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
+        ("transaction", _named(row) or "it names none that can be read"),
+        ("since", time_text(row["kept_ms"])),
+        ("key", _size(row["key_bytes"])),
+        ("value", _size(row["value_bytes"])),
+        ("headers", ", ".join(row["header_names"]) or "none"),
+        ("bytes", f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}"),
+    ):
+        table.add_row(cell(name, "bold"), cell(text))
+    return table
+
+
+def _named(row: Json) -> str:
+    return f"{row['txn_id']} / {row['nonce']}" if row["txn_id"] else ""
+
+
+def _size(byte_count: int | None) -> str:
+    return "null" if byte_count is None else f"{byte_count:,} bytes"
+
+
+_SAID_OF = {
+    TxnState.COMMITTED.value: "committed",
+    TxnState.ROLLED_BACK.value: "rolled back",
+    TxnState.WAITING.value: "committed",
+    TxnState.HELD.value: "committed",
+    TxnState.PARKED_COMMITTED.value: "committed",
+    COMMITTING: "committed",
+}
+_NOT_CARRIED_OUT = {
+    TxnState.WAITING.value: "it waits for an earlier one of its ordering key",
+    COMMITTING: "a coordinator has still to carry it out",
+}
+_GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
+
+
+def outcome_json(act: Act, outcome: Outcome) -> Json:
+    """One object of `tx commit --json` and the like."""
+    o = outcome
+    return {
+        "txn_id": txn_id_of(o.key),
+        "nonce": nonce_of(o.key) or None,
+        "producer_group": o.group or None,
+        "partition": o.partition,
+        "act": act.value,
+        "result": o.result.value,
+        "state_before": o.before,
+        "state": o.state,
+        "reason": o.reason or None,
+        "written_at": _position_json(o.written_at),
+        "line": o.line or None,
+        "checked_count": o.checked_count,
+        "decided_ms": o.decided_ms,
+        "decision": None if o.decision is None else _decision_json(o.decision),
+    }
+
+
+def sentence(act: Act, outcome: Outcome, *, op_topic: str) -> str:
+    """What became of one transaction, in one line without control characters."""
+    o = outcome
+    said = _SENTENCES[o.result](act, o, op_topic)
+    name = " / ".join(filter(None, (txn_id_of(o.key), nonce_of(o.key))))
+    return printable(f"{name} {said}")
+
+
+def candidates(found: list[Standing], *, now_ms: int) -> str:
+    """The nonces to choose from, the oldest first."""
+    oldest = sorted(found, key=lambda each: each.txn.appended_ms)
+    return ", ".join(
+        printable(
+            f"{nonce_of(each.txn.key)} ({each.state}, {age_text(now_ms - each.txn.appended_ms)} old, "
+            f"group {each.txn.group})"
+        )
+        for each in oldest
+    )
+
+
+def _done(act: Act, o: Outcome, _op_topic: str) -> str:
+    if act is Act.CHECK_NOW:
+        # Whether it was asked before this act or because of it makes no difference to who waits for the answer.
+        asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
+        return f"will be asked about at once; so far: {asked}, group {o.group}"
+    if act is Act.COMMIT:
+        more = _NOT_CARRIED_OUT.get(o.state or "")
+        return "is committed and forwarded" if more is None else f"is committed; {more}"
+    return "is rolled back" if act is Act.ROLLBACK else "is abandoned: nobody will see it"
+
+
+def _already(act: Act, o: Outcome, _op_topic: str) -> str:
+    if act is Act.CHECK_NOW:
+        return f"was decided meanwhile: {_standing_decision(o)}"
+    more = _NOT_CARRIED_OUT.get(o.state or "")
+    return f"was {_standing_decision(o, already=True)}" + ("" if more is None else f"; {more}")
+
+
+def _not_forwarded(_act: Act, o: Outcome, _op_topic: str) -> str:
+    return (
+        f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
+        f"topic; mend what refuses and commit again, or {_GIVE_UP}"
+    )
+
+
+def _refused(act: Act, o: Outcome, _op_topic: str) -> str:
+    if o.state is None:
+        return (
+            "is settled, and what decided it is older than what was read; --since goes further back"
+        )
+    said = f"refused: it was {_standing_decision(o)}"
+    if act is Act.CHECK_NOW:
+        return f"{said}; there is nothing to ask"
+    if o.state == COMMITTING:
+        return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
+    if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
+        return f"{said} and is {o.state} now; {_GIVE_UP}"
+    return f"{said}; the first decision stands"
+
+
+def _ignored(_act: Act, o: Outcome, _op_topic: str) -> str:
+    return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
+
+
+def _written(_act: Act, o: Outcome, op_topic: str) -> str:
+    offset, line = o.written_at or (0, 0)
+    return (
+        f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes effect "
+        "when one does, and `txlayer coordinator status` says whether one runs"
+    )
+
+
+def _planned(_act: Act, o: Outcome, op_topic: str) -> str:
+    return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
+
+
+def _not_found(_act: Act, _o: Outcome, op_topic: str) -> str:
+    return (
+        f"is not found: nothing of this id stands open, and {op_topic} and half hold nothing about it as far back as "
+        "--since says"
+    )
+
+
+_SENTENCES = {
+    Result.NOT_FOUND: _not_found,
+    Result.DONE: _done,
+    Result.ALREADY: _already,
+    Result.NOT_FORWARDED: _not_forwarded,
+    Result.REFUSED: _refused,
+    Result.IGNORED: _ignored,
+    Result.WRITTEN: _written,
+    Result.PLANNED: _planned,
+}
+
+
+def _standing_decision(o: Outcome, *, already: bool = False) -> str:
+    """`committed already at TIME by operator zoe: ticket 12`, as far as it is known."""
+    text = _SAID_OF.get(o.state or "", "settled") + (" already" if already else "")
+    if o.decided_ms is not None:
+        text += f" at {time_text(o.decided_ms)}"
+    if o.decision is not None:
+        operator, reason = _who(o.decision)
+        text += f" by {o.decision.op.source.value}"
+        text += f" {operator}" if operator else ""
+        text += f" ({reason})" if reason else ""
+    return text
+
+
+def _decision_json(said: Said) -> Json:
+    operator, reason = _who(said)
+    return {
+        "offset": said.position[0],
+        "line": said.position[1],
+        "appended_ms": said.appended_ms,
+        "resolution": "ABANDON" if said.op.is_abandon else said.op.resolution.name,
+        "source": said.op.source.value,
+        "operator": operator or None,
+        "reason": reason or None,
+    }
+
+
+def _who(said: Said) -> tuple[str, str]:
+    if said.op.source is not Source.OPERATOR:
+        return "", said.op.reason
+    return split_operator_reason(said.op.reason)
+
+
+def _position_json(position: tuple[int, int] | None) -> Json | None:
+    return None if position is None else {"offset": position[0], "line": position[1]}
+
+
+FORMAT = 1
+"""Version of a line: a reader refuses one that it does not know."""
+
+
+def whole_json(found: Standing, contents: list[Content], *, now_ms: int) -> Json:
+    """One line of an export."""
+    more = found.txn.more
+    return {
+        "format": FORMAT,
+        **standing_json(found, now_ms=now_ms),
+        "born_ms": found.txn.summary().born_ms,
+        "moved_ms": (more.moved_ms or None) if more is not None else None,
+        "messages": [_message_json(content) for content in contents],
+    }
+
+
+def _message_json(content: Content) -> Json:
+    record: Any = content.record
+    return {
+        "index": content.index,
+        "topic": content.topic,
+        "partition": content.options.partition,
+        "timestamp_ms": content.options.timestamp_ms,
+        "key": bytes_json(record.key()),
+        "value": bytes_json(record.value()),
+        "headers": [
+            {"name": name, "value": bytes_json(value)}
+            for name, value in user_headers(record.headers())
+        ],
+    }
+
+
+def bytes_json(raw: bytes | None) -> Json | None:
+    """Bytes as base64, and as text where they are UTF-8; null for null."""
+    if raw is None:
+        return None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = None
+    return {"base64": base64.b64encode(raw).decode("ascii"), "text": text}

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.markup import escape
 
 from txlayer.adapters.verification import Telling, Verification
 from txlayer.adapters.verification import verify as verify_window
 from txlayer.adapters.window import Asked
-from txlayer.cli import tables, verify_rows
-from txlayer.cli.bars import two_step_progress
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    BootstrapServers,
-    ClientSetting,
-    Insecure,
-    Json,
-    Namespace,
-    client_config,
-)
+from txlayer.cli.options import AsJson, Connection, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
+from txlayer.core.proving import Finding, PromiseStatus
+from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
+
+_ID_LENGTH_MAX = 128
+"""An id of a record that is none of ours may hold anything."""
+
+_STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
+_SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}
 
 Since = Annotated[
     str,
@@ -75,42 +78,34 @@ Folder = Annotated[
 ]
 
 
+@with_bundles
 def verify(
     *,
     since: Since = "2h",
     until: Until = None,
     topics: Topics = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
     grace: Grace = "60s",
     overdue_after: OverdueAfter = "15m",
     limit: Limit = 100,
     folder: Folder = None,
-    client_setting: ClientSetting = None,
-    insecure: Insecure = False,
-    as_json: Json = False,
+    connection: Connection,
+    as_json: AsJson = False,
 ) -> None:
     """Prove or refute P1 to P6 for the transactions of a window; exit code 1 when a promise is refuted.
 
     It reads with plain consumers and changes nothing. docs/howto/verify.md explains every line.
     """
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=client_setting,
-        insecure=insecure,
-    )
+    config = connection.config(ClientConfig)
     asked = make_asked(
         since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after,
         now_ms=int(time.time() * 1000),
     )  # fmt: skip
     found = _verified(config, asked, folder)
     if as_json:
-        typer.echo(json.dumps(verify_rows.verification_json(found, asked=asked, config=config)))
+        typer.echo(json.dumps(verification_json(found, asked=asked, config=config)))
     else:
-        console = tables.console()
-        for part in verify_rows.verification_tables(found, config=config, limit=limit):
+        console = output.console()
+        for part in verification_tables(found, config=config, limit=limit):
             console.print(part)
     if found.proof.is_refuted:
         raise typer.Exit(ExitCode.FINDING)
@@ -131,8 +126,8 @@ def make_asked(
         ConfigError: a length of time has the wrong form.
         UsageError: the window ends before it begins. Nothing was read.
     """
-    since_ms = _instant("--since", since, now_ms=now_ms)
-    until_ms = None if until is None else _instant("--until", until, now_ms=now_ms)
+    since_ms = parse_instant("--since", since, now_ms=now_ms)
+    until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
     if until_ms is not None and until_ms <= since_ms:
         raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
     return Asked(
@@ -142,19 +137,12 @@ def make_asked(
     )  # fmt: skip
 
 
-def _instant(option: str, text: str, *, now_ms: int) -> int:
-    at_ms = verify_rows.parse_time(text)
-    if at_ms is None:
-        at_ms = now_ms - milliseconds(parse_duration(option, text))
-    return max(at_ms, 0)  # Kafka knows no earlier time
-
-
 def _verified(config: ClientConfig, asked: Asked, folder: Path | None) -> Verification:
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.client import PlainReader
 
-    with two_step_progress("reading", "judging") as (read, judged):
+    with output.two_step_progress("reading", "judging") as (read, judged):
         return verify_window(
             config,
             asked,
@@ -163,3 +151,121 @@ def _verified(config: ClientConfig, asked: Asked, folder: Path | None) -> Verifi
             folder=folder,
             telling=Telling(read, judged),
         )
+
+
+def place_of(finding: Finding) -> str:
+    """topic-partition@offset."""
+    return f"{finding.place.topic}-{finding.place.partition}@{finding.place.offset}"
+
+
+def sentence(status: PromiseStatus) -> str:
+    """What the window says of a promise."""
+    said = status.word
+    if status.word == "proved":
+        said = f"proved over {status.proved_count:,} transactions"
+    elif status.word == "refuted":
+        said = f"refuted by {status.refuted_count:,} transactions; {status.proved_count:,} keep it"
+    edge = ""
+    if status.undecidable_count:
+        edge = f"; {status.undecidable_count:,} at the window's edge are undecidable"
+    return said + edge
+
+
+def verification_tables(
+    found: Verification, *, config: ClientConfig, limit: int
+) -> Iterator[RenderableType]:
+    """For a person."""
+    proof = found.proof
+    table = output.table("promise", "", "says the window", title=f"namespace {config.namespace}")
+    for status in proof.statuses():
+        style = _STYLES.get(status.word, "")
+        table.add_row(status.promise.name, status.promise.value, f"[{style}]{sentence(status)}[/]" if style else sentence(status))  # fmt: skip
+    yield table
+    verdicts = output.table("verdict", "transactions")
+    for verdict in Verdict:
+        if proof.verdicts[verdict]:
+            style = _SEVERITY_STYLES[severity(verdict)]
+            verdicts.add_row(f"[{style}]{verdict.value}[/]", f"{proof.verdicts[verdict]:,}")
+    yield verdicts
+    if proof.findings:
+        yield _findings(found, limit=limit)
+    if proof.finding_count > limit:
+        yield f"{proof.finding_count - limit:,} more findings; --limit shows more, --json up to {proof.finding_count_max:,}"
+    for held in found.reading.held_back:
+        yield (
+            f"[yellow]open Kafka transaction on {escape(held.topic)}-{held.partition}[/]: read_committed readers see it "
+            f"up to {held.stable} of {held.end}"
+        )
+    yield _read_line(found)
+
+
+def _findings(found: Verification, *, limit: int) -> RenderableType:
+    table = output.table("verdict", "breaks", "where", "transaction", "reason", title="findings")
+    # The faults first, however many warnings there are.
+    ordered = sorted(found.proof.findings, key=lambda f: not f.promises)
+    for finding in ordered[:limit]:
+        style = _SEVERITY_STYLES[severity(finding.verdict)]
+        table.add_row(
+            f"[{style}]{finding.verdict.value}[/]",
+            " ".join(p.name for p in finding.promises),
+            output.cell(place_of(finding)),
+            output.cell(finding.txn_id[:_ID_LENGTH_MAX]),
+            output.cell(finding.detail),
+        )
+    return table
+
+
+def _read_line(found: Verification) -> str:
+    counts = found.reading.record_counts
+    total = sum(counts.values())
+    parts = ", ".join(f"{count:,} {role}" for role, count in counts.items())
+    seconds = found.read_s + found.judge_s
+    per_million = f", {seconds / total * 1e6:.1f} s per million" if total else ""
+    return f"{parts}: {total:,} records read in {found.read_s:.1f} s, judged in {found.judge_s:.1f} s{per_million}"
+
+
+def verification_json(
+    found: Verification, *, asked: Asked, config: ClientConfig
+) -> dict[str, object]:
+    """For a program; findings up to the limit of what is kept."""
+    proof, reading = found.proof, found.reading
+    return {
+        "namespace": config.namespace,
+        "since_ms": asked.since_ms,
+        "until_ms": asked.until_ms,
+        "read_until_ms": reading.window.cut_ms,
+        "topics": list(reading.topics),
+        "unread_topics": sorted(reading.window.unread_topics),
+        "is_refuted": proof.is_refuted,
+        "transaction_count": proof.transaction_count,
+        "promises": {
+            status.promise.name: {
+                "status": status.word,
+                "proved_count": status.proved_count,
+                "refuted_count": status.refuted_count,
+                "undecidable_count": status.undecidable_count,
+            }
+            for status in proof.statuses()
+        },
+        "verdicts": {v.value: proof.verdicts[v] for v in Verdict if proof.verdicts[v]},
+        "finding_count": proof.finding_count,
+        "findings": [
+            {
+                "verdict": f.verdict.value,
+                "severity": severity(f.verdict).value,
+                "txn_id": f.txn_id,
+                "nonce": f.nonce,
+                "topic": f.place.topic,
+                "partition": f.place.partition,
+                "offset": f.place.offset,
+                "reason": f.detail,
+                "breaks": [p.name for p in f.promises],
+            }
+            for f in proof.findings
+        ],
+        "open_kafka_transactions": [held._asdict() for held in reading.held_back],
+        "strange_count": reading.strange_count,
+        "record_counts": reading.record_counts,
+        "read_s": round(found.read_s, 3),
+        "judge_s": round(found.judge_s, 3),
+    }

@@ -130,7 +130,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(planted: Plante
     assert 2 == nobody[0]
     assert "has no dead-letter topic; `txlayer topics apply --group nobody-" in nobody[2]
     assert 2 == nowhere[0]
-    assert "no record stands there" in nowhere[2]
+    assert "there is no record in" in nowhere[2]
 
 
 @pytest.mark.parametrize(

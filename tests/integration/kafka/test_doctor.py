@@ -32,11 +32,11 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.inspection import Asked, inspect
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.cli.doctor import limits_of
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
 from txlayer.core.doctor import examine
 from txlayer.core.messages import Resolution
+from txlayer.operate.doctor import limits_of
 
 pytestmark = pytest.mark.kafka
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.adapters.telemetry import printable
-from txlayer.cli.options import BootstrapServers, Insecure, Namespace, client_config
+from txlayer.cli.options import (
+    AsJson,
+    BootstrapServers,
+    Bundle,
+    Insecure,
+    Namespace,
+    client_config,
+    with_bundles,
+)
 from txlayer.cli.secrets import command_line_settings, with_secrets
 from txlayer.cli.spark.session import spark_session
 from txlayer.config import ClientConfig, milliseconds, parse_duration, parse_settings
@@ -34,26 +42,6 @@ Data = Annotated[
         "--data", "-d", metavar="FOLDER", help="Where bronze and ledger are kept: a folder, or any address that Spark knows."
     ),
 ]  # fmt: skip
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topics", metavar="TOPIC,…", help="Real topics; default: those that half records name."),
-]  # fmt: skip
-KafkaOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kafka-option", "-K", metavar="NAME=VALUE",
-        help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
-        "Secrets by file alone: sasl.jaas.config.file=PATH.",
-    ),
-]  # fmt: skip
-Master = Annotated[str, typer.Option(help="Where Spark runs; left to spark-submit under that.")]
-Memory = Annotated[
-    str, typer.Option(help="Memory of the driver; with a local master, of everything.")
-]
-SparkSettings = Annotated[
-    list[str] | None,
-    typer.Option("--spark-setting", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
-]  # fmt: skip
 Grace = Annotated[
     str, typer.Option(help="What is younger may still be on its way, and is called neither lost nor torn.")
 ]  # fmt: skip
@@ -61,39 +49,111 @@ Overdue = Annotated[
     str, typer.Option(help="Age at which an undecided or held transaction is overdue.")
 ]
 Page = Annotated[Path, typer.Option("--page", help="The HTML file; JSON is written beside it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Bundle):
+    """What is copied: the topics of a namespace, and where from."""
+
+    bootstrap_servers: BootstrapServers = None
+    namespace: Namespace = None
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topics",
+            metavar="TOPIC,…",
+            help="Real topics; default: those that half records name.",
+        ),
+    ] = None
+    kafka_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kafka-option",
+            "-K",
+            metavar="NAME=VALUE",
+            help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
+            "Secrets by file alone: sasl.jaas.config.file=PATH.",
+        ),
+    ] = None
+    insecure: Insecure = False
+
+    def settings(self, data: str) -> BronzeSettings:
+        """Of the job that copies it into a folder.
+
+        Raises:
+            ConfigError: a setting has the wrong form, or plain text may not go to that address.
+        """
+        options = with_secrets(
+            command_line_settings("--kafka-option", list(self.kafka_option or ()))
+        )
+        protocol = {k: v for k, v in options.items() if k == "security.protocol"}
+        # Whether plain text may go to that address is judged as everywhere else.
+        config = client_config(
+            ClientConfig,
+            bootstrap_servers=self.bootstrap_servers,
+            namespace=self.namespace,
+            client_setting=[f"{k}={v}" for k, v in protocol.items()],
+            insecure=self.insecure,
+        )
+        named = tuple(t.strip() for part in self.topics or () for t in part.split(",") if t.strip())
+        return BronzeSettings(
+            root=_bronze_root(data),
+            namespace=config.namespace,
+            bootstrap_servers=config.bootstrap_servers,
+            topics=named,
+            kafka_options=options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session(Bundle):
+    """Where and how Spark runs."""
+
+    master: Annotated[
+        str, typer.Option(help="Where Spark runs; left to spark-submit under that.")
+    ] = "local[*]"
+    memory: Annotated[
+        str, typer.Option(help="Memory of the driver; with a local master, of everything.")
+    ] = "2g"
+    spark_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--spark-setting", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."
+        ),
+    ] = None
+
+    def open(self) -> AbstractContextManager[SparkSession]:
+        """A session for the time of a block."""
+        settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
+        return spark_session(master=self.master, memory=self.memory, settings=settings)
+
 
 _DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
-_MASTER, _MEMORY = "local[*]", "2g"
 _SHOWN_MAX = 100
 """Differences that are printed; all are counted."""
 
 
+@with_bundles
 def bronze(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
+    source: Source,
     data: Data = _DATA,
-    topics: Topics = None,
-    kafka_option: KafkaOptions = None,
-    insecure: Insecure = False,
     every: Annotated[
         str | None, typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
     ] = None,
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:  # fmt: skip
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
-    settings = _bronze(bootstrap_servers, namespace, data, topics, kafka_option, insecure=insecure)
+    settings = source.settings(data)
     pause = parse_duration("--every", every) if every else None
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         _read(spark, settings)
         while pause is not None:
             time.sleep(pause.total_seconds())
             _read(spark, settings)
 
 
+@with_bundles
 def compact(
     *,
     data: Data = _DATA,
@@ -103,13 +163,11 @@ def compact(
             help="Forget what is older (90d): records of bronze by day, settled rows of the ledger."
         ),
     ] = None,
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:
     """Fold many small files of bronze and of the ledger into few."""
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         ended = (
             0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         )
@@ -120,65 +178,59 @@ def compact(
     )
 
 
+@with_bundles
 def ledger(
     *,
     data: Data = _DATA,
     grace: Grace = "1m",
     overdue: Overdue = "15m",
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:
     """Fold what is new in bronze into one row per transaction, with its verdict."""
     settings = _ledger(data, grace, overdue)
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         run = update_ledger(spark, settings)
     typer.echo(f"ledger: run {run.number} in {settings.root}")
 
 
+@with_bundles
 def report(
     *,
     namespace: Namespace = None,
     data: Data = _DATA,
     page: Page = _PAGE,
     as_json: AsJson = False,
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:
     """Write what the ledger says as one HTML file and JSON; exit code 1 when a promise is broken."""
     name = client_config(ClientConfig, namespace=namespace).namespace
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         summary = _report(spark, name, data, page)
     _end(summary, page, as_json=as_json)
 
 
+@with_bundles
 def audit(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
+    source: Source,
     data: Data = _DATA,
-    topics: Topics = None,
-    kafka_option: KafkaOptions = None,
-    insecure: Insecure = False,
     grace: Grace = "1m",
     overdue: Overdue = "15m",
     page: Page = _PAGE,
     as_json: AsJson = False,
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:
     """Bronze, ledger and report, one after the other."""
-    settings = _bronze(bootstrap_servers, namespace, data, topics, kafka_option, insecure=insecure)
+    settings = source.settings(data)
     late = _ledger(data, grace, overdue)
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         _read(spark, settings)
         update_ledger(spark, late)
         summary = _report(spark, settings.namespace, data, page)
     _end(summary, page, as_json=as_json)
 
 
+@with_bundles
 def compare(
     against: Annotated[str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")],
     topic: Annotated[str, typer.Option("--topic", help="The real topic.")],
@@ -190,15 +242,13 @@ def compare(
         typer.Option(help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."),
     ] = "txn_id",
     data: Data = _DATA,
-    master: Master = _MASTER,
-    memory: Memory = _MEMORY,
-    spark_setting: SparkSettings = None,
+    session: Session,
 ) -> None:  # fmt: skip
     """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
     settings = AgainstSettings(
         bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
     )  # fmt: skip
-    with _session(master, memory, spark_setting) as spark:
+    with session.open() as spark:
         found = against_job.compare(spark, settings).persist()
         counts = {
             row.finding: row["n"]
@@ -209,32 +259,6 @@ def compare(
             typer.echo(printable(f"{row.finding:>8} {row.id}{place}"))
     typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
     raise typer.Exit(1 if counts else 0)
-
-
-def _bronze(
-    bootstrap_servers: str | None,
-    namespace: str | None,
-    data: str,
-    topics: Sequence[str] | None,
-    kafka_option: Sequence[str] | None,
-    *,
-    insecure: bool,
-) -> BronzeSettings:
-    options = with_secrets(command_line_settings("--kafka-option", list(kafka_option or ())))
-    protocol = {k: v for k, v in options.items() if k == "security.protocol"}
-    # Whether plain text may go to that address is judged as everywhere else.
-    config = client_config(
-        ClientConfig,
-        bootstrap_servers=bootstrap_servers,
-        namespace=namespace,
-        client_setting=[f"{k}={v}" for k, v in protocol.items()],
-        insecure=insecure,
-    )
-    named = tuple(t.strip() for part in topics or () for t in part.split(",") if t.strip())
-    return BronzeSettings(
-        root=_bronze_root(data), namespace=config.namespace, bootstrap_servers=config.bootstrap_servers,
-        topics=named, kafka_options=options,
-    )  # fmt: skip
 
 
 def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
@@ -253,13 +277,6 @@ def _bronze_root(data: str) -> str:
 
 def _ledger_root(data: str) -> str:
     return f"{data.rstrip('/')}/ledger"
-
-
-def _session(
-    master: str, memory: str, spark_setting: Sequence[str] | None
-) -> AbstractContextManager[SparkSession]:
-    settings = parse_settings("--spark-setting", list(spark_setting or ()))
-    return spark_session(master=master, memory=memory, settings=settings)
 
 
 def _read(spark: SparkSession, settings: BronzeSettings) -> None:

@@ -10,8 +10,8 @@ import typer
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
-from txlayer.cli.border import guard
-from txlayer.cli.fetching import fetch_progress
+from txlayer.cli.exits import guard
+from txlayer.cli.output import fetch_progress
 from txlayer.cli.spark import jobs
 from txlayer.config import check_names
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
-from txlayer.cli.fetching import fetch_progress
+from txlayer.cli.output import fetch_progress
 from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.session import build_session
 

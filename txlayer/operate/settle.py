@@ -1,21 +1,21 @@
-"""Which transactions an operator's command is about, before anything is written; every refusal is one line."""
+"""An operator's word on transactions, from the order to its outcome; nothing is written before it is checked."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from txlayer.cli.operators import check_signature
-from txlayer.cli.settle_rows import candidates
-from txlayer.cli.tx_filters import PARKED, Filter
 from txlayer.coordinator.acts import Act, Outcome, Result, Said, known_before, line_of, of_settled
 from txlayer.coordinator.by_hand import ByHand, Line, Picture
 from txlayer.coordinator.overview import Standing
+from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import nonce_of, txn_id_of
-from txlayer.errors import UsageError
+from txlayer.errors import BrokerUnavailableError, UsageError
+from txlayer.operate import unsettled
+from txlayer.operate.operators import check_signature
+from txlayer.operate.unsettled import PARKED, Filter
 
 ReadHistories = Callable[[str], list[TransactionHistory]]
 
@@ -66,17 +66,15 @@ class Plan:
     skipped_count: int = (
         0  # chosen by filter, but decided already: this act says nothing about them
     )
+    ambiguous: list[Standing] = field(default_factory=list)
+    """Transactions of one id that are not settled, and no nonce says which is meant: nothing else is in the plan."""
 
 
 def plan_of(order: Order, hands: ByHand, *, read_histories: ReadHistories, now_ms: int) -> Plan:
-    """Look at what stands.
-
-    Raises:
-        UsageError: an id has several open transactions and no nonce was named. Nothing was written.
-    """
+    """What the order comes to, as the topics are now; nothing is written."""
     if order.is_all:
         return _plan_of_many(order, hands, now_ms=now_ms)
-    return _plan_of_named(order, hands, read_histories, now_ms=now_ms)
+    return _plan_of_named(order, hands, read_histories)
 
 
 def _plan_of_many(order: Order, hands: ByHand, *, now_ms: int) -> Plan:
@@ -85,18 +83,12 @@ def _plan_of_many(order: Order, hands: ByHand, *, now_ms: int) -> Plan:
         lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms)
     )
     able = [each for each in picture.found if known_before(order.act, each.state) is None]
-    oldest = heapq.nsmallest(
-        len(able) if order.limit is None else order.limit,
-        able,
-        key=lambda each: (each.txn.appended_ms, each.partition, each.txn.first_offset),
-    )
+    oldest = unsettled.oldest(able, order.limit)
     skipped_count = len(picture.found) - len(able)
     return Plan(picture, [_line(order, each) for each in oldest], skipped_count=skipped_count)
 
 
-def _plan_of_named(
-    order: Order, hands: ByHand, read_histories: ReadHistories, *, now_ms: int
-) -> Plan:
+def _plan_of_named(order: Order, hands: ByHand, read_histories: ReadHistories) -> Plan:
     wanted = dict.fromkeys(order.txn_ids)
     picture = hands.look(
         lambda each: (
@@ -106,12 +98,9 @@ def _plan_of_named(
     standing: dict[str, list[Standing]] = {}
     for each in picture.found:
         standing.setdefault(txn_id_of(each.txn.key), []).append(each)
-    for txn_id, found in standing.items():
+    for found in standing.values():
         if len(found) > 1:
-            raise UsageError(
-                f"{txn_id} names {len(found)} transactions that are not settled; say with --nonce which one: "
-                + candidates(found, now_ms=now_ms)
-            )
+            return Plan(picture, [], ambiguous=found)
     plan = Plan(picture, [])
     for txn_id in wanted:
         if txn_id not in standing:
@@ -159,3 +148,53 @@ def _settled(order: Order, txn_id: str, read_histories: ReadHistories) -> Outcom
         key = f"{txn_id}/{order.nonce or ''}"
         return Outcome(key, "", None, None, Result.NOT_FOUND)
     return next((o for o in settled if o.result is Result.ALREADY), settled[-1])
+
+
+def planned(plan: Plan) -> list[Outcome]:
+    """What would be written for each, without writing it."""
+    return [
+        Outcome(
+            found.txn.key, found.txn.group, found.partition, found.state, Result.PLANNED, found.state,
+            line=codec.encode_op(op),
+        )
+        for found, op in plan.lines
+    ]  # fmt: skip
+
+
+def carry_out(
+    act: Act,
+    hands: ByHand,
+    plan: Plan,
+    *,
+    patience_s: float,
+    on_written: Callable[[int], None] = lambda _count: None,
+    on_reached: Callable[[int, int], None] = lambda _count, _partition_count: None,
+) -> list[Outcome]:
+    """Write the plan's lines, wait for the coordinators, and return what became of each.
+
+    `on_written` gets the number of lines stored so far; `on_reached` the number of partitions whose coordinators have
+    carried them out, and of how many.
+
+    Raises:
+        BrokerUnavailableError: the lines are stored, but their effect could not be read.
+        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `ByHand.write`.
+    """
+    if not plan.lines:
+        return []
+    written = hands.write(plan.lines, on_progress=on_written)
+    on_written(len(written))
+    partition_count = len({w.found.partition for w in written})
+    try:
+        reached = hands.wait(
+            written,
+            patience_s=patience_s,
+            on_progress=lambda count: on_reached(count, partition_count),
+        )
+        return hands.outcomes(act, written, plan.picture, reached=reached)
+    except BrokerUnavailableError as exc:
+        raise BrokerUnavailableError(
+            f"{len(written):,} lines are stored, but what became of them could not be read; the same command tells "
+            f"it later: {exc.detail}",
+            bootstrap_servers=exc.bootstrap_servers,
+            waited_ms=exc.waited_ms,
+        ) from exc

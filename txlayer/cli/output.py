@@ -1,0 +1,237 @@
+"""What commands print: tables, bars, ages and times.
+
+No cell of a table is cut off, and nothing from the log is taken as markup. Ids, groups, topics and reasons come from the
+log, where anybody may have put anything: control characters are shown, not sent to the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from txlayer.adapters.telemetry import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from txlayer.adapters.kafka.local.jars import JarPurpose
+
+Json = dict[str, Any]
+
+_ENDLESS = 10_000
+"""Columns of a terminal in which every table fits."""
+
+WIDE = 240
+"""Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
+
+
+def console() -> Console:
+    """Where tables go."""
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def age_text(length_ms: int) -> str:
+    """An age in its two largest units: 850 ms, 12 s, 3 min 20 s, 5 h 2 min, 3 d 4 h."""
+    if length_ms < 1000:
+        return f"{max(length_ms, 0)} ms"
+    seconds = length_ms // 1000
+    for unit, size, lower, lower_size in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if seconds >= size:
+            rest = seconds % size // lower_size
+            return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{seconds} s"
+
+
+def time_text(at_ms: int | None) -> str:
+    """An instant of UTC; a broken clock may have written any number."""
+    if at_ms is None:
+        return ""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
+
+
+def cell(text: object, style: str = "") -> Text:
+    """A cell of a table that is taken as it is: no markup, no control characters."""
+    return Text(printable(str(text)), style=style, overflow="fold")
+
+
+def table(
+    *headers: str, title: str | None = None, right: Container[str] = (), whole: Container[str] = ()
+) -> Table:
+    """An empty table whose cells and headers are folded where they do not fit, and never cut off.
+
+    Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
+    """
+    made = Table(title=None if title is None else Text(printable(title), style="italic"))
+    for name in headers:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
+    return made
+
+
+class Parted:
+    """One table where the terminal is wide enough; else several below each other, so that no header is folded inside a word.
+
+    Args:
+        columns: {header: cells}.
+        parts: the headers of each narrower table; the first one says which row it is, and is the same in all.
+        title: of the first.
+        right: columns of numbers.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Sequence[RenderableType]],
+        *,
+        parts: Sequence[Sequence[str]],
+        title: str,
+        right: Container[str] = (),
+    ) -> None:
+        self._columns = columns
+        self._parts = parts
+        self._title = title
+        self._right = right
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        whole = self._table(tuple(self._columns), title=self._title)
+        needed = Measurement.get(console, options.update(width=_ENDLESS), whole).maximum
+        if needed <= options.max_width:
+            yield whole
+            return
+        for number, names in enumerate(self._parts):
+            yield self._table(names, title=None if number else self._title)
+
+    def _table(self, names: Sequence[str], *, title: str | None) -> Table:
+        made = table(*names, title=title, right=self._right)
+        for cells in zip(*(self._columns[name] for name in names), strict=True):
+            made.add_row(*cells)
+        return made
+
+
+def grid(rows: Iterable[tuple[str, Text]]) -> Table:
+    """Names and what belongs to them, below each other."""
+    made = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        made.add_row(cell(name, "bold"), value)
+    return made
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, moved by the function that the block gets; none without a terminal."""
+    with _bars(is_shown=total > 0) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda count: bars.update(task, completed=count)
+
+
+class Step(Protocol):
+    """Moves the bar of one step; its total may be told later."""
+
+    def __call__(self, count: int, total: int | None = None, /) -> None:
+        """So many are done, of so many."""
+        ...
+
+
+@contextmanager
+def two_step_progress(first: str, second: str) -> Iterator[tuple[Step, Step]]:
+    """Bars for two steps, one after the other; none without a terminal."""
+    with _bars() as bars:
+        tasks = (
+            bars.add_task(first, total=None),
+            bars.add_task(second, total=None, visible=False),
+        )
+
+        def step_of(task: TaskID) -> Step:
+            return lambda count, total=None: bars.update(
+                task, completed=count, total=total, visible=True
+            )
+
+        yield step_of(tasks[0]), step_of(tasks[1])
+
+
+@contextmanager
+def _bars(*, is_shown: bool = True) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    is_off = not (console.is_terminal and is_shown)
+    with Progress(*columns, console=console, transient=True, disable=is_off) as bars:
+        yield bars
+
+
+class FetchBar:
+    """A bar on standard error; it appears with the first report, so a start that fetches nothing shows nothing."""
+
+    def __init__(self, purpose: JarPurpose) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from txlayer.adapters.kafka.local.jars import read_lock
+
+        self._lock = read_lock(purpose)
+        self._console = Console(stderr=True)
+        columns = (
+            TextColumn(
+                "{task.fields[title]} {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"
+            ),
+            BarColumn(),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+        )
+        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
+        self._task = self._bar.add_task(
+            "",
+            total=self._lock.size_bytes,
+            title=purpose.title,
+            version=self._lock.version,
+            files=0,
+            of=len(self._lock.jars),
+        )
+
+    def fetched(self, file_count: int, size_bytes: int) -> None:
+        """Show how far the jars are."""
+        self._bar.start()
+        self._bar.update(self._task, completed=size_bytes, files=file_count, refresh=True)
+
+    def preparing(self) -> None:
+        """Say why it still takes a moment."""
+        self.close()
+        self._console.print("Preparing Kafka's classes for quick starts, once: some 15 s")
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        # An unused bar would still end with an empty line.
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@contextmanager
+def fetch_progress(purpose: JarPurpose) -> Iterator[FetchBar]:
+    """A bar for the time of the block."""
+    bar = FetchBar(purpose)
+    try:
+        yield bar
+    finally:
+        bar.close()

@@ -1,0 +1,264 @@
+"""What commands that run a service have in common: log lines, metrics, tracing, and the program's own functions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from txlayer.adapters.telemetry import set_up_logging
+from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.cli.options import Bundle
+from txlayer.config import MetricsConfig, metrics_config
+from txlayer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from txlayer.adapters.meters import Observed
+
+GC_THRESHOLD = 100_000
+"""New objects between two looks of Python's garbage collector; its default is 700.
+
+Records and transactions end by their reference counts. Looking for cycles among those that live took a tenth of the CPU
+(bench/README.md); what an error leaves behind is still found.
+"""
+
+LOG_FORMAT, LOG_LEVEL = "TXLAYER_LOG_FORMAT", "TXLAYER_LOG_LEVEL"
+PORT_OPTION = "--metrics-port"
+TRACING = "TXLAYER_TRACING"
+_WORDS = {"": False, "0": False, "false": False, "1": True, "true": True}
+
+T = TypeVar("T")
+
+logger = logging.getLogger("txlayer.tracing")
+
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="text or json; default TXLAYER_LOG_FORMAT, then text.",
+        show_default=False,
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        help="DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=1, max=64, help="Processes; the group shares the partitions among them."
+    ),
+]
+StartTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--start-timeout",
+        metavar="60s",
+        help="How long to wait for a broker at the start.",
+        show_default=False,
+    ),
+]
+WatchParent = Annotated[
+    bool, typer.Option("--watch-parent", hidden=True, help="Stop when standard input ends.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing(Bundle):
+    """How a running service is looked at."""
+
+    log_format: LogFormat = None
+    log_level: LogLevel = None
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            PORT_OPTION,
+            metavar="PORT",
+            help="Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
+            "Default TXLAYER_METRICS_PORT, then none. Needs the extra metrics.",
+            show_default=False,
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-host",
+            metavar="ADDRESS",
+            help="The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None
+    tracing: Annotated[
+        bool | None,
+        typer.Option(
+            "--tracing/--no-tracing",
+            help=f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
+            "`opentelemetry-instrument`, which sets up the SDK.",
+            show_default=False,
+        ),
+    ] = None
+
+    def set_up_logging(self) -> None:
+        """Send log lines to standard error as the command line says, else the environment.
+
+        Raises:
+            ConfigError: there is no such format or level.
+        """
+        set_up_logging(
+            log_format=self.log_format or os.environ.get(LOG_FORMAT, "text"),
+            level=self.log_level or os.environ.get(LOG_LEVEL, "INFO"),
+        )
+
+    def metrics(self) -> MetricsConfig:
+        """The port that the command line names, else the environment.
+
+        Raises:
+            ConfigError: a value has no use.
+        """
+        return metrics_config(os.environ, port=self.metrics_port, host=self.metrics_host)
+
+    def tracer(self) -> Tracing:
+        """The tracing that the command line asks for, else the environment.
+
+        Raises:
+            ConfigError: the extra is missing, or the environment says neither true nor false.
+        """
+        return tracing_of(self.tracing, os.environ)
+
+
+@contextmanager
+def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[None]:
+    """Serve metrics and probes within the block; without a port nothing is made.
+
+    Raises:
+        ConfigError: the extra is missing, or the port cannot be had.
+    """
+    if not config.port:
+        yield
+        return
+    from txlayer.adapters.http import MetricsServer
+
+    with MetricsServer(config, make()):
+        yield
+
+
+def ports_of_workers(
+    config: MetricsConfig, worker_count: int
+) -> Callable[[int], Sequence[str]] | None:
+    """What a worker of a number is told beside the common command; None: nothing.
+
+    Raises:
+        ConfigError: the last worker would have no port.
+    """
+    if not config.port:
+        return None
+    config.of_worker(worker_count - 1)
+    return lambda number: (PORT_OPTION, str(config.of_worker(number).port))
+
+
+def tracing_of(option: bool | None, environ: Mapping[str, str]) -> Tracing:  # noqa: FBT001 - an option's value
+    """The tracing that an option, else the environment, asks for.
+
+    Raises:
+        ConfigError: the extra is missing, or the environment says neither true nor false.
+    """
+    said = environ.get(TRACING, "").lower()
+    if said not in _WORDS:
+        raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")
+    if not (_WORDS[said] if option is None else option):
+        return NO_TRACING
+    try:
+        from txlayer.adapters.otel import OpenTelemetryTracing, is_recorded
+    except ImportError as exc:
+        raise ConfigError(
+            "OpenTelemetry is not installed",
+            name="--tracing",
+            expected='pip install "txlayer[otel]"',
+        ) from exc
+    if not is_recorded():
+        logger.warning(
+            "tracing.nobody_records", extra={"mend": "start with opentelemetry-instrument"}
+        )
+    return OpenTelemetryTracing()
+
+
+def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
+    """The function that `place` names; modules of `folder` are found first.
+
+    Raises:
+        ConfigError: it has another form, or there is no such module or function.
+    """
+    found = _load(place, folder=folder, name="--handler", kind="function")
+    if not callable(found):
+        raise ConfigError(
+            f"{type(found).__name__} is not callable",
+            name="--handler",
+            value=place,
+            expected="a function that takes a CheckRequest",
+        )
+    handler: Callable[..., Any] = found
+    return handler
+
+
+def load_object(place: str, kind: type[T], *, folder: str) -> T:
+    """The object that `place` names, of this kind; modules of `folder` are found first.
+
+    Raises:
+        ConfigError: it has another form or kind, or there is no such module or object.
+    """
+    found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
+    if not isinstance(found, kind):
+        raise ConfigError(
+            f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer"
+        )  # fmt: skip
+    return found
+
+
+def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
+    module_name, colon, path = place.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigError(
+            f"names no {kind}", name=name, value=place, expected=f"MODULE:{kind.upper()}"
+        )
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = import_module(module_name)
+    except Exception as exc:
+        # The text of a stranger's exception may hold what nobody should read in a log: its kind and place are told.
+        raise ConfigError(
+            f"the module cannot be imported: {_told(exc)}",
+            name=name,
+            value=place,
+            expected="a module that Python finds from here",
+        ) from exc
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(
+                f"{module_name} has no {path}",
+                name=name,
+                value=place,
+                expected=f"a {kind} of the module",
+            ) from None
+    return found
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"no module named {error.name}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {last.filename}:{last.lineno}"

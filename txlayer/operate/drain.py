@@ -1,0 +1,119 @@
+"""Giving half, op and doubt more partitions, when nothing of before is needed any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.namespace import START_OF_LOG
+from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.coordinator.draining import Drain, look, unread
+from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
+
+
+class Widening(NamedTuple):
+    """What more partitions would take."""
+
+    before: dict[str, int]
+    """Partitions of half, op and doubt."""
+    wanted: dict[str, int]
+    """Those that get more, in the order in which they get them."""
+    left: Drain | None
+    """What is not drained yet; None: nothing, and the topics may be widened."""
+
+
+def plan_widening(
+    admin: Administration,
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    *,
+    partition_count: int,
+) -> Widening:
+    """Whether half, op and doubt can get so many partitions now; nothing is changed.
+
+    Raises:
+        UsageError: a topic has more.
+        LifecycleError: a coordinator runs.
+        TopicMismatchError: a topic is missing.
+    """
+    topics = config.topics
+    counts = partition_counts(admin, topics)
+    if max(counts.values()) > partition_count:
+        raise UsageError(f"{counts}: a topic never gets fewer partitions than it has")
+    members = admin.group(topics.coordinator_group)
+    if members.is_active:
+        raise LifecycleError(
+            f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first",
+            state=members.state,
+        )
+    left = _left(config, connections, counts, _known_count(admin, topics, counts))
+    # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
+    order = (topics.doubt, topics.op, topics.half)
+    wanted = {t: partition_count for t in order if counts[t] < partition_count}
+    return Widening(counts, wanted, left)
+
+
+def look_at(
+    admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections
+) -> Drain:
+    """What is not drained yet.
+
+    Raises:
+        TopicMismatchError: a topic is missing.
+        BrokerUnavailableError, NotAuthorisedError: the topics cannot be read.
+    """
+    count = partition_counts(admin, config.topics)[config.topics.half]
+    return look(config, connections, partition_count=count)
+
+
+def _left(
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    counts: Mapping[str, int],
+    known: int,
+) -> Drain | None:
+    """What is not drained; None: nothing."""
+    if set(counts.values()) == {known}:
+        found = look(config, connections, partition_count=known)
+        return None if found.is_drained else found
+    # An earlier widening was interrupted behind its own look: since then nobody could begin anything.
+    half, op, ends = unread(config, connections, partition_count=known)
+    return Drain((), half, op, ends) if half or op else None
+
+
+def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
+    """Partitions of half, op and doubt.
+
+    Raises:
+        TopicMismatchError: a topic is missing.
+    """
+    counts = {}
+    for topic in (topics.half, topics.op, topics.doubt):
+        count = admin.partition_count(topic)
+        if count is None:
+            raise TopicMismatchError(
+                "a topic of the namespace is missing; `txlayer topics apply` makes it",
+                topic=topic, expected="there", found="missing",
+            )  # fmt: skip
+        counts[topic] = count
+    return counts
+
+
+def _known_count(admin: Administration, topics: SystemTopics, counts: Mapping[str, int]) -> int:
+    """Partitions that coordinators worked on: an earlier widening may have ended before it stored where they begin."""
+    shared = range(min(counts.values()))
+    places = [(t, p) for t in (topics.half, topics.op) for p in shared]
+    stored = admin.stored_offsets(topics.coordinator_group, places)
+    known = [p for p in shared if stored[topics.half, p] and stored[topics.op, p]]
+    # Without the first one nothing was ever stored, or it was lost: whoever reads the positions says so.
+    return max(len(known), 1)
+
+
+def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
+    """Where the coordinators begin in new partitions: at the first record, if somebody wrote one already."""
+    places = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
+    stored = admin.stored_offsets(topics.coordinator_group, places)
+    missing = {place: START_OF_LOG for place in places if stored[place] is None}
+    admin.store_offsets(topics.coordinator_group, missing)

@@ -1,0 +1,71 @@
+"""Where a consumer group goes on with its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.namespace import StartPosition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.core.progress import Progress
+from txlayer.core.progress_codec import StoredProgress, decode
+from txlayer.errors import LifecycleError, TopicMismatchError
+
+
+class GroupReset(NamedTuple):
+    """What a group has stored for its partitions, and what it would have."""
+
+    before: dict[TopicPartition, StoredOffset | None]
+    after: dict[TopicPartition, StoredOffset]
+
+
+def plan_reset(
+    admin: Administration,
+    group: str,
+    topics: Sequence[str],
+    *,
+    to: StartPosition,
+    token_above: int | None,
+) -> GroupReset:
+    """Let a group go on elsewhere; `admin.store_offsets` of `after` carries it out.
+
+    Fencing tokens go on from the highest one stored, or from `token_above` where that is higher.
+
+    Raises:
+        LifecycleError: a consumer of the group runs.
+        TopicMismatchError: there is no such topic.
+    """
+    if admin.group(group).members:
+        raise LifecycleError(f"{group} has running consumers; stop them first", state="running")
+    after = _positions(admin, topics, to)
+    before = dict(admin.stored_offsets(group, list(after)))
+    stored = {
+        place: StoredOffset(offset, _metadata(offset, before[place], token_above))
+        for place, offset in after.items()
+    }
+    return GroupReset(before, stored)
+
+
+def _metadata(offset: int, before: StoredOffset | None, token_above: int | None) -> str:
+    """What is stored with a new offset: the highest token so far, or that one, and nothing else."""
+    found = None if before is None else decode(before.offset, before.metadata)
+    known = found.token if isinstance(found, StoredProgress) else None
+    tokens = [token for token in (known, token_above) if token is not None]
+    return Progress(offset).snapshot(token=max(tokens)).metadata if tokens else ""
+
+
+def _positions(
+    admin: Administration, topics: Sequence[str], position: StartPosition
+) -> dict[TopicPartition, int]:
+    places: list[TopicPartition] = []
+    for topic in topics:
+        count = admin.partition_count(topic)
+        if count is None:
+            raise TopicMismatchError("no such topic", topic=topic, expected="one", found="none")
+        places += [(topic, p) for p in range(count)]
+    if position == "earliest":
+        return admin.start_offsets(places)
+    if position == "latest":
+        return admin.end_offsets(places)
+    return admin.offsets_at(places, at_ms=position)

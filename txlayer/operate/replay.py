@@ -1,0 +1,439 @@
+"""Dead letters handled again, dropped or published elsewhere, and topics paused: what is asked, and what became of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from txlayer.adapters.administration import Administration
+from txlayer.config import SystemTopics
+from txlayer.consumer.dead_letter_log import DeadLetterLog, Place
+from txlayer.consumer.dead_letter_reader import DeadLetterReader, SweepConnections
+from txlayer.consumer.kafka_transaction import KafkaTransactions
+from txlayer.consumer.letter_choice import (
+    Choice,
+    Chosen,
+    LetterFilter,
+    Unable,
+    choose,
+    newcomers,
+    still_able,
+)
+from txlayer.consumer.replaying import Replaying
+from txlayer.consumer.republishing import BATCH_COUNT_MAX, Copy, Republisher
+from txlayer.consumer.requests import Request, RequestWriter, Written
+from txlayer.core.dead_letters import is_cut, is_request_id
+from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.letter_states import LetterHistory, LetterState, Said
+from txlayer.errors import ForbiddenTopicError, UsageError
+from txlayer.operate.operators import check_signature, default_operator
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks, why, and under which name."""
+
+    operator: str
+    reason: str
+    request_id: str
+
+    @property
+    def text(self) -> str:
+        """What stands in every request."""
+        return f"{self.operator}: {self.reason}"
+
+
+def author_of(command: str, *, operator: str | None, reason: str, request_id: str | None) -> Author:
+    """The author of a request.
+
+    Raises:
+        UsageError: no reason, or a name that cannot be one. Nothing was read.
+    """
+    named = default_operator() if operator is None else operator
+    check_signature(
+        command, operator=named, reason=reason, recorded="it is recorded in the request"
+    )
+    drawn = request_id or secrets.token_hex(6)
+    if not is_request_id(drawn):
+        raise UsageError(f"{command}: --request-id takes 1 to 64 of A-Z a-z 0-9 . _ -")
+    return Author(named, reason, drawn)
+
+
+ROUND_COUNT_MAX = 10
+"""How often those that joined a parked key meanwhile are asked for: then it never ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an operator asked for."""
+
+    kind: ReplayKind
+    group: str
+    topics: tuple[str, ...]
+    names: tuple[Place, ...]
+    is_all: bool
+    wanted: LetterFilter
+    limit: int | None
+    rate: float | None
+    author: Author
+    patience_s: float
+    is_again: bool = False
+    is_only: bool = False
+    to: str | None = None
+
+    @property
+    def command(self) -> str:
+        """Its name in errors."""
+        return f"txlayer dlq {'replay' if self.kind is ReplayKind.REPLAY else 'drop'}"
+
+    def check(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: the options contradict each other. Nothing was read.
+        """
+        if self.is_all == bool(self.names):
+            raise UsageError(f"{self.command}: name dead letters, or say --all with filters")
+        if self.names and not self.wanted.is_empty:
+            raise UsageError(
+                f"{self.command}: filters choose among --all; with names leave them out"
+            )
+        if self.names and self.limit is not None:
+            raise UsageError(f"{self.command}: --limit goes with --all")
+        if self.is_all and self.is_again:
+            raise UsageError(
+                f"{self.command}: --again goes with names: handling many twice is no accident to risk"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """True when parked keys are replayed whole."""
+        return self.kind is ReplayKind.REPLAY and self.to is None and not self.is_only
+
+
+class Result(Enum):
+    """What became of one dead letter, in the words of --json."""
+
+    PLANNED = "planned"  #: it would be asked for
+    REQUESTED = "requested"  #: asked for, and nobody answered yet
+    HANDLED = "handled"  #: its handler succeeded
+    FAILED = "failed"  #: its handler failed again, and it stays
+    DROPPED = "dropped"  #: nobody will handle it
+    REPUBLISHED = "republished"  #: a copy is in the topic that was asked for
+    ALREADY = "already"  #: it was handled or dropped before
+    REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
+    MISSING = "missing"  #: it was gone when its turn came
+    UNKNOWN = "unknown"  #: the group's consumers do not know such a request
+    NOT_FOUND = "not-found"  #: no record stands there
+    UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
+    LAST_OF_KEY = (
+        "last-of-key"  #: its drop would release its parked key past earlier ones that are open
+    )
+
+
+_OF_OUTCOME = {
+    ReplayOutcome.HANDLED: Result.HANDLED,
+    ReplayOutcome.FAILED: Result.FAILED,
+    ReplayOutcome.DROPPED: Result.DROPPED,
+    ReplayOutcome.MISSING: Result.MISSING,
+    ReplayOutcome.UNKNOWN: Result.UNKNOWN,
+    ReplayOutcome.REPUBLISHED: Result.REPUBLISHED,
+}
+
+
+_OF_UNABLE = {
+    Unable.NOT_FOUND: Result.NOT_FOUND,
+    Unable.UNDECODABLE: Result.UNDECODABLE,
+    Unable.ENDED: Result.ALREADY,
+    Unable.REQUESTED: Result.REQUESTED_ALREADY,
+    Unable.LAST_OF_KEY: Result.LAST_OF_KEY,
+}
+
+
+_DONE = {ReplayKind.REPLAY: Result.HANDLED, ReplayKind.DROP: Result.DROPPED}
+
+
+class Outcome(NamedTuple):
+    """What became of one dead letter."""
+
+    place: Place
+    result: Result
+    state: LetterState | None
+    request_id: str
+    text: str = ""
+
+
+def answered(place: Place, said: Said | None, *, state: LetterState, request_id: str) -> Outcome:
+    """Of one that was asked for, with what its owner answered."""
+    if said is None or said.record.outcome is None:
+        return Outcome(place, Result.REQUESTED, state, request_id)
+    return Outcome(place, _OF_OUTCOME[said.record.outcome], state, request_id, said.record.text)
+
+
+def not_asked(
+    place: Place, why: Unable, history: LetterHistory | None, *, request_id: str
+) -> Outcome:
+    """Of one that nothing was asked for."""
+    others = "" if history is None else ", ".join(sorted(history.unanswered))
+    state = None if history is None else history.state
+    return Outcome(place, _OF_UNABLE[why], state, request_id, others)
+
+
+def is_good(outcome: Outcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
+    """True when it is as the operator asked."""
+    if outcome.result is Result.ALREADY:
+        return kind is ReplayKind.DROP or outcome.state is LetterState.HANDLED
+    good = {_DONE[kind], Result.PLANNED, Result.REPUBLISHED}
+    return outcome.result in good or (not is_waiting and outcome.result is Result.REQUESTED)
+
+
+class Listener(Protocol):
+    """Hears how far a request is."""
+
+    def begun(self, request_id: str) -> None:
+        """Something is asked for under this id."""
+        ...
+
+    def joined(self, count: int) -> None:
+        """So many dead letters followed their parked keys meanwhile, and are asked for too."""
+        ...
+
+    def progress(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """A function that gets the number of those done, for the time of the block."""
+        ...
+
+
+def choose_for(order: Order, logs: Mapping[str, DeadLetterLog]) -> Choice:
+    """The dead letters that an order is about.
+
+    Raises: as `DeadLetterLog`.
+    """
+    return choose(
+        logs,
+        wanted=order.wanted,
+        names=order.names,
+        request_id=order.author.request_id,
+        limit=order.limit,
+        is_again=order.is_again,
+        is_whole=order.is_whole,
+        is_copying=order.to is not None,
+        is_dropping=order.kind is ReplayKind.DROP,
+    )
+
+
+def planned(order: Order, choice: Choice) -> list[Outcome]:
+    """What would be asked for, without asking."""
+    request_id = order.author.request_id
+    outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
+    outcomes += [
+        Outcome(c.place, Result.PLANNED, c.history.state, request_id) for c in choice.in_turn
+    ]
+    for each in choice.asked_before:
+        said = each.history.results.get(request_id) or each.history.copies.get(request_id)
+        outcomes.append(answered(each.place, said, state=each.history.state, request_id=request_id))
+    return outcomes
+
+
+def ask(
+    order: Order,
+    writer: RequestWriter,
+    logs: Mapping[str, DeadLetterLog],
+    choice: Choice,
+    listener: Listener,
+) -> list[Outcome]:
+    """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
+
+    Raises:
+        TxLayerError: it could not be done; the same order goes on where it was.
+    """
+    author = order.author
+    asking = Replaying(
+        logs, writer, kind=order.kind, request_id=author.request_id, text=author.text
+    )  # fmt: skip
+    # A person may have thought for long: somebody else may have asked meanwhile.
+    fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
+    followed = [*choice.asked_before, *fresh]
+    if fresh:
+        listener.begun(author.request_id)
+    for _ in range(ROUND_COUNT_MAX):
+        with listener.progress("asked for", len(fresh)) as tell:
+            asking.request(fresh, rate_max=order.rate, on_progress=tell)
+        if order.patience_s:
+            with listener.progress("answered", len(followed)) as tell:
+                asking.wait(followed, patience_s=order.patience_s, on_progress=tell)
+        fresh = _newcomers(asking, logs, followed) if order.is_whole else []
+        if not fresh:
+            break
+        listener.joined(len(fresh))
+        followed += fresh
+    return [
+        *(not_asked(*each, request_id=author.request_id) for each in choice.unable),
+        *(not_asked(t.place, Unable.REQUESTED, t.history, request_id=author.request_id) for t in taken),
+        *(
+            answered(c.place, asking.result(c), state=asking.state(c), request_id=author.request_id)
+            for c in followed
+        ),
+    ]  # fmt: skip
+
+
+def _newcomers(
+    asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: Sequence[Chosen]
+) -> list[Chosen]:
+    handled = [c for c in followed if asking.state(c) is LetterState.HANDLED]
+    others = [c for c in followed if asking.state(c) is not LetterState.HANDLED]
+    return newcomers(logs, handled, others, request_id=asking.request_id).in_turn
+
+
+def check_target(
+    to: str, logs: Mapping[str, DeadLetterLog], *, admin: Administration, topics: SystemTopics
+) -> None:
+    """Refuse a target that cannot be meant.
+
+    Raises:
+        ForbiddenTopicError: it is a system topic, one that the dead letters came from, or does not exist.
+    """
+    if topics.is_system(to):
+        raise ForbiddenTopicError("--to: nobody may send there", topic=to, reason="a system topic")
+    if to in logs:
+        raise ForbiddenTopicError(
+            "--to: every other group of that topic would see the messages again; leave --to out, and the group's own "
+            "consumers handle them", topic=to, reason="the dead letters came from it",
+        )  # fmt: skip
+    if admin.partition_count(to) is None:
+        raise ForbiddenTopicError("--to: create it first", topic=to, reason="no such topic")
+
+
+class Republishing:
+    """The copies of one request."""
+
+    def __init__(
+        self,
+        transactions: KafkaTransactions,
+        sweeping: SweepConnections,
+        group: str,
+        author: Author,
+        to: str,
+    ) -> None:
+        self._transactions = transactions
+        self._sweeping = sweeping
+        self._author = author
+        self._republisher = Republisher(
+            transactions, group=group, request_id=author.request_id, to=to, text=author.text
+        )
+
+    def start(self, logs: Mapping[str, DeadLetterLog]) -> None:
+        """End what an earlier run left open, then read what it did."""
+        self._republisher.start()
+        for log in logs.values():
+            log.follow()
+
+    def publish(
+        self,
+        choice: Choice,
+        logs: Mapping[str, DeadLetterLog],
+        *,
+        rate_max: float | None,
+        listener: Listener,
+    ) -> list[Outcome]:
+        """Publish the chosen; what became of each."""
+        request_id, chosen = self._author.request_id, choice.in_turn
+        gone: list[Chosen] = []
+        if chosen:
+            listener.begun(request_id)
+        with (
+            closing(DeadLetterReader(self._sweeping)) as reader,
+            listener.progress("published", len(chosen)) as tell,
+        ):
+            self._republisher.publish(
+                _copies(chosen, reader, logs, gone), rate_max=rate_max, on_progress=tell
+            )
+        outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
+        for each in (*choice.asked_before, *chosen):
+            result = Result.MISSING if each in gone else Result.REPUBLISHED
+            outcomes.append(Outcome(each.place, result, each.history.state, request_id))
+        return outcomes
+
+    def close(self) -> None:
+        """Give the client back."""
+        self._transactions.close()
+
+
+def _copies(
+    chosen: Sequence[Chosen],
+    reader: DeadLetterReader,
+    logs: Mapping[str, DeadLetterLog],
+    gone: list[Chosen],
+) -> Iterator[Copy]:
+    """The chosen with their records, some hundred in memory at a time; those whose content is not there are told."""
+    for start in range(0, len(chosen), BATCH_COUNT_MAX):
+        part = chosen[start : start + BATCH_COUNT_MAX]
+        queues: dict[tuple[str, int], list[int]] = {}
+        for each in part:
+            queues.setdefault(each.place[:2], []).append(each.place.offset)
+        records = {
+            Place(topic, partition, offset): record
+            for (topic, partition), offsets in queues.items()
+            for offset, record in reader.fetch(logs[topic].dead_letters, partition, offsets).items()
+        }
+        for each in part:
+            record = records[each.place]
+            if record is None or is_cut(record.headers(), record.value()):
+                gone.append(each)  # or its content is: a copy would say that its value is null
+            else:
+                yield Copy(each.place, record)
+
+
+LOOK_AGAIN_S = 0.2
+"""Between two looks at how far the owners of the partitions are."""
+
+
+def ask_queues(
+    log: DeadLetterLog,
+    writer: RequestWriter,
+    record: ReplayRecord,
+    *,
+    partitions: Sequence[int],
+) -> list[Written]:
+    """Ask the owners of partitions, or of all, to pause or to resume.
+
+    Raises: as `RequestWriter.write`.
+    """
+    requests = [Request(log.topic, p, None, record) for p in chosen_partitions(log, partitions)]
+    return writer.write(requests)
+
+
+def chosen_partitions(log: DeadLetterLog, partitions: Sequence[int]) -> list[int]:
+    """These partitions of the topic, or all.
+
+    Raises:
+        UsageError: the topic has no such partition.
+    """
+    there = range(log.partition_count)
+    for number in partitions:
+        if number not in there:
+            raise UsageError(
+                f"--partition {number}: {log.topic} has the partitions 0 to {len(there) - 1}"
+            )
+    return sorted(set(partitions or there))
+
+
+def wait_until_taken(
+    log: DeadLetterLog, written: Sequence[Written], *, patience_s: float
+) -> set[int]:
+    """The partitions whose owners have stored that they took the request."""
+    give_up_at = time.monotonic() + patience_s
+    while True:
+        queues = log.queues()
+        taken = {
+            w.request.partition
+            for w in written
+            if (queues[w.request.partition].replayed_to or 0) > w.offset
+        }
+        if len(taken) == len(written) or time.monotonic() >= give_up_at:
+            return taken
+        time.sleep(LOOK_AGAIN_S)
