@@ -168,6 +168,35 @@ COORDINATOR = (
         "Not on a real broker.",
     ),
     Row(
+        "coordinator", "fenced by the broker while it has nothing to do",
+        "Its writer is replaced, and the group is asked first whether the partitions are still its own.",
+        ("contract/test_whole.py::test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word",
+         "contract/test_offsets.py::test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing"),
+    ),
+    Row(
+        "coordinator", "restarted again and again in a partition to which nothing comes",
+        "Transactions there grow old all the same: the time is stored with the offsets.",
+        ("unit/test_coordinator_time.py::test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted",
+         "unit/test_coordinator_time.py::test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes"),
+    ),
+    Row(
+        "coordinator", "restarted while transactions on doubt are asked about again and again",
+        "What it reads of doubt is bounded: the oldest summaries are written again in time.",
+        ("unit/test_ledger_doubt.py::test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt",),
+    ),
+    Row(
+        "coordinator", "one transaction larger than its limit, of a producer that is not ours",
+        "It is parked with the reason `limit`, and is never in memory whole.",
+        ("unit/test_coordinator_bounds.py::test_a_transaction_beyond_the_limit_is_never_in_memory_whole",),
+    ),
+    Row(
+        "coordinator", "many second copies of half records of transactions on doubt",
+        "One Kafka transaction stays within its limit; no copy is taken for a new record, also after a crash.",
+        ("unit/test_ledger_bytes.py::test_what_joins_transactions_on_doubt_is_bounded",
+         "unit/test_ledger_bytes.py::test_a_crash_while_half_is_left_takes_no_second_copy_for_new",
+         "unit/test_ledger_restart.py::test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_nothing_twice"),
+    ),
+    Row(
         "coordinator", "short of memory", "What it keeps is bounded; it is fetched again when it is needed.",
         (_SAFETY, "unit/test_ledger_half.py::test_content_that_was_dropped_is_fetched_when_it_is_needed",
          "unit/test_ledger_half.py::test_settled_transactions_do_not_pile_up_behind_an_open_one",
@@ -259,6 +288,13 @@ CONSUMER = (
         "The dead letter stands there once, with its offset; a successor ends what was left open.",
         (_CONSUMERS, "simulation/test_consumer_guards.py::test_a_world_of_consumers_is_clean_with_a_guard_and_red_without",
          _CHAOS),
+    ),
+    Row(
+        "consumer", "the last dead letter of a parked key is dropped while an earlier one is open, or retention takes a failed one",
+        "The key stays parked until the earlier one has ended; one that is gone holds back no other.",
+        ("contract/test_letter_choice.py::test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open",
+         "unit/test_key_queues_replay.py::test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped",
+         "unit/test_key_queues_replay.py::test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its_key"),
     ),
     Row(
         "consumer", "more dead letters are replayed at once than fit into memory",
@@ -411,6 +447,12 @@ BROKER = (
         "Partitions that are added while a coordinator runs: it looks at every new assignment, which no test changes yet.",
     ),
     Row(
+        "broker", "a real topic is given more partitions while a coordinator runs",
+        "It asks again every five minutes; messages of one ordering key then meet in one partition.",
+        ("unit/test_coordinator_refusals.py::test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened",),
+        "Until then, messages without a key go by the old count.",
+    ),
+    Row(
         "broker", "an internal topic is not available", "Asked again with a pause, and an alarm.", (_SAFETY, _CHAOS),
         "By injected answers, and by killing whoever leads it; the alarm is a log line until there are metrics.",
     ),
@@ -478,6 +520,9 @@ CHECK = (
          "unit/test_responder.py::test_a_late_result_is_dropped",
          "unit/test_ledger_checks.py::test_contrary_answers_of_two_instances_the_first_in_the_log_wins",
          _CHECK_BACK + "test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles_it")),
+    Row("check handler", "a question that the check topic refuses as too large", "It names no topics then, or is not asked; its partition goes on.",
+        ("integration/kafka/test_check_back.py::test_a_question_larger_than_its_topic_allows_names_no_topics_and_stops_nobody",
+         "unit/test_ledger_checks.py::test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody")),
     Row("check handler", "no instance of a group for hours", "Open transactions are kept, and asked about once when somebody comes.",
         (_CHECK_BACK + "test_a_group_without_members_is_not_asked_until_somebody_comes",
          "unit/test_checks.py::test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate",
@@ -502,6 +547,9 @@ DATA = (
          "unit/test_batch.py::test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place",
          "unit/test_coordinator_refusals.py::test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_goes_on",
          "unit/test_coordinator_refusals.py::test_an_answer_that_nobody_knows_parks_nothing_when_it_passes",
+         "unit/test_refusals.py::test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and_again",
+         "unit/test_coordinator_refusals.py::test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large",
+         "unit/test_coordinator_bounds.py::test_the_largest_message_that_a_producer_takes_is_forwarded",
          "unit/test_coordinator_refusals.py::test_a_suspected_partition_that_became_quiet_slows_no_other_down",
          "unit/test_coordinator_refusals.py::test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_down", _SAFETY),
     ),
@@ -509,6 +557,25 @@ DATA = (
         "data", "one id twice", "Two transactions.",
         (_INPUT + "test_two_attempts_with_one_id_know_nothing_of_each_other",
          "unit/test_ledger_half.py::test_a_record_that_stands_there_twice_is_forwarded_once", _SAFETY),
+    ),
+    Row(
+        "data", "a second copy of a half record, near the first one or behind its commit",
+        "It is known for a copy, before and after a restart, and every line about it has one effect.",
+        ("unit/test_ledger_half.py::test_a_second_copy_of_one_that_waits_is_remembered",
+         "unit/test_ledger_half.py::test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart",
+         "unit/test_ledger_half.py::test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten"),
+        "Further behind than `DISTANCE_MAX` it is taken for new (docs/howto/limits.md).",
+    ),
+    Row(
+        "data", "very many names of real topics that half records invent",
+        "Topics of committed transactions are asked about first; the rest is bounded.",
+        ("unit/test_coordinator_bounds.py::test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting",),
+    ),
+    Row(
+        "data", "a line of another producer group",
+        "It decides nothing, and operators and producers are told of no decision.",
+        ("unit/test_history.py::test_a_line_of_another_producer_group_says_nothing",
+         "contract/test_whole.py::test_a_result_tells_what_was_decided_where_another_word_came_first"),
     ),
     Row(
         "data", "the target topic does not exist", "Refused by `send`; if it vanishes later, held until it is back.",
@@ -522,6 +589,7 @@ DATA = (
          _INPUT + "test_an_op_that_names_another_half_record_does_not_count",
          "unit/test_ledger_aside.py::test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked",
          "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_act_after_a_restart",
+         "unit/test_ledger_aside.py::test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes",
          "unit/test_ledger_aside.py::test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_since",
          "unit/test_shard_waiting.py::test_the_lines_of_one_record_wait_once",
          "unit/test_coordinator_bounds.py::test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long", _SAFETY),
@@ -555,6 +623,12 @@ AUTH = (
 )  # fmt: skip
 
 OPERATION = (
+    Row(
+        "operation", "many readers of metrics from one address, or very often",
+        "A page is made once a second; that address loses its own oldest connections, and probes of others get in.",
+        ("integration/test_metrics_server.py::test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another",
+         "integration/test_metrics_server.py::test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for"),
+    ),
     Row(
         "operation", "two versions in one group, a wrong setting, an older version again",
         "Unknown versions are kept aside or refused; a wrong setting ends the start.",
