@@ -31,7 +31,7 @@ class CoordinatorConfig(ClientConfig):
     content_bytes_max: int = 256 * 1024 * 1024
     """Content kept in memory per worker; what is dropped is read again when it is needed."""
     unsettled_bytes_max: int = 512 * 1024 * 1024
-    """Memory per worker, about, for transactions that are not settled, without content; beyond it half is not read on."""
+    """About how much memory per worker unsettled transactions may take, without content; beyond it half is not read on."""
     batch_lines_max: int = 10_000
     """Op lines of one partition in one Kafka transaction: bounds how long readers wait for it."""
     batch_bytes_max: int = 16 * 1024 * 1024
@@ -70,7 +70,7 @@ class CoordinatorConfig(ClientConfig):
     unresolved: str = "park"
     """What becomes of a transaction that nobody could resolve: `park` keeps it for a person, `rollback` gives it up."""
     open_count_max: int = 1_000_000
-    """Open transactions of one producer group in one partition; with more, when its members do not decide them, its producers are told to stop."""
+    """Open transactions of one producer group in one partition; with more, when its members do not decide them, its producers refuse new ones."""
     group_policies: Mapping[str, str] = field(default_factory=dict)
     """Other check settings for single producer groups: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
     start_timeout: timedelta = timedelta(seconds=60)
