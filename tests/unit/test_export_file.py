@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory_stage import Stage
-from txlayer.cli import tx, tx_rows
+from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.overview import Standing
 from txlayer.coordinator.whole import read_whole
@@ -17,6 +17,7 @@ from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
+from txlayer.operate.export import whole_json
 
 KEY = "order-1/00000001"
 
@@ -32,7 +33,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     found = Standing(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
     ((each, contents),) = read_whole(CoordinatorConfig(), stage.connections(), [found])
-    row: dict[str, Any] = json.loads(json.dumps(tx_rows.whole_json(each, contents, now_ms=2_000)))
+    row: dict[str, Any] = json.loads(json.dumps(whole_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(
         row[name] for name in ("format", "txn_id", "state", "born_ms")

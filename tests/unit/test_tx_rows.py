@@ -19,6 +19,7 @@ from txlayer.core.messages import (
 )
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.operate import unsettled
 
 
 def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transaction:
@@ -117,7 +118,7 @@ def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:
 
 
 def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
-    row = tx_rows.standing_json(Standing(3, "open", young()), now_ms=61_000)
+    row = unsettled.standing_json(Standing(3, "open", young()), now_ms=61_000)
 
     assert ("order-4711", "5f3a90c2") == (row["txn_id"], row["nonce"])
     assert (3, 7, 7, "half") == tuple(
@@ -131,7 +132,7 @@ def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
 def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -> None:
     txn = from_summary(SUMMARY, doubt_offset=40)
 
-    row = tx_rows.standing_json(Standing(0, txn.state.value, txn), now_ms=2_000)
+    row = unsettled.standing_json(Standing(0, txn.state.value, txn), now_ms=2_000)
 
     assert {
         "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
@@ -150,7 +151,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
 def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
 
-    row = tx_rows.standing_json(Standing(2, "parked", txn), now_ms=1_000)
+    row = unsettled.standing_json(Standing(2, "parked", txn), now_ms=1_000)
 
     assert (None, []) == (row["first_half_offset"], row["topics"])
     assert "2:none" in drawn(tx_rows.list_table([row]))
@@ -158,7 +159,7 @@ def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None
 
 def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
     txn = young(group="\x1b[2J[red]x[/red]")
-    row = tx_rows.standing_json(Standing(0, "open", txn), now_ms=1_000)
+    row = unsettled.standing_json(Standing(0, "open", txn), now_ms=1_000)
 
     assert "\x1b" not in json.dumps([row])
     assert r"\x1b[2J[red]x[/red]" in drawn(tx_rows.list_table([row]))
@@ -170,7 +171,7 @@ def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
 
 def test_stats_say_how_far_each_partition_reaches() -> None:
     status = PartitionStatus(1, 40, 57, 31, 33, 5, 25, "ns.0b7e")
-    partition = tx_rows.partition_json(status, doubt_count=4, aside_count=6)
+    partition = unsettled.partition_json(status, doubt_count=4, aside_count=6)
     state = {"producer_group": "orders", "state": "open", "count": 12_345, "oldest_age_ms": 3_000}
     body = {
         "namespace": "ns",
@@ -200,7 +201,7 @@ def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, sa
         "transaction_count": 0,
         "kept_aside_count": aside_count,
         "states": [],
-        "partitions": [tx_rows.partition_json(status, doubt_count=0, aside_count=aside_count)],
+        "partitions": [unsettled.partition_json(status, doubt_count=0, aside_count=aside_count)],
     }
 
     text = drawn(tx_rows.stats_tables(body))
@@ -221,7 +222,7 @@ def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **m
 
 
 def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it_is() -> None:
-    row = tx_rows.aside_json(aside(), now_ms=61_000)
+    row = unsettled.aside_json(aside(), now_ms=61_000)
 
     assert {
         "state": "kept-aside", "name": "origin/ns.op/2/17", "topic": "ns.op", "partition": 2, "offset": 17,
@@ -236,7 +237,7 @@ def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it
 
 
 def test_a_line_kept_aside_has_the_name_that_show_finds_it_by() -> None:
-    row = tx_rows.aside_json(aside(line=3, key=""), now_ms=0)
+    row = unsettled.aside_json(aside(line=3, key=""), now_ms=0)
 
     assert ("origin/ns.op/2/17:3", None, None) == (row["name"], row["txn_id"], row["nonce"])
     assert "line 3 of the record ns.op-2@17" in drawn(tx_rows.aside_table(row))
@@ -244,7 +245,7 @@ def test_a_line_kept_aside_has_the_name_that_show_finds_it_by() -> None:
 
 
 def test_what_is_wrong_with_a_record_moves_no_cursor() -> None:
-    row = tx_rows.aside_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
+    row = unsettled.aside_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
 
     for table in (tx_rows.aside_list([row]), tx_rows.aside_table(row)):
         assert r"\x1b[2J" in drawn(table)

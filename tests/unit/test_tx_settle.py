@@ -8,12 +8,13 @@ import pytest
 
 from tests.support.commands import run_command
 from txlayer.cli import tx, tx_rows
-from txlayer.cli.tx_rows import bytes_json
 from txlayer.coordinator.acts import Act, Outcome, Result, Said
 from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.history import operator_reason
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.core.transaction import Transaction
+from txlayer.operate import settle as settling
+from txlayer.operate.export import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 
 KEY = "order-1/00000001"
@@ -109,7 +110,7 @@ def test_every_result_has_its_sentence(act: Act, told: Outcome, said: str) -> No
 
     assert sentence.startswith("order-1 / 00000001 ")
     assert said in sentence
-    json.dumps(tx_rows.outcome_json(act, told))
+    json.dumps(settling.outcome_json(act, told))
 
 
 def test_a_reason_moves_no_cursor() -> None:
@@ -124,7 +125,7 @@ def test_a_reason_moves_no_cursor() -> None:
 
 
 def test_an_outcome_as_json_tells_who_decided() -> None:
-    row = tx_rows.outcome_json(Act.COMMIT, outcome(Result.DONE, "committed", **ZOE))
+    row = settling.outcome_json(Act.COMMIT, outcome(Result.DONE, "committed", **ZOE))
 
     assert ("order-1", "00000001", "commit", "done", "parked", "committed") == tuple(
         row[name] for name in ("txn_id", "nonce", "act", "result", "state_before", "state")

@@ -18,6 +18,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
+from txlayer.operate import history as histories
 
 
 def folded(*, with_doubt: bool = False) -> HistoryFold:
@@ -60,7 +61,7 @@ def folded(*, with_doubt: bool = False) -> HistoryFold:
 def test_show_tells_who_said_what_and_which_line_counts() -> None:
     (history,) = folded().histories()
 
-    row = tx_rows.history_json(history, is_applied=False)
+    row = histories.history_json(history, is_applied=False)
     text = drawn(tx_rows.history_tables(row))
 
     assert ("committed", False, {"offset": 5, "line": 3}) == (
@@ -90,7 +91,7 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
 def test_show_tells_what_stands_on_doubt() -> None:
     (history,) = folded(with_doubt=True).histories()
 
-    row = tx_rows.history_json(history, is_applied=True)
+    row = histories.history_json(history, is_applied=True)
 
     assert ("held", "topic-missing") == (row["state"], row["reason"])
     assert {
@@ -110,7 +111,7 @@ def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> 
     fold.doubt(partition=0, appended_ms=5_000, key=KEY.encode(), value=None)
     (history,) = fold.histories()
 
-    row = tx_rows.history_json(history, is_applied=None)
+    row = histories.history_json(history, is_applied=None)
     text = drawn(tx_rows.history_tables(row))
 
     assert (None, None, 5_000) == (row["state"], row["doubt"], row["left_doubt_ms"])
@@ -131,7 +132,7 @@ def test_show_tells_what_was_asked_who_answered_and_what_came_too_late() -> None
         fold.check(partition=2, offset=offset, appended_ms=2_000 + offset, value=value)
     (history,) = fold.histories()
 
-    row = tx_rows.history_json(history, is_applied=False)
+    row = histories.history_json(history, is_applied=False)
     text = drawn(tx_rows.history_tables(row))
 
     assert [(3, 2_005, [("UNKNOWN", "check")]), (4, 2_006, [])] == [
@@ -155,7 +156,7 @@ def test_show_tells_which_operator_said_what() -> None:
     fold.op(partition=0, offset=9, appended_ms=3_000, value=value)
     (history,) = fold.histories()
 
-    row = tx_rows.history_json(history, is_applied=True)
+    row = histories.history_json(history, is_applied=True)
 
     assert (None, rb"ticket \x1b[7m 12".decode("unicode_escape")) == (
         row["op_lines"][3]["operator"],

@@ -227,7 +227,7 @@ def list_(
     wanted = filters.read(states=state or (), now_ms=now_ms)
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
         found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
-    rows = [dlq_rows.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
+    rows = [letters_.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     if as_json:
         typer.echo(json.dumps(rows))
     elif rows:
@@ -272,7 +272,7 @@ def show(
                 f"{place}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
             )
-        row = dlq_rows.show_json(
+        row = letters_.show_json(
             found, log.said_about(place), now_ms=_now_ms(), has_value=has_value
         )
     if as_json:
@@ -471,7 +471,7 @@ def _carry_out(
     good = [o for o in outcomes if replaying.is_good(o, order.kind, is_waiting=is_waiting)]
     bad = [o for o in outcomes if not replaying.is_good(o, order.kind, is_waiting=is_waiting)]
     if as_json:
-        typer.echo(json.dumps([dlq_rows.outcome_json(o, order.kind) for o in outcomes]))
+        typer.echo(json.dumps([replaying.outcome_json(o, order.kind) for o in outcomes]))
     else:
         _tell(order.kind, good, bad)
     if bad:
@@ -561,7 +561,7 @@ def _confirm(order: Order, choice: Choice, *, yes: bool) -> None:
             f"{order.command} --all: {count:,} dead letters and nobody to ask; say --yes, or look first with --dry-run"
         )
     now_ms = _now_ms()
-    sample = [dlq_rows.chosen_json(each, now_ms=now_ms) for each in choice.in_turn[:SAMPLE_COUNT]]
+    sample = [letters_.chosen_json(each, now_ms=now_ms) for each in choice.in_turn[:SAMPLE_COUNT]]
     Console(stderr=True, highlight=False).print(dlq_rows.list_table(sample, has_key=False))
     if count > len(sample):
         typer.echo(f"and {count - len(sample):,} more", err=True)

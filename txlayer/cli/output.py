@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from txlayer.adapters.kafka.local.jars import JarPurpose
-
-Json = dict[str, Any]
 
 _ENDLESS = 10_000
 """Columns of a terminal in which every table fits."""

@@ -1,4 +1,7 @@
-"""`txlayer tx`: what is open, what became of a transaction, its export, and an operator's word on it."""
+"""`txlayer tx`: what is open, what became of a transaction, its export, and an operator's word on it.
+
+What reads and writes is imported when a command runs: `--help` and completion stay quick.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich.console import Console
 
-from txlayer.adapters.connect import connect_coordinator, connect_producer
-from txlayer.adapters.coordinator_status import read_status
-from txlayer.adapters.history_port import HistoryStart
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import output, tx_rows
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -34,22 +33,21 @@ from txlayer.cli.options import (
     with_bundles,
 )
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
-from txlayer.coordinator.acts import GOOD, Act, Outcome, Result
-from txlayer.coordinator.by_hand import ByHand
-from txlayer.coordinator.overview import COMMITTING, Overview, Standing
-from txlayer.coordinator.whole import read_whole
-from txlayer.core import codec
-from txlayer.core.asides import Aside
-from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin, ParkReason, txn_id_of
 from txlayer.core.transitions import SETTLED, TxnState
 from txlayer.errors import UsageError
-from txlayer.operate import history as histories
-from txlayer.operate import settle as settling
 from txlayer.operate import unsettled
 from txlayer.operate.operators import default_operator
-from txlayer.operate.unsettled import PARKED, Filter
+from txlayer.operate.unsettled import COMMITTING, PARKED, Filter
+
+if TYPE_CHECKING:
+    from txlayer.coordinator.acts import Act, Outcome
+    from txlayer.coordinator.by_hand import ByHand
+    from txlayer.coordinator.overview import Overview, Standing
+    from txlayer.core.asides import Aside
+    from txlayer.core.history import TransactionHistory
+    from txlayer.operate.settle import Order, Plan
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
@@ -194,6 +192,8 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
+    from txlayer.cli import tx_rows
+
     wanted = filters.read()
     if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
         raise UsageError(
@@ -217,7 +217,7 @@ def list_(
             found for found in overview.standing() if wanted.lets_through(found, now_ms=now_ms)
         )
         oldest = unsettled.oldest(matching, limit)
-    rows = [tx_rows.standing_json(found, now_ms=now_ms) for found in oldest]
+    rows = [unsettled.standing_json(found, now_ms=now_ms) for found in oldest]
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
@@ -233,8 +233,10 @@ def list_(
 def _list_asides(
     asides: list[Aside], *, namespace: str, limit: int, now_ms: int, as_json: bool
 ) -> None:
+    from txlayer.cli import tx_rows
+
     oldest = sorted(asides, key=lambda a: (a.kept_ms, a.place))[:limit]
-    rows = [tx_rows.aside_json(found, now_ms=now_ms) for found in oldest]
+    rows = [unsettled.aside_json(found, now_ms=now_ms) for found in oldest]
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
@@ -266,7 +268,9 @@ class _Counted:
 @with_bundles
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
+    from txlayer.adapters.coordinator_status import read_status
     from txlayer.adapters.kafka.admin import KafkaAdmin
+    from txlayer.cli import tx_rows
 
     config = connection.config(CoordinatorConfig)
     with KafkaAdmin(config) as admin:
@@ -274,7 +278,7 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     now_ms = _now_ms()
     with _overview(config) as overview:
         counts = unsettled.count(overview)
-    body = tx_rows.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
+    body = unsettled.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
     if as_json:
         typer.echo(json.dumps(body))
     else:
@@ -295,8 +299,12 @@ def show(
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
+    from txlayer.adapters.history_port import HistoryStart
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.cli import tx_rows
+    from txlayer.core import codec
+    from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
     place = None if is_id else parse_place(what)
@@ -323,7 +331,7 @@ def show(
         raise typer.Exit(ExitCode.FINDING)
     with KafkaAdmin(config) as admin:
         applied = list(histories.are_applied(admin, config.topics, found))
-    rows = [tx_rows.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
+    rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -341,12 +349,14 @@ def _show_aside(
     config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
 ) -> bool:
     """Print the record kept aside that was there; False: there is none."""
+    from txlayer.cli import tx_rows
+
     with _overview(config) as overview:
         asides = overview.kept_aside([wanted[0].partition])
     found = next((a for a in asides if (a.origin, a.line) == wanted), None)
     if found is None:
         return False
-    row = tx_rows.aside_json(found, now_ms=_now_ms())
+    row = unsettled.aside_json(found, now_ms=_now_ms())
     if as_json:
         typer.echo(json.dumps([row]))
     else:
@@ -386,6 +396,11 @@ def export(
 
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
+    from txlayer.adapters.connect import connect_coordinator
+    from txlayer.coordinator.overview import Overview
+    from txlayer.coordinator.whole import read_whole
+    from txlayer.operate import export as exporting
+
     wanted = filters.read()
     states = wanted.states or PARKED
     path = None if output_ == STDOUT else Path(output_)
@@ -402,7 +417,7 @@ def export(
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
             for each, contents in read_whole(config, connections, oldest):
-                file.write(json.dumps(tx_rows.whole_json(each, contents, now_ms=now_ms)) + "\n")
+                file.write(json.dumps(exporting.whole_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
 
@@ -450,16 +465,16 @@ SENTENCE_COUNT_MAX = 100
 
 
 HELP = {
-    Act.CHECK_NOW: """Have the producer group asked at once what became of the local transaction.
+    "check-now": """Have the producer group asked at once what became of the local transaction.
 
     Of an open transaction without waiting for its turn, of a parked one once. The answer decides, not you.""",
-    Act.COMMIT: """Commit transactions: their messages are forwarded.
+    "commit": """Commit transactions: their messages are forwarded.
 
     Open and parked ones; of those that are committed and held or parked, try again.""",
-    Act.ROLLBACK: """Roll transactions back: nobody will ever see their messages.
+    "rollback": """Roll transactions back: nobody will ever see their messages.
 
     Open and parked ones. What is committed already is refused: `txlayer tx abandon` gives it up.""",
-    Act.ABANDON: """Give transactions up, also those that are committed and cannot be forwarded.
+    "abandon": """Give transactions up, also those that are committed and cannot be forwarded.
 
     Their messages are gone for good: `txlayer tx export` keeps them in a file.""",
 }
@@ -523,8 +538,8 @@ Since = Annotated[
 ]
 
 
-def _add(act: Act) -> None:
-    @app.command(act.value, help=HELP[act] + _EXITS)
+def _add(word: str) -> None:
+    @app.command(word, help=HELP[word] + _EXITS)
     @with_bundles
     def settle(
         txn_ids: Ids = None,
@@ -542,8 +557,11 @@ def _add(act: Act) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        order = settling.Order(
-            act,
+        from txlayer.coordinator.acts import Act
+        from txlayer.operate.settle import Order
+
+        order = Order(
+            Act(word),
             tuple(txn_ids or ()),
             nonce,
             is_all,
@@ -557,66 +575,88 @@ def _add(act: Act) -> None:
         since_ms = milliseconds(parse_duration("--since", since))
         config = connection.config(CoordinatorConfig)
         with _by_hand(config, connection.config(ProducerConfig)) as hands:
-            plan = settling.plan_of(
-                order,
-                hands,
-                read_histories=lambda txn_id: _histories(config, txn_id, since_ms=since_ms),
-                now_ms=_now_ms(),
+            plan = _plan(order, hands, config, since_ms=since_ms)
+            outcomes = _carry_out(
+                order, hands, plan, patience_s=patience_s, dry_run=dry_run, yes=yes
             )
-            if plan.ambiguous:
-                _refuse_ambiguous(plan.ambiguous)
-            if dry_run:
-                outcomes = [*plan.known, *settling.planned(plan)]
-            else:
-                if is_all and plan.lines and not yes:
-                    _confirm(act, plan)
-                outcomes = [*plan.known, *_carry_out(act, hands, plan, patience_s=patience_s)]
-        _tell(act, outcomes, plan, op_topic=config.topics.op, as_json=as_json)
-        # Without --wait it is no finding that no coordinator has come to the line yet.
-        good = GOOD if patience_s else GOOD | {Result.WRITTEN}
-        if not all(outcome.result in good for outcome in outcomes):
-            raise typer.Exit(ExitCode.FINDING)
+        _tell(order.act, outcomes, plan, op_topic=config.topics.op, as_json=as_json)
+        _fail_unless_good(outcomes, is_waiting=patience_s > 0)
 
 
-for _act in Act:
-    _add(_act)
+for _word in HELP:
+    _add(_word)
 
 
-def _carry_out(act: Act, hands: ByHand, plan: settling.Plan, *, patience_s: float) -> list[Outcome]:
+def _plan(order: Order, hands: ByHand, config: CoordinatorConfig, *, since_ms: int) -> Plan:
+    from txlayer.adapters.history_port import HistoryStart
+    from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.cli import tx_rows
+    from txlayer.operate.settle import plan_of
+
+    def read_histories(txn_id: str) -> list[TransactionHistory]:
+        start = HistoryStart(_now_ms() - since_ms)
+        return KafkaHistoryReader(config).read(txn_id, start=start)
+
+    plan = plan_of(order, hands, read_histories=read_histories, now_ms=_now_ms())
+    if plan.ambiguous:
+        found = plan.ambiguous
+        raise UsageError(
+            f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce "
+            f"which one: {tx_rows.candidates(found, now_ms=_now_ms())}"
+        )
+    return plan
+
+
+def _carry_out(
+    order: Order, hands: ByHand, plan: Plan, *, patience_s: float, dry_run: bool, yes: bool
+) -> list[Outcome]:
+    from txlayer.operate import settle as settling
+
+    if dry_run:
+        return [*plan.known, *settling.planned(plan)]
     if not plan.lines:
-        return []
+        return plan.known
+    if order.is_all and not yes:
+        _confirm(order.act, plan)
     with output.two_step_progress("written", "partitions carried out") as (written, reached):
-        return settling.carry_out(
-            act,
+        done = settling.carry_out(
+            order.act,
             hands,
             plan,
             patience_s=patience_s,
             on_written=lambda count: written(count, len(plan.lines)),
             on_reached=reached,
         )
+    return [*plan.known, *done]
 
 
-def _refuse_ambiguous(found: list[Standing]) -> None:
-    raise UsageError(
-        f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce which one: "
-        + tx_rows.candidates(found, now_ms=_now_ms())
-    )
+def _fail_unless_good(outcomes: list[Outcome], *, is_waiting: bool) -> None:
+    from txlayer.coordinator.acts import GOOD, Result
+
+    # Without --wait it is no finding that no coordinator has come to the line yet.
+    good = GOOD if is_waiting else GOOD | {Result.WRITTEN}
+    if not all(outcome.result in good for outcome in outcomes):
+        raise typer.Exit(ExitCode.FINDING)
 
 
-def _confirm(act: Act, plan: settling.Plan) -> None:
+def _confirm(act: Act, plan: Plan) -> None:
     """Ask a person who sees what would happen.
 
     Raises:
         UsageError: nobody is there to be asked. Nothing was written.
         typer.Abort: the answer was no. Nothing was written.
     """
+    from rich.console import Console
+
+    from txlayer.cli import tx_rows
+
     if not sys.stdin.isatty():
         raise UsageError(
             f"txlayer tx {act.value} --all: {len(plan.lines):,} transactions and nobody to ask; say --yes, or look first "
             "with --dry-run"
         )
     now_ms = _now_ms()
-    sample = [tx_rows.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[:SAMPLE_COUNT]]
+    sample = [unsettled.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[:SAMPLE_COUNT]]
     Console(stderr=True, highlight=False).print(tx_rows.list_table(sample))
     more = len(plan.lines) - len(sample)
     if more:
@@ -630,11 +670,13 @@ def _confirm(act: Act, plan: settling.Plan) -> None:
     )
 
 
-def _tell(
-    act: Act, outcomes: list[Outcome], plan: settling.Plan, *, op_topic: str, as_json: bool
-) -> None:
+def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_json: bool) -> None:
+    from txlayer.cli import tx_rows
+    from txlayer.coordinator.acts import GOOD
+    from txlayer.operate import settle as settling
+
     if as_json:
-        typer.echo(json.dumps([tx_rows.outcome_json(act, o) for o in outcomes]))
+        typer.echo(json.dumps([settling.outcome_json(act, o) for o in outcomes]))
     good = [o for o in outcomes if o.result in GOOD]
     if not as_json:
         for outcome in good[:SENTENCE_COUNT_MAX]:
@@ -656,6 +698,9 @@ def _tell(
 
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHand]:
+    from txlayer.adapters.connect import connect_coordinator, connect_producer
+    from txlayer.coordinator.by_hand import ByHand
+
     connections = connect_coordinator(config, is_one_shot=True)
     try:
         producers = connect_producer(writer)
@@ -667,16 +712,11 @@ def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHa
         connections.close()
 
 
-def _histories(
-    config: CoordinatorConfig, txn_id: str, *, since_ms: int
-) -> list[TransactionHistory]:
-    from txlayer.adapters.kafka.connections import KafkaHistoryReader
-
-    return KafkaHistoryReader(config).read(txn_id, start=HistoryStart(_now_ms() - since_ms))
-
-
 @contextmanager
 def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
+    from txlayer.adapters.connect import connect_coordinator
+    from txlayer.coordinator.overview import Overview
+
     connections = connect_coordinator(config, is_one_shot=True)
     try:
         yield Overview(config, connections)

@@ -1,55 +1,35 @@
-"""What `txlayer tx` shows: transactions as JSON values and as rows of tables. Users' keys and values are never shown."""
+"""What `txlayer tx` prints of transactions: tables, and sentences of what became of them. Users' keys and values are never shown."""
 
 from __future__ import annotations
-
-import base64
-from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txlayer.adapters.coordinator_status import PartitionStatus
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.output import Json, age_text, cell, time_text
-from txlayer.coordinator.acts import Act, Outcome, Result, Said
+from txlayer.cli.output import age_text, cell, time_text
+from txlayer.coordinator.acts import Act, Outcome, Result
 from txlayer.coordinator.overview import COMMITTING, Standing
-from txlayer.core import codec
-from txlayer.core.asides import Aside
-from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
-from txlayer.core.messages import HalfOptions, OpMessage, Source, nonce_of, txn_id_of, user_headers
-from txlayer.core.transaction import Content
+from txlayer.core.messages import nonce_of, txn_id_of
 from txlayer.core.transitions import SETTLED, TxnState
-from txlayer.operate.unsettled import Counts
+from txlayer.operate import Json
+from txlayer.operate.settle import operator_of
+
+_STYLES = {
+    TxnState.HELD.value: "yellow",
+    TxnState.PARKED.value: "red",
+    TxnState.PARKED_COMMITTED.value: "red",
+    TxnState.COMMITTED.value: "green",
+}
+
+
+def style_of(state: str) -> str:
+    """How a state is coloured."""
+    return _STYLES.get(state, "")
+
 
 # --- list -------------------------------------------------------------------------------------------------------------
-
-
-def standing_json(found: Standing, *, now_ms: int) -> Json:
-    """One object of `tx list --json`."""
-    txn, more = found.txn, found.txn.more
-    return {
-        "txn_id": txn_id_of(txn.key),
-        "nonce": nonce_of(txn.key),
-        "producer_group": txn.group,
-        "state": found.state,
-        "reason": more.reason.value if more is not None and more.reason is not None else None,
-        "appended_ms": txn.appended_ms,
-        "age_ms": max(now_ms - txn.appended_ms, 0),
-        "seen_count": txn.seen,
-        "message_count": txn.count,
-        "topics": [topic for topic in txn.topics if topic],
-        "partition": found.partition,
-        "first_half_offset": txn.first_offset if txn.first_offset >= 0 else None,
-        "last_half_offset": txn.last_offset if txn.last_offset >= 0 else None,
-        "stands_in": "doubt" if txn.is_in_doubt else "half",
-        "checked_count": more.checked_count if more is not None else 0,
-        "answered_count": more.answered_count if more is not None else 0,
-        "asked_ms": (more.asked_ms or None) if more is not None else None,
-        **options_json(txn.options),
-    }
 
 
 def list_table(rows: list[Json]) -> Table:
@@ -92,53 +72,6 @@ def list_table(rows: list[Json]) -> Table:
 # --- stats ------------------------------------------------------------------------------------------------------------
 
 
-def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: int) -> Json:
-    """One partition of `tx stats --json`: so many transactions, and records kept aside, stand on its doubt partition."""
-    doubt_low = status.doubt_low or 0
-    return {
-        "partition": status.partition,
-        "low_water": status.low_water,
-        "half_end": status.half_end,
-        "op_next": status.op_next,
-        "op_end": status.op_end,
-        "op_lag": status.op_lag,
-        "doubt_low": doubt_low,
-        "doubt_end": status.doubt_end,
-        "doubt_record_count": status.doubt_end - doubt_low,
-        "doubt_transaction_count": doubt_count,
-        "kept_aside_count": aside_count,
-    }
-
-
-def stats_json(
-    namespace: str, counts: Counts, partitions: Sequence[PartitionStatus], *, now_ms: int
-) -> Json:
-    """What `tx stats --json` prints."""
-    return {
-        "namespace": namespace,
-        "transaction_count": sum(counts.states.values()),
-        "oldest_age_ms": max((now_ms - at_ms for at_ms in counts.oldest_ms.values()), default=None),
-        "kept_aside_count": counts.kept_aside.total(),
-        "states": [
-            {
-                "producer_group": group,
-                "state": state,
-                "count": count,
-                "oldest_age_ms": max(now_ms - counts.oldest_ms[group, state], 0),
-            }
-            for (group, state), count in sorted(counts.states.items())
-        ],
-        "partitions": [
-            partition_json(
-                p,
-                doubt_count=counts.doubt[p.partition],
-                aside_count=counts.kept_aside[p.partition],
-            )
-            for p in partitions
-        ],
-    }
-
-
 def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
@@ -175,111 +108,9 @@ def stats_tables(body: Json) -> RenderableType:
     return Group(cell(f"nothing is open{asides}"), partitions)
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
-
-
-def options_json(options: HalfOptions) -> Json:
-    """What its producer asked for."""
-    return {
-        "key_hash": options.key_hash,
-        "order": options.order.value,
-        "immunity_ms": options.immunity_ms,
-    }
-
-
-_STYLES = {
-    TxnState.HELD.value: "yellow",
-    TxnState.PARKED.value: "red",
-    TxnState.PARKED_COMMITTED.value: "red",
-    TxnState.COMMITTED.value: "green",
-}
-
-
-def style_of(state: str) -> str:
-    """How a state is coloured."""
-    return _STYLES.get(state, "")
-
+# --- show -------------------------------------------------------------------------------------------------------------
 
 _SETTLED = frozenset(state.value for state in SETTLED)
-
-
-def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Json:
-    """One object of `tx show --json`; `is_applied` says whether the coordinators have carried out the decision."""
-    h, summary = history, history.summary
-    return {
-        "txn_id": h.txn_id,
-        "nonce": h.nonce,
-        "producer_group": h.producer_group,
-        "partition": h.partition,
-        "state": None if h.state is None else h.state.value,
-        "is_applied": is_applied,
-        "reason": h.reason or None,
-        "born_ms": h.born_ms,
-        "appended_ms": h.appended_ms,
-        "message_count": h.message_count,
-        "decided_at": None if h.decided_at is None else {"offset": h.decided_at[0], "line": h.decided_at[1]},
-        "half_records": [
-            {"offset": r.offset, "appended_ms": r.appended_ms, "topic": r.topic, "index": r.index, **options_json(r.options)}
-            for r in h.half_records
-        ],
-        "op_lines": [_op_line_json(n) for n in h.op_lines],
-        "doubt": None
-        if summary is None
-        else {
-            "state": summary.state,
-            "reason": summary.reason or None,
-            "moved_ms": summary.moved_ms,
-            "seen_count": summary.seen,
-            "topics": list(summary.topics),
-            "checked_count": summary.checked_count,
-            "answered_count": summary.answered_count,
-            "asked_ms": summary.asked_ms or None,
-        },
-        "questions": [_question_json(q, h) for q in h.questions],
-        "refusals": [
-            {"appended_ms": r.appended_ms, "partition": r.partition, "offset": r.offset, "text": r.text}
-            for r in h.refusals
-        ],
-        "left_doubt_ms": h.left_doubt_ms,
-    }  # fmt: skip
-
-
-def _op_line_json(n: OpLine) -> Json:
-    operator, reason = _operator(n.op)
-    return {
-        "offset": n.offset,
-        "line": n.line,
-        "appended_ms": n.appended_ms,
-        "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
-        "source": n.op.source.value,
-        "operator": operator,
-        "producer_group": n.op.producer_group,
-        "last_half_offset": n.op.last_offset,
-        "check_number": n.op.check_number,
-        "reason": reason,
-        "is_counted": n.is_counted,
-    }
-
-
-def _question_json(question: CheckNote, history: TransactionHistory) -> Json:
-    answers = [
-        {
-            "offset": n.offset,
-            "line": n.line,
-            "appended_ms": n.appended_ms,
-            "resolution": n.op.resolution.name,
-            "source": n.op.source.value,
-        }
-        for n in history.op_lines
-        if n.op.check_number == question.number
-    ]
-    return {
-        "number": question.number,
-        "asked_ms": question.appended_ms,
-        "partition": question.partition,
-        "offset": question.offset,
-        "answers": answers,
-    }
 
 
 def history_tables(row: Json) -> RenderableType:
@@ -348,14 +179,6 @@ def _check_tables(row: Json) -> list[RenderableType]:
     return parts
 
 
-def _operator(op: OpMessage) -> tuple[str | None, str | None]:
-    """(operator, reason) of an op line; only an operator's reason begins with a name."""
-    if op.source is not Source.OPERATOR:
-        return None, op.reason or None
-    operator, reason = split_operator_reason(op.reason)
-    return operator or None, reason or None
-
-
 def _head(row: Json) -> list[tuple[str, Text]]:
     state = row["state"] or "settled; what decided it is older than what was read"
     said = ""
@@ -396,33 +219,7 @@ def _options_text(row: Json) -> str:
     return ", ".join(parts)
 
 
-STATE = "kept-aside"
-"""In the place where a transaction's JSON has its state."""
-
-
-def aside_json(found: Aside, *, now_ms: int) -> Json:
-    """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
-    origin = found.origin
-    name = codec.kept_aside_key(origin, found.line).decode("ascii")
-    return {
-        "state": STATE,
-        "name": name,
-        "topic": origin.topic,
-        "partition": origin.partition,
-        "offset": origin.offset,
-        "line": found.line,
-        "reason": found.reason or None,
-        "why": found.why,
-        "txn_id": txn_id_of(found.key) or None,
-        "nonce": nonce_of(found.key) or None,
-        "kept_ms": found.kept_ms,
-        "age_ms": max(now_ms - found.kept_ms, 0),
-        "key_bytes": found.key_bytes,
-        "value_bytes": found.value_bytes,
-        "header_names": list(found.header_names),
-        "doubt_partition": found.place.partition,
-        "doubt_offset": found.place.offset,
-    }
+# --- kept aside -------------------------------------------------------------------------------------------------------
 
 
 def aside_list(rows: list[Json]) -> Table:
@@ -460,6 +257,8 @@ def _size(byte_count: int | None) -> str:
     return "null" if byte_count is None else f"{byte_count:,} bytes"
 
 
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
 _SAID_OF = {
     TxnState.COMMITTED.value: "committed",
     TxnState.ROLLED_BACK.value: "rolled back",
@@ -473,27 +272,6 @@ _NOT_CARRIED_OUT = {
     COMMITTING: "a coordinator has still to carry it out",
 }
 _GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
-
-
-def outcome_json(act: Act, outcome: Outcome) -> Json:
-    """One object of `tx commit --json` and the like."""
-    o = outcome
-    return {
-        "txn_id": txn_id_of(o.key),
-        "nonce": nonce_of(o.key) or None,
-        "producer_group": o.group or None,
-        "partition": o.partition,
-        "act": act.value,
-        "result": o.result.value,
-        "state_before": o.before,
-        "state": o.state,
-        "reason": o.reason or None,
-        "written_at": _position_json(o.written_at),
-        "line": o.line or None,
-        "checked_count": o.checked_count,
-        "decided_ms": o.decided_ms,
-        "decision": None if o.decision is None else _decision_json(o.decision),
-    }
 
 
 def sentence(act: Act, outcome: Outcome, *, op_topic: str) -> str:
@@ -597,74 +375,8 @@ def _standing_decision(o: Outcome, *, already: bool = False) -> str:
     if o.decided_ms is not None:
         text += f" at {time_text(o.decided_ms)}"
     if o.decision is not None:
-        operator, reason = _who(o.decision)
+        operator, reason = operator_of(o.decision)
         text += f" by {o.decision.op.source.value}"
         text += f" {operator}" if operator else ""
         text += f" ({reason})" if reason else ""
     return text
-
-
-def _decision_json(said: Said) -> Json:
-    operator, reason = _who(said)
-    return {
-        "offset": said.position[0],
-        "line": said.position[1],
-        "appended_ms": said.appended_ms,
-        "resolution": "ABANDON" if said.op.is_abandon else said.op.resolution.name,
-        "source": said.op.source.value,
-        "operator": operator or None,
-        "reason": reason or None,
-    }
-
-
-def _who(said: Said) -> tuple[str, str]:
-    if said.op.source is not Source.OPERATOR:
-        return "", said.op.reason
-    return split_operator_reason(said.op.reason)
-
-
-def _position_json(position: tuple[int, int] | None) -> Json | None:
-    return None if position is None else {"offset": position[0], "line": position[1]}
-
-
-FORMAT = 1
-"""Version of a line: a reader refuses one that it does not know."""
-
-
-def whole_json(found: Standing, contents: list[Content], *, now_ms: int) -> Json:
-    """One line of an export."""
-    more = found.txn.more
-    return {
-        "format": FORMAT,
-        **standing_json(found, now_ms=now_ms),
-        "born_ms": found.txn.summary().born_ms,
-        "moved_ms": (more.moved_ms or None) if more is not None else None,
-        "messages": [_message_json(content) for content in contents],
-    }
-
-
-def _message_json(content: Content) -> Json:
-    record: Any = content.record
-    return {
-        "index": content.index,
-        "topic": content.topic,
-        "partition": content.options.partition,
-        "timestamp_ms": content.options.timestamp_ms,
-        "key": bytes_json(record.key()),
-        "value": bytes_json(record.value()),
-        "headers": [
-            {"name": name, "value": bytes_json(value)}
-            for name, value in user_headers(record.headers())
-        ],
-    }
-
-
-def bytes_json(raw: bytes | None) -> Json | None:
-    """Bytes as base64, and as text where they are UTF-8; null for null."""
-    if raw is None:
-        return None
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        text = None
-    return {"base64": base64.b64encode(raw).decode("ascii"), "text": text}

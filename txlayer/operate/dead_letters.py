@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.ports import LogReader
-from txlayer.consumer.dead_letter_log import DeadLetterLog, FoundLetter, topics_of
-from txlayer.consumer.letter_choice import LetterFilter
-from txlayer.core.letter_states import ENDED
+from txlayer.consumer.dead_letter_log import DeadLetterLog, FoundLetter, Place, topics_of
+from txlayer.consumer.letter_choice import Chosen, LetterFilter
+from txlayer.core.dead_letters import original_headers
+from txlayer.core.handling import DeadLetter
+from txlayer.core.history import split_operator_reason
+from txlayer.core.letter_states import ENDED, Said
 from txlayer.core.messages import Undecodable
 from txlayer.errors import TopicMismatchError
+from txlayer.operate import Json
+from txlayer.operate.export import bytes_json
 
 
 def open_logs(
@@ -97,3 +102,88 @@ class _Oldest:
 
     def in_order(self) -> list[FoundLetter]:
         return [found for _, _, found in sorted(self._heap, key=lambda e: e[:2], reverse=True)]
+
+
+KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}
+
+
+def place_json(place: Place) -> Json:
+    """Where a dead letter stands."""
+    return {
+        "letter": str(place),
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": place.offset,
+    }
+
+
+def chosen_json(chosen: Chosen, *, now_ms: int) -> Json:
+    """What is shown of a dead letter before it is asked for."""
+    letter = chosen.letter
+    return {
+        **place_json(chosen.place),
+        "state": chosen.history.state.value,
+        "age_ms": max(now_ms - chosen.at_ms, 0),
+        **_of_letter(letter),
+    }
+
+
+def letter_json(found: FoundLetter, *, now_ms: int, has_key: bool) -> Json:
+    """One object of `dlq list --json`."""
+    row = {
+        **place_json(found.place),
+        "state": found.history.state.value,
+        "written_ms": found.at_ms,
+        "age_ms": max(now_ms - found.at_ms, 0),
+        "value_bytes": len(found.record),
+        "request_ids": list(found.history.asked),
+        "republished_by": list(found.history.copies),
+    }
+    if has_key:
+        row["key"] = bytes_json(found.key)
+    letter = found.letter
+    if not isinstance(letter, DeadLetter):
+        return {**row, "state": "undecodable", "reason": None, "why": letter.why}
+    return {**row, **_of_letter(letter)}
+
+
+def _of_letter(letter: DeadLetter) -> Json:
+    return {
+        "reason": letter.reason.value,
+        "origin": letter.origin._asdict(),
+        "origin_ms": letter.origin_ms,
+        "attempt_count": letter.attempt_count,
+        "first_ms": letter.first_ms or None,
+        "last_ms": letter.last_ms or None,
+        "error_type": letter.error_type or None,
+        "error_message": letter.error_message or None,
+    }
+
+
+def show_json(found: FoundLetter, said: Sequence[Said], *, now_ms: int, has_value: bool) -> Json:
+    """What `dlq show --json` prints."""
+    row = letter_json(found, now_ms=now_ms, has_key=True)
+    row["headers"] = [
+        {"name": name, "value": bytes_json(value)}
+        for name, value in original_headers(found.record.headers())
+    ]
+    if has_value:
+        row["value"] = bytes_json(found.record.value())
+    row["history"] = [said_json(each) for each in said]
+    return row
+
+
+def said_json(said: Said) -> Json:
+    """One record of the replay topic."""
+    record = said.record
+    is_request = record.outcome is None
+    operator, text = split_operator_reason(record.text) if is_request else ("", record.text)
+    return {
+        "offset": said.offset,
+        "at_ms": said.at_ms,
+        "kind": KIND_WORDS[record.kind.value],
+        "request_id": record.request_id,
+        "outcome": None if record.outcome is None else record.outcome.value,
+        "operator": operator or None,
+        "text": text or None,
+    }

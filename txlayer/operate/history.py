@@ -9,8 +9,11 @@ from txlayer.adapters.history import HalfPlace, LogHistoryReader
 from txlayer.adapters.history_port import HistoryStart
 from txlayer.config import SystemTopics
 from txlayer.coordinator.stored import decode_stored
-from txlayer.core.history import TransactionHistory
+from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
+from txlayer.core.messages import OpMessage, Source
 from txlayer.errors import ConfigError
+from txlayer.operate import Json
+from txlayer.operate.unsettled import options_json
 
 PREPARE_TIME_MS = 10 * 60 * 1000
 """Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
@@ -48,3 +51,90 @@ def are_applied(
             yield None  # stored by somebody else: nobody knows what it means
         else:
             yield history.decided_at < (positions.op_offset, positions.op_line)
+
+
+def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Json:
+    """One object of `tx show --json`; `is_applied` says whether the coordinators have carried out the decision."""
+    h, summary = history, history.summary
+    return {
+        "txn_id": h.txn_id,
+        "nonce": h.nonce,
+        "producer_group": h.producer_group,
+        "partition": h.partition,
+        "state": None if h.state is None else h.state.value,
+        "is_applied": is_applied,
+        "reason": h.reason or None,
+        "born_ms": h.born_ms,
+        "appended_ms": h.appended_ms,
+        "message_count": h.message_count,
+        "decided_at": None if h.decided_at is None else {"offset": h.decided_at[0], "line": h.decided_at[1]},
+        "half_records": [
+            {"offset": r.offset, "appended_ms": r.appended_ms, "topic": r.topic, "index": r.index, **options_json(r.options)}
+            for r in h.half_records
+        ],
+        "op_lines": [_op_line_json(n) for n in h.op_lines],
+        "doubt": None
+        if summary is None
+        else {
+            "state": summary.state,
+            "reason": summary.reason or None,
+            "moved_ms": summary.moved_ms,
+            "seen_count": summary.seen,
+            "topics": list(summary.topics),
+            "checked_count": summary.checked_count,
+            "answered_count": summary.answered_count,
+            "asked_ms": summary.asked_ms or None,
+        },
+        "questions": [_question_json(q, h) for q in h.questions],
+        "refusals": [
+            {"appended_ms": r.appended_ms, "partition": r.partition, "offset": r.offset, "text": r.text}
+            for r in h.refusals
+        ],
+        "left_doubt_ms": h.left_doubt_ms,
+    }  # fmt: skip
+
+
+def _op_line_json(n: OpLine) -> Json:
+    operator, reason = _operator(n.op)
+    return {
+        "offset": n.offset,
+        "line": n.line,
+        "appended_ms": n.appended_ms,
+        "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
+        "source": n.op.source.value,
+        "operator": operator,
+        "producer_group": n.op.producer_group,
+        "last_half_offset": n.op.last_offset,
+        "check_number": n.op.check_number,
+        "reason": reason,
+        "is_counted": n.is_counted,
+    }
+
+
+def _question_json(question: CheckNote, history: TransactionHistory) -> Json:
+    answers = [
+        {
+            "offset": n.offset,
+            "line": n.line,
+            "appended_ms": n.appended_ms,
+            "resolution": n.op.resolution.name,
+            "source": n.op.source.value,
+        }
+        for n in history.op_lines
+        if n.op.check_number == question.number
+    ]
+    return {
+        "number": question.number,
+        "asked_ms": question.appended_ms,
+        "partition": question.partition,
+        "offset": question.offset,
+        "answers": answers,
+    }
+
+
+def _operator(op: OpMessage) -> tuple[str | None, str | None]:
+    """(operator, reason) of an op line; only an operator's reason begins with a name."""
+    if op.source is not Source.OPERATOR:
+        return None, op.reason or None
+    operator, reason = split_operator_reason(op.reason)
+    return operator or None, reason or None

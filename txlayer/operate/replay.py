@@ -31,6 +31,8 @@ from txlayer.core.dead_letters import is_cut, is_request_id
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.letter_states import LetterHistory, LetterState, Said
 from txlayer.errors import ForbiddenTopicError, UsageError
+from txlayer.operate import Json
+from txlayer.operate.dead_letters import place_json
 from txlayer.operate.operators import check_signature, default_operator
 
 
@@ -437,3 +439,15 @@ def wait_until_taken(
         if len(taken) == len(written) or time.monotonic() >= give_up_at:
             return taken
         time.sleep(LOOK_AGAIN_S)
+
+
+def outcome_json(outcome: Outcome, kind: ReplayKind) -> Json:
+    """One object of `dlq replay --json` and `dlq drop --json`."""
+    return {
+        **place_json(outcome.place),
+        "act": "replay" if kind is ReplayKind.REPLAY else "drop",
+        "result": outcome.result.value,
+        "state": None if outcome.state is None else outcome.state.value,
+        "request_id": outcome.request_id,
+        "text": outcome.text or None,
+    }

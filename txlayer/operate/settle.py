@@ -9,11 +9,11 @@ from txlayer.coordinator.acts import Act, Outcome, Result, Said, known_before, l
 from txlayer.coordinator.by_hand import ByHand, Line, Picture
 from txlayer.coordinator.overview import Standing
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory
+from txlayer.core.history import TransactionHistory, split_operator_reason
 from txlayer.core.ids import check_txn_id
-from txlayer.core.messages import nonce_of, txn_id_of
+from txlayer.core.messages import Source, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, UsageError
-from txlayer.operate import unsettled
+from txlayer.operate import Json, unsettled
 from txlayer.operate.operators import check_signature
 from txlayer.operate.unsettled import PARKED, Filter
 
@@ -198,3 +198,48 @@ def carry_out(
             bootstrap_servers=exc.bootstrap_servers,
             waited_ms=exc.waited_ms,
         ) from exc
+
+
+def outcome_json(act: Act, outcome: Outcome) -> Json:
+    """One object of `tx commit --json` and the like."""
+    o = outcome
+    return {
+        "txn_id": txn_id_of(o.key),
+        "nonce": nonce_of(o.key) or None,
+        "producer_group": o.group or None,
+        "partition": o.partition,
+        "act": act.value,
+        "result": o.result.value,
+        "state_before": o.before,
+        "state": o.state,
+        "reason": o.reason or None,
+        "written_at": _position_json(o.written_at),
+        "line": o.line or None,
+        "checked_count": o.checked_count,
+        "decided_ms": o.decided_ms,
+        "decision": None if o.decision is None else _decision_json(o.decision),
+    }
+
+
+def _decision_json(said: Said) -> Json:
+    operator, reason = operator_of(said)
+    return {
+        "offset": said.position[0],
+        "line": said.position[1],
+        "appended_ms": said.appended_ms,
+        "resolution": "ABANDON" if said.op.is_abandon else said.op.resolution.name,
+        "source": said.op.source.value,
+        "operator": operator or None,
+        "reason": reason or None,
+    }
+
+
+def _position_json(position: tuple[int, int] | None) -> Json | None:
+    return None if position is None else {"offset": position[0], "line": position[1]}
+
+
+def operator_of(said: Said) -> tuple[str, str]:
+    """(operator, reason) of an op line; the name is empty when no operator wrote it."""
+    if said.op.source is not Source.OPERATOR:
+        return "", said.op.reason
+    return split_operator_reason(said.op.reason)

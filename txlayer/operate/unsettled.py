@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from txlayer.coordinator.overview import Overview, Standing
-from txlayer.core.messages import ParkReason
+from txlayer.core import codec
+from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
 from txlayer.core.transitions import TxnState
+from txlayer.operate import Json
+
+if TYPE_CHECKING:
+    from txlayer.adapters.coordinator_status import PartitionStatus
+    from txlayer.coordinator.overview import Overview, Standing
+    from txlayer.core.asides import Aside
+
+COMMITTING = "committing"
+"""Committed in the op log, but not forwarded yet as far as the stored offsets tell."""
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""
@@ -85,3 +94,113 @@ def count(overview: Overview) -> Counts:
         oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
         doubt[partition] += txn.is_in_doubt
     return Counts(dict(counts), oldest_ms, doubt, kept_aside)
+
+
+def standing_json(found: Standing, *, now_ms: int) -> Json:
+    """One object of `tx list --json`."""
+    txn, more = found.txn, found.txn.more
+    return {
+        "txn_id": txn_id_of(txn.key),
+        "nonce": nonce_of(txn.key),
+        "producer_group": txn.group,
+        "state": found.state,
+        "reason": more.reason.value if more is not None and more.reason is not None else None,
+        "appended_ms": txn.appended_ms,
+        "age_ms": max(now_ms - txn.appended_ms, 0),
+        "seen_count": txn.seen,
+        "message_count": txn.count,
+        "topics": [topic for topic in txn.topics if topic],
+        "partition": found.partition,
+        "first_half_offset": txn.first_offset if txn.first_offset >= 0 else None,
+        "last_half_offset": txn.last_offset if txn.last_offset >= 0 else None,
+        "stands_in": "doubt" if txn.is_in_doubt else "half",
+        "checked_count": more.checked_count if more is not None else 0,
+        "answered_count": more.answered_count if more is not None else 0,
+        "asked_ms": (more.asked_ms or None) if more is not None else None,
+        **options_json(txn.options),
+    }
+
+
+def stats_json(
+    namespace: str, counts: Counts, partitions: Sequence[PartitionStatus], *, now_ms: int
+) -> Json:
+    """What `tx stats --json` prints."""
+    return {
+        "namespace": namespace,
+        "transaction_count": sum(counts.states.values()),
+        "oldest_age_ms": max((now_ms - at_ms for at_ms in counts.oldest_ms.values()), default=None),
+        "kept_aside_count": counts.kept_aside.total(),
+        "states": [
+            {
+                "producer_group": group,
+                "state": state,
+                "count": count,
+                "oldest_age_ms": max(now_ms - counts.oldest_ms[group, state], 0),
+            }
+            for (group, state), count in sorted(counts.states.items())
+        ],
+        "partitions": [
+            partition_json(
+                p,
+                doubt_count=counts.doubt[p.partition],
+                aside_count=counts.kept_aside[p.partition],
+            )
+            for p in partitions
+        ],
+    }
+
+
+def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: int) -> Json:
+    """One partition of `tx stats --json`: so many transactions, and records kept aside, stand on its doubt partition."""
+    doubt_low = status.doubt_low or 0
+    return {
+        "partition": status.partition,
+        "low_water": status.low_water,
+        "half_end": status.half_end,
+        "op_next": status.op_next,
+        "op_end": status.op_end,
+        "op_lag": status.op_lag,
+        "doubt_low": doubt_low,
+        "doubt_end": status.doubt_end,
+        "doubt_record_count": status.doubt_end - doubt_low,
+        "doubt_transaction_count": doubt_count,
+        "kept_aside_count": aside_count,
+    }
+
+
+def options_json(options: HalfOptions) -> Json:
+    """What its producer asked for."""
+    return {
+        "key_hash": options.key_hash,
+        "order": options.order.value,
+        "immunity_ms": options.immunity_ms,
+    }
+
+
+KEPT_ASIDE = "kept-aside"
+"""In the place where a transaction's JSON has its state."""
+
+
+def aside_json(found: Aside, *, now_ms: int) -> Json:
+    """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
+    origin = found.origin
+    name = codec.kept_aside_key(origin, found.line).decode("ascii")
+    return {
+        "state": KEPT_ASIDE,
+        "name": name,
+        "topic": origin.topic,
+        "partition": origin.partition,
+        "offset": origin.offset,
+        "line": found.line,
+        "reason": found.reason or None,
+        "why": found.why,
+        "txn_id": txn_id_of(found.key) or None,
+        "nonce": nonce_of(found.key) or None,
+        "kept_ms": found.kept_ms,
+        "age_ms": max(now_ms - found.kept_ms, 0),
+        "key_bytes": found.key_bytes,
+        "value_bytes": found.value_bytes,
+        "header_names": list(found.header_names),
+        "doubt_partition": found.place.partition,
+        "doubt_offset": found.place.offset,
+    }
