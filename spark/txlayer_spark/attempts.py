@@ -221,7 +221,7 @@ def _counts(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> 
 
 
 def _decided(attempt: Attempt, row: Row) -> Attempt:
-    """What a line that counts makes of an attempt that nobody has decided."""
+    """What a line that counts makes of an attempt that is not decided yet."""
     if row.resolution == _ROLLBACK:
         is_refused = attempt.is_incomplete and not row.is_abandon
         return attempt if is_refused else replace(attempt, decision=Resolution.ROLLBACK)

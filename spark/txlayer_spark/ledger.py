@@ -249,7 +249,7 @@ def is_plainly_visible() -> Column:
         (named == 0) | F.coalesce(wanted, F.lit(False))
     )
     timed = (F.col("h_timed") == F.col("h_bits")) & (F.col("h_time") == F.col("v_time"))
-    # Where the broker sets the times, nobody can ask for one.
+    # Where the broker sets the times, a producer cannot ask for one.
     is_in_time = F.isnull("h_timed") | F.isnull("v_time") | F.coalesce(timed, F.lit(False))
     return F.coalesce(is_once & is_as_stored & is_in_time, F.lit(False))
 

@@ -102,7 +102,7 @@ _KNOWN_CODES = frozenset(Code) - {Code.UNKNOWN}
 
 
 def is_unknown(code: int) -> bool:
-    """True for an answer of a broker that nobody here has thought about; the client's own codes are below -1."""
+    """True for an answer of a broker that txlayer does not know; the client's own codes are below -1."""
     return code >= Code.UNKNOWN and code not in _KNOWN_CODES
 
 

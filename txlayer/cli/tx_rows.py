@@ -296,7 +296,7 @@ def candidates(found: list[Standing], *, now_ms: int) -> str:
 
 def _done(act: Act, o: Outcome, _op_topic: str) -> str:
     if act is Act.CHECK_NOW:
-        # Whether it was asked before this act or because of it makes no difference to who waits for the answer.
+        # Whether it was asked before this action or because of it makes no difference to the operator.
         asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
         return f"will be asked about at once; so far: {asked}, group {o.group}"
     if act is Act.COMMIT:

@@ -118,7 +118,7 @@ class KafkaTransactions:
                 f"{self.name} failed before; start over with a new name", state="lost"
             )
         self._is_lost = True  # until this one has ended well
-        self.has_sent_nothing = self._writer is None  # nobody ever wrote under this name
+        self.has_sent_nothing = self._writer is None  # nothing was ever written under this name
         writer = self._ready_writer()
         self.has_sent_nothing = True
         writer.begin()

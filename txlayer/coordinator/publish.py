@@ -84,9 +84,7 @@ class Publisher:
         question_bytes_max: int = NO_LIMIT,
     ) -> None:
         self.name = name
-        self._doubt_bytes_max = (
-            doubt_bytes_max  # None: nobody said; the broker refuses what is more
-        )
+        self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
         self._question_bytes_max = question_bytes_max  # larger ones name no topics
         self._doubt_keys: Collection[bytes] = ()
         self._is_careful = self._is_watched = False
@@ -214,14 +212,14 @@ class Publisher:
         return self._answers.missing.keys()
 
     def may_be_fenced_idle(self, idle_s: float) -> bool:
-        """True when the broker itself may have fenced a writer that nobody used for `idle_s`.
+        """True when the broker itself may have fenced a writer that was idle for `idle_s`.
 
         A late request opens a Kafka transaction that nobody ends; the broker gives that up after its time-out, and fences.
         """
         return idle_s >= self._timeout_s
 
     def _replace_fenced(self, old: TransactionalWriter) -> TransactionalWriter:
-        """A successor of a writer that was fenced while nobody used it: no sign of a second owner, whom the group would know."""
+        """A successor of a writer that was fenced while it was idle: no sign of a second owner, which the group would know."""
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
@@ -577,7 +575,7 @@ class _FirstError:
 def _refusal(
     writer: TransactionalWriter, report: _FirstError, *, topic: str, txn_key: str
 ) -> Exception:
-    """What the report of a careful try says; a code that nobody knows is about the record, and may pass."""
+    """What the report of a careful try says; an unknown code is about the record, and may pass."""
     error = writer.refusal(report.error, topic=topic, txn_key=txn_key)
     if type(error) is TxLayerError and is_unknown(report.error.code()):
         reason = report.error.name()

@@ -166,7 +166,7 @@ class Refusals:
                 self._quiet_since.pop(partition, None)
 
     def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
-        """False for what nobody here has thought about: once it means nothing, in turn it is a refusal."""
+        """False for an answer that txlayer does not know: once it means nothing, several times in a row it is a refusal."""
         if _is_explained(error):
             return True
         for partition in busy:
@@ -188,7 +188,7 @@ class Refusals:
 
 
 def _is_explained(error: TxLayerError) -> bool:
-    """False when the client failed, or a record was refused, with a code that nobody here has thought about."""
+    """False when the client failed, or a record was refused, with a code that txlayer does not know."""
     if isinstance(error, RefusedRecordError) and error.reason is not None:
         return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
     return type(error) is not TxLayerError

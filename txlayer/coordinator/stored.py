@@ -23,7 +23,7 @@ class StoredPositions(NamedTuple):
 
     positions: Positions
     writer: str  # "" when nobody wrote yet
-    time_ms: int = 0  # what time it was in the partition then; 0: nobody knew
+    time_ms: int = 0  # what time it was in the partition then; 0: not known
 
 
 def encode_stored(

@@ -29,7 +29,7 @@ TRUST_AGAIN_S = 120.0
 """A topic that has accepted for so long after a refusal or a time-out is one like any other."""
 
 REFRESH_S = 300.0
-"""Topics that accept are asked about again so often: somebody may have given them more partitions."""
+"""Topics that accept are asked about again so often: they may have more partitions by now."""
 
 LOOK_TIME_S = 0.1
 """How long the questions of one turn may take together: half records may name any number of topics, and the turn goes on."""

@@ -75,7 +75,7 @@ class Asleep:
         self.sleepers: dict[str, bytes] = {}
         """By key; nobody but this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
-        """Sleepers by producer group: all, and those that somebody was asked about."""
+        """Sleepers by producer group: all, and those about which members were asked."""
         self.byte_count = 0
         """What they take themselves."""
         self.topics: frozenset[str] = frozenset()

@@ -34,7 +34,7 @@ PLAIN_OPTIONS_MAX = 10_000
 """Ordering keys whose options are remembered."""
 
 UNKNOWN_TOPICS_MAX = 1_000
-"""Real topics of a partition that nobody has asked about yet: half records may invent any number of names."""
+"""Real topics of a partition that were not asked about yet: half records may invent any number of names."""
 
 _START = f"{VERSION}|"
 _PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17

@@ -25,4 +25,4 @@ class TransactionSendResult(NamedTuple):
     op_offset: int
     """Of the op record that holds the resolution; -1 where the broker's answer was lost and a later one vouched for it."""
     decision: Resolution | None = None
-    """What was decided, COMMIT or ROLLBACK, read from the topics; None: not asked for, or UNKNOWN was said and nobody decided yet."""
+    """What was decided, COMMIT or ROLLBACK, read from the topics; None: not asked for, or UNKNOWN was said and it is not decided yet."""

@@ -69,7 +69,7 @@ class KafkaCoordinatorConnections:
     """Makes clients with the coordinator's settings; one admin client answers all questions. One thread uses it."""
 
     def __init__(self, config: CoordinatorConfig, *, is_one_shot: bool = False) -> None:
-        """With `is_one_shot` a question waits as long as a command's: nobody serves a group, and nobody asks again."""
+        """With `is_one_shot` a question waits as long as a command's: it serves no group, and nothing asks again."""
         self._config = config
         timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
         self._admin = KafkaAdmin(config, timeout_ms=timeout_ms)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Doubtful(NamedTuple):
-    """A transaction that nobody has decided."""
+    """A transaction that is not decided yet."""
 
     txn_id: str
     nonce: str

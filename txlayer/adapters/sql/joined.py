@@ -271,7 +271,7 @@ class Watch:
 
 
 def _end(connection: Connection) -> None:
-    # SQLAlchemy takes for granted that whoever stops a commit has ended the transaction: it would hand the connection
+    # SQLAlchemy assumes that a listener that stops a commit has ended the transaction: it would hand the connection
     # back as it is, and its next user would commit all of this. Two-phase ones it rolls back itself.
     if not isinstance(connection.get_transaction(), TwoPhaseTransaction):
         connection.dialect.do_rollback(connection.connection)
