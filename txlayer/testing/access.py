@@ -46,11 +46,6 @@ class KafkaAccess:
     remove: Remove = _leave
     """Removes topics and groups of these names, as far as they are there."""
 
-    @property
-    def is_memory(self) -> bool:
-        """True when there is no broker's process."""
-        return self.memory is not None
-
 
 def memory_access(kafka: MemoryKafka) -> KafkaAccess:
     """The way to a cluster in memory."""

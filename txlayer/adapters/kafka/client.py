@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint, methodcaller
@@ -19,7 +18,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from txlayer.adapters.ports import TopicPartition
 from txlayer.adapters.translation import translate_error, translate_unknown_end
 from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError, ConfigError, TxLayerError
+from txlayer.errors import ConfigError, TxLayerError
 
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
@@ -52,8 +51,6 @@ def translate(  # the arguments of `translate_error`, for an exception as well
 
 logger = logging.getLogger("txlayer.kafka")
 client_logger = logging.getLogger("txlayer.librdkafka")
-
-PARTITION_EOF = KafkaError._PARTITION_EOF
 
 RETRY_BACKOFF_MS = 100
 """The guard against re-sent EndTxn rests on it (docs/explanation/kafka.md): a re-send waits at least 0.8 of it."""
@@ -357,28 +354,6 @@ def watermarks(
             kafka_error(exc), bootstrap_servers=config.bootstrap_servers
         ) from exc
     return low, high
-
-
-def wait_for_broker(client: Producer | Consumer, *, config: ClientConfig, timeout_s: float) -> None:
-    """Connect now rather than at the first call that would hide the reason.
-
-    Raises:
-        BrokerUnavailableError: nobody answered within `timeout_s`.
-        NotAuthorisedError: the broker refused the credentials.
-    """
-    started = time.monotonic()
-    try:
-        client.list_topics(topic="__consumer_offsets", timeout=timeout_s)
-    except KafkaException as exc:
-        waited_ms = int((time.monotonic() - started) * 1000)
-        error = translate(exc, bootstrap_servers=config.bootstrap_servers, waited_ms=waited_ms)
-        if isinstance(error, BrokerUnavailableError):
-            raise BrokerUnavailableError(
-                "no broker answered; is the address right and the broker up?",
-                bootstrap_servers=config.bootstrap_servers,
-                waited_ms=waited_ms,
-            ) from exc
-        raise error from exc
 
 
 _headers_of = methodcaller("headers")
