@@ -42,6 +42,8 @@ class Attempt:
     producer_group: str = ""
     born_ms: int = 0
     decision: Resolution | None = None
+    decided_ms: int | None = None
+    """When that was, by the clock of a broker."""
     is_settled: bool = False
     """It left the doubt topic: it is decided, also where the deciding line is older than what was read."""
     is_incomplete: bool = False
@@ -145,6 +147,7 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
             "resolution",
             "last_offset",
             "is_abandon",
+            F.unix_millis("timestamp").alias("at_ms"),
         )
     )
 
@@ -196,6 +199,8 @@ def fold(
         )
         if attempt.decision is None and _counts(attempt, row, places):
             attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
+            if attempt.decision is not None:
+                attempt = replace(attempt, decided_ms=row.at_ms)
         attempts[key] = attempt
     return attempts
 

@@ -146,6 +146,15 @@ class Brokers:
         Raises:
             BrokerUnavailableError: nobody answered.
         """
+        found = self.settings(topics, "cleanup.policy")
+        return [topic for topic, policy in found.items() if "compact" in policy]
+
+    def settings(self, topics: Collection[str], name: str) -> dict[str, str]:
+        """{topic: that setting of it}; those whose settings may not be asked for are left out.
+
+        Raises:
+            BrokerUnavailableError: nobody answered.
+        """
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         of_topic = getattr(self._jvm, "org.apache.kafka.common.config.ConfigResource$Type").TOPIC
         wanted = {topic: resource(of_topic, topic) for topic in topics}
@@ -153,14 +162,13 @@ class Brokers:
         for each in wanted.values():
             asked.add(each)
         futures = self._admin.describeConfigs(asked).values()
-        found = []
+        found = {}
         for topic, each in wanted.items():
             try:
                 settings = self._answer(futures.get(each))
             except NotAuthorisedError:
                 continue
-            if "compact" in str(settings.get("cleanup.policy").value()):
-                found.append(topic)
+            found[topic] = str(settings.get(name).value())
         return found
 
     def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:

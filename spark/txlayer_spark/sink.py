@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from txlayer.core import codec
 from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.ids import TXN_ID_LENGTH_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
 from txlayer_spark.bronze import system_topics
@@ -31,6 +32,9 @@ TOPICS_MAX = 1_000
 
 PARTS_MAX = 10_000
 """Parts of a split batch: the driver holds a line of each."""
+
+FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
+"""Upper end of `txl-id` and `txl-origin`."""
 
 _TEXT = (StringType, BinaryType)
 _NEVER_FORWARDED = r"\A__|\.(dlq|replay)\z"
@@ -114,6 +118,21 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
     topics = _topics(rows) if topic is None else {topic: found.highest}
     return Measure(found["count"], found.bytes or 0, topics)
+
+
+def too_large(rows: DataFrame, most: Mapping[str, int]) -> tuple[str, int] | None:
+    """A topic and the size of a message that is larger than it takes, as it would be forwarded; None without one."""
+    limits = [
+        F.struct(F.lit(topic).alias("real_topic"), F.lit(room - FORWARDED_BYTES).alias("_room"))
+        for topic, room in most.items()
+    ]
+    if not limits:
+        return None
+    rooms = rows.sparkSession.range(1).select(F.inline(F.array(*limits)))
+    sized = rows.select("real_topic", _size().alias("bytes"))
+    sized = sized.join(F.broadcast(rooms), "real_topic").where(F.col("bytes") > F.col("_room"))
+    found = sized.select("real_topic", "bytes").head()
+    return None if found is None else (found.real_topic, found.bytes)
 
 
 def _topics(rows: DataFrame) -> dict[str, int]:

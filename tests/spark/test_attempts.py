@@ -40,7 +40,7 @@ def line(
     """One op line."""
     return Row(
         offset=offset, line=0, txn_id=txn_id, nonce="00000001", producer_group=group, resolution=resolution, last_offset=names,
-        is_abandon=is_abandon,
+        is_abandon=is_abandon, at_ms=7,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support import crafted as crafted_records
 from tests.support.arena import Arena
+from tests.support.broker import create_topic
 from tests.support.crafted import Crafted
 from tests.support.logs import header
 from tests.support.spark_sink import (
@@ -255,10 +257,48 @@ def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_
             crafted(arena).half("race-0/00000001", arena.targets[0], value=b"other")
             super().store(log, placed, born_ms)
 
+    # Runs are told apart by the millisecond in which they began.
+    before = int(time.time() * 1000) - 1
     with pytest.raises(FencedError, match="race-0/00000001 is another run's"):
-        Slow(spark, settings_for(arena)).write(numbers(spark, 2), query="race", epoch=0)
+        Slow(spark, settings_for(arena), now_ms=lambda: before).write(
+            numbers(spark, 2), query="race", epoch=0
+        )
 
     assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
+
+
+def test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once(
+    spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, born_ms: int) -> None:
+            with monkeypatch.context() as clock:
+                clock.setattr(crafted_records, "_now_ms", lambda: born_ms)
+                crafted(arena).half("twins-0/00000001", arena.targets[0], value=b"v0")
+            super().store(log, placed, born_ms)
+
+    done = Slow(spark, settings_for(arena)).write(numbers(spark, 1), query="twins", epoch=0)
+
+    assert ("twins-0/00000001",) == done.published
+    assert ["v0"] == values(arena.wait_until_visible("twins-0", count=1))
+    assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "twins-0")
+
+
+def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_written(
+    spark: SparkSession, arena: Arena
+) -> None:
+    small = create_topic(
+        arena.servers, f"{arena.namespace}-small", config={"max.message.bytes": "2000"}
+    )
+    rows = spark.range(2).selectExpr(
+        f"if(id = 1, '{small}', '{arena.targets[0]}') AS topic", "repeat('x', 2000) AS value"
+    )
+
+    with pytest.raises(RefusedRecordError, match="larger than the topic allows") as caught:
+        write_transactional(rows, settings_for(arena, topic=None), query="large", epoch=0)
+
+    assert (small, "too-large") == (caught.value.topic, caught.value.reason)
+    assert not attempts_in(arena, "large-0")
 
 
 def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(

@@ -181,15 +181,38 @@ def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
     assert {"put-back-0": 1, "put-back-2": 1, "put-back-3": 1} == committed(field)
 
 
-def test_an_epoch_that_follows_a_published_one_is_looked_for_since_that_one_began(
+def test_an_epoch_that_is_tried_again_is_found_although_the_clock_of_the_driver_is_ahead(
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_ms = 2 * CLOCK_MARGIN_MS
+    monkeypatch.setattr(jobs_sink, "_now_ms", lambda: int(time.time() * 1000) + ahead_ms)
+    monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "ahead")
+    write = transactional_batches(settings_in(field))
+    write(numbers(spark, 2), 0)
+    with monkeypatch.context() as broken:
+
+        def nobody_answers(*_: Any) -> int:
+            raise OutcomeUnknownError("no answer", txn_id="ahead-1", step="op")
+
+        broken.setattr(jobs_sink.Sink, "confirm", nobody_answers)
+        with pytest.raises(OutcomeUnknownError):
+            write(numbers(spark, 2), 1)
+
+    write(numbers(spark, 2), 1)
+
+    assert {"ahead-0": 1, "ahead-1": 1} == committed(field)
+
+
+def test_an_epoch_that_follows_a_published_one_is_looked_for_since_that_one_was_committed(
     spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[int | None] = []
 
     def published(*_: Any, since_ms: int | None, epoch: int, **__: Any) -> Publication:
         began.append(since_ms)
-        outcome = Outcome.SKIPPED if epoch == 4 else Outcome.PUBLISHED
-        return Publication(f"q-{epoch}", outcome)
+        if epoch == 4:
+            return Publication("q-4", Outcome.SKIPPED)
+        return Publication(f"q-{epoch}", Outcome.PUBLISHED, committed_ms=epoch)
 
     monkeypatch.setattr(jobs_sink, "write_transactional", published)
     monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "q")

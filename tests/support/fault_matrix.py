@@ -645,6 +645,13 @@ _SPARK_SINK = "spark/test_sink.py::"
 
 SPARK = (
     Row(
+        "Spark", "the clock of the driver is ahead, or two runs begin in the same millisecond",
+        "An epoch that is tried again by the same program is found; it is published once.",
+        ("spark/test_sink_window.py::test_an_epoch_that_is_tried_again_is_found_although_the_clock_of_the_driver_is_ahead",
+         _SPARK_SINK + "test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once"),
+        "A driver whose clock is ahead by most of `window` looks back less far at its start.",
+    ),
+    Row(
         "Spark", "bronze is killed at any step, also between its readers, while a ledger is made",
         "The ledger reads the cut of the last whole call; no fault is told that is none, and none stays.",
         ("spark/test_kills.py::test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so",
@@ -712,10 +719,11 @@ SPARK = (
          _SPARK_SINK + "test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_a_take_over"),
     ),
     Row(
-        "Spark", "a batch names a topic that coordinators refuse for good, or a partition that is not there",
+        "Spark", "a batch names a topic that coordinators refuse for good, or a partition that is not there, or has a message that its topic does not take",
         "It is refused before anything is written.",
         (_SPARK_SINK + "test_a_real_topic_that_coordinators_refuse_is_refused_as_producers_refuse_it",
-         _SPARK_SINK + "test_what_cannot_be_published_is_refused_before_anything_is_written"),
+         _SPARK_SINK + "test_what_cannot_be_published_is_refused_before_anything_is_written",
+         _SPARK_SINK + "test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_written"),
         "A topic that is not on the coordinators' list `target_topics` is parked.",
     ),
     Row(

@@ -102,6 +102,8 @@ class Publication:
     """id/nonce of what was committed now."""
     skipped: tuple[str, ...] = ()
     """Ids that an earlier attempt had committed."""
+    committed_ms: int | None = None
+    """When the first of these commits was written, by the clock of a broker; None where none was written now."""
 
 
 def write_transactional(
@@ -124,8 +126,8 @@ def write_transactional(
 
     Raises:
         UsageError and its kinds: the batch cannot be published; nothing was written.
-        RefusedRecordError: a message is larger than the half topic allows, or names a partition that its topic does not
-            have; nothing was committed.
+        RefusedRecordError: a message is larger than its topic or the half topic allows, or names a partition that its topic
+            does not have; nothing was committed.
         NotAuthorisedError: half or op may not be written.
         BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
@@ -140,7 +142,8 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
 
     A new checkpoint is a new query: it begins with its first record, and publishes it.
     """
-    # {query: the epoch that comes next, and when the last one that was published for the first time began}
+    # {query: the epoch that comes next, and when the last one that was published for the first time was committed: by a
+    # broker's clock, since this machine's may be wrong}
     following: dict[str, tuple[int, int]] = {}
 
     def write(batch: DataFrame, epoch: int) -> None:
@@ -149,15 +152,14 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
             raise UsageError(
                 "transactional_batches is for foreachBatch; elsewhere call write_transactional"
             )
-        began_ms = _now_ms()
         # A checkpoint that was put back from a copy has epochs again that were published long ago. Only behind an epoch that
         # was new is the next one new as well.
         expected, since_ms = following.get(query, (None, None))
         if expected != epoch:
             since_ms = None
         done = write_transactional(batch, settings, query=query, epoch=epoch, since_ms=since_ms)
-        if done.outcome is Outcome.PUBLISHED and not done.skipped:
-            following[query] = (epoch + 1, began_ms)
+        if done.committed_ms is not None and not done.skipped:
+            following[query] = (epoch + 1, done.committed_ms)
         elif done.outcome is Outcome.EMPTY and since_ms is not None:
             following[query] = (epoch + 1, since_ms)
         else:
@@ -214,6 +216,7 @@ class Sink:
             with Brokers(self._spark, self._settings.place) as brokers:
                 log = EpochLog(self._spark, brokers, self._settings.place, epoch_id, ids)
                 _check_partitions(size.topics, brokers.partition_counts(size.topics))
+                _check_sizes(rows, brokers.settings(size.topics, "max.message.bytes"))
                 return self._publish(log, placed, since_ms)
         finally:
             rows.unpersist()
@@ -251,11 +254,11 @@ class Sink:
         self.store(log, placed, born_ms)
         mine, copies = self.read_back(log, left, attempts, born_ms)
         self.commit(log, mine)
-        self.confirm(log, mine)
+        committed_ms = self.confirm(log, mine)
         if copies:
             log.say(copies, Resolution.ROLLBACK, reason=_COPY)
         keys = tuple(attempt.key for attempt in mine)
-        return Publication(log.epoch_id, Outcome.PUBLISHED, keys, skipped)
+        return Publication(log.epoch_id, Outcome.PUBLISHED, keys, skipped, committed_ms)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -367,8 +370,8 @@ class Sink:
         """Write the op records; they are acknowledged by all replicas."""
         log.say(mine, Resolution.COMMIT)
 
-    def confirm(self, log: EpochLog, mine: list[Attempt]) -> None:
-        """Make sure that the commit is the first decision.
+    def confirm(self, log: EpochLog, mine: list[Attempt]) -> int:
+        """Make sure that the commit is the first decision; when the first one was written.
 
         Raises:
             FencedError: a newer run of this query took the epoch over.
@@ -383,6 +386,18 @@ class Sink:
                 raise OutcomeUnknownError(
                     "its commit is not in the log", txn_id=attempt.txn_id, step="op"
                 )
+        return min(found[attempt.key].decided_ms or 0 for attempt in mine)
+
+
+def _check_sizes(rows: DataFrame, allowed: Mapping[str, str]) -> None:
+    """Coordinators park what its topic does not take; of a topic whose settings may not be asked for nobody knows."""
+    found = sink.too_large(rows, {topic: int(most) for topic, most in allowed.items()})
+    if found is not None:
+        topic, size = found
+        raise RefusedRecordError(
+            f"a message of {size} bytes is larger than the topic allows (max.message.bytes). Nothing was written",
+            topic=topic, size_bytes=size, size_bytes_max=int(allowed[topic]), reason="too-large",
+        )  # fmt: skip
 
 
 def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> None:
