@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
@@ -29,6 +29,37 @@ servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], ind
 
 
 # --- what cannot be joined --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_session_of_another_user_whose_address_names_no_database_is_refused(
+    database_url: str,
+) -> None:
+    """PostgreSQL's driver takes the user's name for the database's then."""
+    admin = create_engine(database_url, isolation_level="AUTOCOMMIT")
+    names = [f"u{new_id()}" for _ in range(2)]
+    with admin.connect() as connection:
+        for name in names:
+            connection.execute(text(f"CREATE ROLE {name} LOGIN"))
+            connection.execute(text(f"CREATE DATABASE {name} OWNER {name}"))
+    admin.dispose()
+    first, second = (
+        make_shop(create_engine(URL.create("postgresql+psycopg", name, None, admin.url.host, admin.url.port)))
+        for name in names
+    )  # fmt: skip
+    txn_id = new_id()
+
+    with Session(second.engine) as session, pytest.raises(UsageError, match="another database"):
+        first.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+
+    another = create_engine(first.engine.url)
+    with Session(another) as session:
+        first.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+        session.commit()
+    assert COMMIT is first.barrier.read(txn_id, NONCE)
+    for engine in (first.engine, second.engine, another):
+        engine.dispose()
 
 
 @each_database

@@ -302,7 +302,9 @@ def _address(engine: Engine) -> Any:
     creator = getattr(engine.pool, "_creator", None)
     if not is_named or getattr(creator, "__module__", None) != "sqlalchemy.engine.create":
         return None
-    return (url.get_backend_name(), url.host, url.port, url.database, url.query)
+    # PostgreSQL's drivers take the user's name for that of a database that is not named.
+    database = (url.database, None if url.database else url.username)
+    return (url.get_backend_name(), url.host, url.port, database, url.query)
 
 
 def driver_connection(connection: Connection) -> Any:
