@@ -105,6 +105,42 @@ def test_a_message_counts_as_handled_when_its_effects_are_durable(
 
 
 @each_database
+def test_work_done_again_behind_a_savepoint_that_took_the_row_is_not_committed(
+    engine: Engine, inbox: Inbox
+) -> None:
+    message, order_id = forwarded(new_id(), 0), new_id()
+    with Session(engine) as session:
+        savepoint = session.begin_nested()
+        with inbox.once(session, message) as is_new:
+            assert is_new
+            savepoint.rollback()
+            session.add(Order(txn_id=order_id))
+            with pytest.raises(RollbackRequiredError):
+                session.commit()
+            session.rollback()
+
+    assert not has_order(engine, order_id)
+    assert handle(inbox, message, order_id=order_id)
+
+
+@each_database
+def test_a_savepoint_that_holds_the_row_may_be_rolled_back_behind_the_block(
+    engine: Engine, inbox: Inbox
+) -> None:
+    message, order_id, other_id = forwarded(new_id(), 0), new_id(), new_id()
+    with Session(engine) as session, session.begin():
+        savepoint = session.begin_nested()
+        with inbox.once(session, message) as is_new:
+            assert is_new
+            session.add(Order(txn_id=order_id))
+        savepoint.rollback()  # takes row and effects
+        session.add(Order(txn_id=other_id))
+
+    assert (False, True) == (has_order(engine, order_id), has_order(engine, other_id))
+    assert handle(inbox, message, order_id=order_id)
+
+
+@each_database
 def test_a_message_whose_handler_failed_is_new_again(engine: Engine, inbox: Inbox) -> None:
     message, order_id = forwarded(new_id(), 0), new_id()
 

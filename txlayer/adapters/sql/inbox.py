@@ -249,9 +249,8 @@ class Inbox:
         if connection.execute(insert, row, execution_options=options).rowcount != 1:
             return None
         savepoint = connection.get_nested_transaction()
-        # A savepoint may take the row along, with the effects.
-        has_row = partial(self._has_row, key) if savepoint is None else None
-        joined = JoinedTransaction(connection, None, has_row=has_row, row=ROW)
+        has_row = partial(self._has_row, key)
+        joined = JoinedTransaction(connection, None, has_row=has_row, savepoint=savepoint, row=ROW)
         self._watch.add(connection, None, joined)
         self._watch.expect(joined, connection.engine, joined)
         return Seen(session, connection, savepoint, key, joined)
@@ -288,6 +287,7 @@ class Inbox:
     def leave(self, seen: Seen) -> None:
         """The block has ended: what it did after its row was rolled back must not commit, what follows may."""
         self._watch.forget(seen.joined)
+        seen.joined.let_savepoint_go()
         if not seen.session.in_transaction():
             return
         is_lost = seen.joined.is_lost

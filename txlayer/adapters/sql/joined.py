@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, TwoPhaseTransaction, event
+from sqlalchemy import Connection, Engine, NestedTransaction, TwoPhaseTransaction, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
@@ -38,12 +38,14 @@ class JoinedTransaction:
         session: Session | None,
         *,
         has_row: Callable[[Connection], bool] | None,
+        savepoint: NestedTransaction | None = None,
         row: str = "the barrier's row",
         txn_id: str | None = None,
     ) -> None:
         self._connection = weakref.ref(connection)
         self._session_transaction = None if session is None else session.get_transaction()
         self._has_row = has_row
+        self._savepoint = savepoint
         self._row = row
         self._txn_id = txn_id
         self._veto: TxLayerError | None = None
@@ -103,12 +105,18 @@ class JoinedTransaction:
 
     def _failed_error(self) -> RollbackRequiredError:
         return RollbackRequiredError(
-            f"{self._row} was rolled back with a failed statement: roll back", txn_id=self._txn_id
+            f"{self._row} was rolled back with a failed statement or a savepoint: roll back",
+            txn_id=self._txn_id,
         )
 
     def leave(self) -> None:
         """As in `Joined`."""
         self._session_transaction = None
+
+    def let_savepoint_go(self) -> None:
+        """From now on the savepoint that holds the row may take it along, with what was done beside it."""
+        if self._savepoint is not None:
+            self._has_row = None
 
     def forget_row(self) -> None:
         """The row was taken back: the local transaction is the user's own again, unless it was refused before."""
@@ -131,7 +139,8 @@ class JoinedTransaction:
     def _check_row(self, connection: Connection) -> None:
         if self._veto is not None:
             raise self._veto
-        if self._has_row is None or not self._has_failed_statement:
+        has_savepoint_ended = self._savepoint is not None and not self._savepoint.is_active
+        if self._has_row is None or not (self._has_failed_statement or has_savepoint_ended):
             return
         if not self._has_row(connection):
             raise self._failed_error()
