@@ -21,7 +21,14 @@ from txlayer.consumer.context import Context
 from txlayer.consumer.ordered import OrderedConsumer
 from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import AfterExhausted, HandlerResult, ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.handling import (
+    AfterExhausted,
+    DeadLetterReason,
+    HandlerResult,
+    ReplayKind,
+    ReplayRecord,
+)
 from txlayer.core.messages import Undecodable
 from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.errors import ConfigError
@@ -48,6 +55,30 @@ def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> A
         group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
         bootstrap_servers=stage.lab.servers, **given,
     )  # fmt: skip
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[b"1", b"?", b"3"], [b"?", b"2", b"3"]])
+def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reason(
+    stage: Stage, values: list[bytes]
+) -> None:
+    stage.write(*values)
+    consumer = plain(stage, deserializer=lambda raw, _: int(raw))
+    handled: list[int] = []
+
+    @consumer.batch_handler(count_max=10)
+    def note(messages: list[ReceivedMessage], _context: Context) -> None:
+        handled.extend(message.value for message in messages)
+
+    with consumer:
+        stage.wait_stored(3)
+
+    letters = [dead_letter_of(record.headers) for record in stage.lab.read(stage.letters)]
+    reasons = [each.reason for each in letters if not isinstance(each, Undecodable)]
+    assert [DeadLetterReason.UNDECODABLE] == reasons
+    assert [int(value) for value in values if value != b"?"] == handled
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

@@ -77,7 +77,8 @@ class QueueWorld:
             index = (number >> 3) % len(batch)
             self._ended(batch[:index])
             self._count(batch[index : index + 1])
-            self.stage.queue.failed_at(batch, index, failure, now_ms=now_ms, draw=0.5)
+            item = self.stage.queue.end_before(batch, index)
+            self.stage.queue.failed([item], failure, now_ms=now_ms, draw=0.5)
         else:
             self._count(batch)
             self.stage.queue.failed(batch, failure, now_ms=now_ms, draw=0.5)

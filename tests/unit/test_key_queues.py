@@ -204,7 +204,8 @@ def test_a_batch_is_consecutive_records_of_one_key() -> None:
 
     batches = stage.queue.take_batches(10, records_max=2, now_ms=0)
     assert [["0", "2"], ["1"]] == [records(batch) for batch in batches]
-    stage.queue.failed_at(batches[0], 1, FAILED, now_ms=0, draw=0.0)
+    second = stage.queue.end_before(batches[0], 1)
+    stage.queue.failed([second], FAILED, now_ms=0, draw=0.0)
     stage.store()
     stage.advance(1_000)
     (again,) = stage.queue.take_batches(10, records_max=2, now_ms=stage.now_ms)

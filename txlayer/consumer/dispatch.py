@@ -273,10 +273,8 @@ class Dispatcher:
         queues, items = owned.queues, items_of(failed.job)
         failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
         now_ms = self._now_ms()
-        if failed.is_undecodable and len(items) == 1:
-            queues.undecodable(items[0], failure, now_ms=now_ms)
-        elif failed.is_undecodable:
-            queues.failed_at(items, failed.place, failure, now_ms=now_ms, draw=self._draw())
+        if failed.is_undecodable:
+            queues.undecodable(queues.end_before(items, failed.place), failure, now_ms=now_ms)
         else:
             queues.failed(items, failure, now_ms=now_ms, draw=self._draw())
 

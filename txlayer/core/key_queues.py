@@ -245,15 +245,13 @@ class KeyQueues(Generic[R]):
             )
             self._uncounted[source, item.offset] = item
 
-    def failed_at(
-        self, batch: Sequence[Item[R]], index: int, failure: Failure, *, now_ms: int, draw: float
-    ) -> None:
-        """The handler succeeded with what stands before `index`, failed there, and began nothing behind it."""
+    def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
+        """The handler succeeded with what stands before `index`, and began nothing behind; what became of that one is said next."""
         before = batch[:index]
         self.in_flight_count -= len(batch) - 1
         self._topic.finish([item.offset for item in before])
         self.size_bytes -= sum(item.size_bytes for item in before)
-        self.failed(batch[index : index + 1], failure, now_ms=now_ms, draw=draw)
+        return batch[index]
 
     def shorten(self, batch: Sequence[Item[R]], count: int) -> Sequence[Item[R]]:
         """The first `count` (at least 1) of a batch; what stands behind them waits again."""
