@@ -7,6 +7,7 @@ import errno
 import multiprocessing.context
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -68,10 +69,10 @@ def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reaso
     consumer = plain(stage, deserializer=lambda raw, _: int(raw))
     handled: list[int] = []
 
-    @consumer.batch_handler(count_max=10)
     def note(messages: list[ReceivedMessage], _context: Context) -> None:
         handled.extend(message.value for message in messages)
 
+    consumer.batch_handler(count_max=10)(note)
     with consumer:
         stage.wait_stored(3)
 
@@ -141,6 +142,32 @@ def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
         stage.wait_stored(2)
 
     assert [True, False, True] == starts
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    start: Any = threading.Thread.start
+    starts: list[bool] = []
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name.startswith(("txlayer-handler", "txlayer-process")):
+            starts.append(len(starts) > 0)
+            if not starts[-1]:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    stage.write(b"1")
+    consumer = plain(stage, workers=workers, worker_count=1)
+    consumer.handler(look)
+
+    with consumer:
+        stage.wait_stored(1)
+
+    assert [False, True] == starts
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

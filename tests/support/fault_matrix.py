@@ -326,6 +326,11 @@ CONSUMER = (
         "A parked key that is left out cannot be named by a request.",
     ),
     Row(
+        "consumer", "the machine cannot start a thread for handlers just then",
+        "Other threads go on with what waits, and it is tried again.",
+        ("contract/test_consumer_kinds.py::test_a_thread_that_cannot_be_started_just_then_ends_no_consumer",),
+    ),
+    Row(
         "consumer", "a handlers' process dies, and the machine cannot start another one just then",
         "Its work waits, and the next try starts one.",
         ("contract/test_consumer_kinds.py::test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good",),

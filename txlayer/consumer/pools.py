@@ -19,6 +19,8 @@ from txlayer.consumer.calls import Chunk, Job, Outcome, give_up, items_of, place
 
 logger = logging.getLogger("txlayer.consumer")
 
+START_PAUSE_S = 1.0
+"""Pause after a thread or a process could not be started, before another one is."""
 LOOK_S = 0.05
 """How often it is looked for handlers that hang."""
 THREAD_CHUNK_S = 0.001
@@ -151,6 +153,7 @@ class Workers(ABC):
         self._outcomes = Outcomes()
         self._threads: list[threading.Thread] = []
         self._begun_count = 0
+        self._start_at = 0.0
         self.wait = self._outcomes.wait
 
     def start(self) -> None:  # noqa: B027 - all there is to do
@@ -168,19 +171,34 @@ class Workers(ABC):
     def submit(self, chunk: Chunk) -> None:
         """Begin a chunk."""
         self._begun_count += 1
-        if self._begun_count > len(self._threads) < self._worker_count:
-            thread = threading.Thread(
-                target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
         self._chunks.put(chunk)
+        self._add_thread()
 
     def take(self) -> list[Outcome]:
         """What ended since the last call."""
         outcomes = self._outcomes.take()
         self._begun_count -= len(outcomes)
+        if not self._chunks.empty():
+            self._add_thread()  # the machine may have refused the one that these wait for
         return outcomes
+
+    def _add_thread(self) -> None:
+        if not self._begun_count > len(self._threads) < self._worker_count:
+            return
+        now = time.monotonic()
+        if now < self._start_at:
+            return
+        thread = threading.Thread(
+            target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The machine may have no room for another one just now: the others do what they can, and it is tried again.
+            logger.exception("thread.not_started")
+            self._start_at = now + START_PAUSE_S
+        else:
+            self._threads.append(thread)
 
     def close(self, timeout_s: float) -> None:
         """End; threads that are still in a handler then are left behind (they do not hold the process up)."""

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of, timed_out
 from txlayer.consumer.context import Lease
 from txlayer.consumer.owned import CHUNK_COUNT_MAX
-from txlayer.consumer.pools import Workers
+from txlayer.consumer.pools import START_PAUSE_S, Workers
 from txlayer.core.handling import Reject, Retry
 from txlayer.core.items import Item, More
 from txlayer.core.messages import Headers
@@ -49,8 +49,6 @@ LOOK_S = 0.05
 """How often a thread that waits for its process looks whether the lease was lost."""
 START_S = 60.0
 """How long a process may take until it begins a message, which is to import what it needs; then it is killed, and another one started."""
-START_PAUSE_S = 1.0
-"""Pause after a process could not be started, before another one is."""
 END_S = 1.0
 """How long an idle process may take to end."""
 TRACEBACK_LENGTH_MAX = 8_000
