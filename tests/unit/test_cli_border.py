@@ -19,7 +19,7 @@ from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
 from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
-from txlayer.cli.main import GROUPS, SINGLE, build_app
+from txlayer.cli.main import GROUPS, SINGLE, build_app, needed
 from txlayer.cli.options import client_config
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, ConfigError, TxLayerError
@@ -200,3 +200,42 @@ def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
         os.close(writing)
 
     assert (UNREAD, "") == (ran.returncode, ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--version"], []),
+        (["tx", "list", "--help"], ["tx"]),
+        (["--log-format", "json", "coordinator", "run"], ["coordinator"]),
+        (["topics", "apply", "--group", "dlq"], ["topics", "dlq"]),
+        (["--help"], [*GROUPS, *SINGLE]),
+        (["no-such-command"], [*GROUPS, *SINGLE]),
+    ],
+)
+def test_only_the_commands_that_a_command_line_names_are_needed(
+    words: list[str], names: list[str]
+) -> None:
+    assert names == list(needed(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "never"),
+    [
+        (["--version"], {"rich", "txlayer.adapters.ports", "txlayer.cli.tx"}),
+        (["tx", "list", "--help"], {"txlayer.coordinator.overview", "txlayer.cli.dlq"}),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_answers_at_once_imports_little(words: list[str], never: set[str]) -> None:
+    program = (
+        "import atexit, sys; from txlayer.cli.main import main; "
+        f"sys.argv = ['txlayer', *{words!r}]; "
+        f"atexit.register(lambda: print(sorted({never | {'confluent_kafka'}!r} & set(sys.modules)), file=sys.stderr)); main()"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert "[]" == ran.stderr.strip()

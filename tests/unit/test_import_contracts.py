@@ -47,6 +47,8 @@ def test_every_import_contract_holds() -> None:
         ("txlayer/core/broken.py", "import txlayer.config", "layers"),
         ("txlayer/adapters/broken.py", "import txlayer.coordinator", "layers"),
         ("txlayer/producer/broken.py", "import txlayer.testing", "layers"),
+        ("txlayer/operate/broken.py", "import txlayer.cli", "layers"),
+        ("txlayer/coordinator/broken.py", "import txlayer.operate", "layers"),
         ("txlayer/stranger.py", "", "stranger"),
         ("txlayer/core/broken.py", "import time", "the core is pure"),
         ("txlayer/core/broken.py", "import threading", "the core is pure"),
