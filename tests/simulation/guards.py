@@ -73,7 +73,7 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 GUARDS: tuple[Guard, ...] = (
     Guard(
         "a producer that may be haunted is replaced", "P2", "publish.py",
-        Variant(settings={"recycle_after": timedelta(hours=1)}), 219, _LOSS | _TWICE | {_K.TORN},
+        Variant(settings={"recycle_after": timedelta(hours=1)}), 1412, _LOSS | _TWICE | {_K.TORN},
     ),
     Guard(
         "offsets carry the group's generation", "P2", "loop.py, group.py",

@@ -139,9 +139,9 @@ def test_lines_about_doubt_are_bounded_after_a_restart() -> None:
 
 
 @pytest.mark.promise("P11")
-def test_large_ones_of_one_key_do_not_wait_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.settling.KEY_IN_HALF_BYTES_MAX", ROOM)
+def test_no_more_of_one_key_waits_in_half_than_one_kafka_transaction_takes() -> None:
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.ledger.batch_bytes_max = ROOM
     first = txn_key("first")
     size = half_bytes(KEYS[0], value=LARGE)
     assert 3 * size < ROOM < 4 * size

@@ -37,9 +37,6 @@ KEY_IN_HALF_MAX = 5_000
 NEVER_MS = 1 << 62
 """Later than every time."""
 
-KEY_IN_HALF_BYTES_MAX = 16 * 1024 * 1024
-"""The same when so many of this size would be more: what waits in half goes at once when it may, however much it is."""
-
 PlainTail = tuple[str, str, str]
 """(producer group, real topic, born) of a half header of a single message; interned where they repeat."""
 
@@ -268,7 +265,8 @@ class Settling:
     def _wait(self, txn: Transaction) -> None:
         self.order.stuck(txn)
         count = self.order.count(txn.key_hash)
-        is_hot = count > KEY_IN_HALF_MAX or count * txn.size > KEY_IN_HALF_BYTES_MAX
+        # What waits in half goes at once when it may, however much it is: no more waits there than one batch takes.
+        is_hot = count > KEY_IN_HALF_MAX or count * txn.size > self.batch_bytes_max
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
