@@ -13,7 +13,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Running, Shop
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.settling import HALF_BYTES
+from txlayer.core.settling import UNSETTLED_BYTES
 
 COUNT = 60
 KEYS = [txn_key(f"txn-{number}") for number in range(COUNT)]
@@ -164,7 +164,7 @@ def test_a_restart_reads_nothing_of_half_again_that_is_older_than_doubt_after(sh
 @pytest.mark.promise("P11")
 def test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions(shop: Shop) -> None:
     prepare(shop)
-    room = 30 * HALF_BYTES
+    room = 30 * UNSETTLED_BYTES
     running = shop.coordinator(unsettled_bytes_max=room)
     wait_until(
         lambda: any(s.is_half_paused for s in running.coordinator.view().shards.values()),

@@ -11,13 +11,7 @@ from txlayer.coordinator.shard import Shard
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import NO_OPTIONS, HalfOptions
 from txlayer.core.partitions import half_partition
-from txlayer.core.settling import (
-    DOUBT_BYTES,
-    FURTHER_BYTES,
-    GROUP_BYTES,
-    HALF_BYTES,
-    SLEEPER_BYTES,
-)
+from txlayer.core.settling import FURTHER_BYTES, GROUP_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES
 
 READ_COUNT = 5
 COUNT = 200
@@ -36,9 +30,9 @@ def keys(count: int, *, partition: int = 0, name: str = "t") -> list[str]:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> StillCoordinator:
-    """A coordinator that reads little at a time, with room for forty transactions in half."""
+    """A coordinator that reads little at a time, with room for forty transactions."""
     monkeypatch.setattr("txlayer.coordinator.loop.READ_COUNT_MAX", READ_COUNT)
-    return StillCoordinator(unsettled_bytes_max=40 * HALF_BYTES)
+    return StillCoordinator(unsettled_bytes_max=40 * UNSETTLED_BYTES)
 
 
 def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
@@ -129,6 +123,21 @@ def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_e
 
 
 @pytest.mark.promise("P11")
+def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(
+    still: StillCoordinator,
+) -> None:
+    flood = keys(COUNT)
+    offsets = [still.half(key) for key in flood]
+    still.op(op_line("C", flood[-1], offsets[-1]))  # a line that waits lets half go furthest
+
+    shards = work(still, seconds=120)
+
+    ledger = shards[0].ledger
+    assert ledger.open_count == ledger.shelf.count > 20
+    assert ledger.unsettled_bytes <= still.config.unsettled_bytes_max
+
+
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("does_sleep", [True, False])
 def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep: bool) -> None:
     driver = PartitionDriver()
@@ -138,11 +147,11 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
         for index in range(5):
             last[name] = driver.half(txn_key(name), index=index, count=5, options=options)
     driver.turn()
-    assert 2 * HALF_BYTES + 8 * FURTHER_BYTES == driver.ledger.unsettled_bytes
+    assert 2 * UNSETTLED_BYTES + 8 * FURTHER_BYTES == driver.ledger.unsettled_bytes
 
     driver.op("R", txn_key("a"), last["a"])
     driver.turn()
-    assert HALF_BYTES + 4 * FURTHER_BYTES == driver.ledger.unsettled_bytes
+    assert UNSETTLED_BYTES + 4 * FURTHER_BYTES == driver.ledger.unsettled_bytes
 
     driver.tick(after_ms=driver.log.settings.doubt_after_ms)
     driver.publish()
@@ -151,7 +160,9 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     assert driver.ledger.unsettled_bytes > SLEEPER_BYTES
     assert driver.ledger.find(txn_key("b"))
     groups = driver.ledger.schedule.group_count + 2 * driver.ledger.asleep.group_count
-    assert driver.ledger.unsettled_bytes == DOUBT_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
+    assert (
+        driver.ledger.unsettled_bytes == UNSETTLED_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
+    )
 
     driver.op("R", txn_key("b"), last["b"])
     driver.turn()

@@ -23,9 +23,9 @@ from txlayer.core.transaction import OpPosition, Transaction, records_of, user_s
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
 from txlayer.core.unsettled import UnsettledTransactions
 
-HALF_BYTES, DOUBT_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 500, 750, 250, 350, 300
-"""Measured: an unsettled transaction that stands in half, on doubt, or sleeps there beside its summary; a producer group that some of them name;
-each half record of it beyond the first, with a topic of its own."""
+UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 750, 250, 350, 300
+"""Measured: an unsettled transaction that stands on doubt, or sleeps there beside its summary; a producer group that some of them name; each half
+record of it beyond the first, with a topic of its own. In half it takes 500, and goes to doubt while half waits for memory: it counts in full."""
 
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
@@ -159,13 +159,10 @@ class Settling:
 
     @property
     def unsettled_bytes(self) -> int:
-        """About what they take in memory, without content: by number, as measured with names of usual length."""
-        asleep_count = len(self.asleep)
-        on_doubt_count = self.shelf.count - asleep_count
+        """About what they take in memory, or will on doubt, without content: by number, as measured with names of usual length."""
         return (
-            HALF_BYTES * (len(self.transactions) - on_doubt_count)
-            + DOUBT_BYTES * on_doubt_count
-            + SLEEPER_BYTES * asleep_count
+            UNSETTLED_BYTES * len(self.transactions)
+            + SLEEPER_BYTES * len(self.asleep)
             + self.asleep.byte_count
             + GROUP_BYTES * (self.schedule.group_count + 2 * self.asleep.group_count)
             + FURTHER_BYTES * (self._further_count + len(self._twins))
