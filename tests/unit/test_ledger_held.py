@@ -177,6 +177,31 @@ def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
     assert TxnState.HELD is driver.state(B)
 
 
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(
+    *, is_restarted: bool
+) -> None:
+    """Nothing comes to its partition meanwhile that could tell the time."""
+    driver = PartitionDriver(targets={})
+    driver.op("C", A, driver.half(A, options=RED))
+    driver.op("C", B, driver.half(B, topic="stock", options=RED))
+    driver.turn()
+    driver.tick(after_ms=7 * DAY_MS - HOUR_MS)
+    driver.set_target("orders", ACCEPTS)
+    driver.turn()
+    assert ([A], TxnState.HELD) == (driver.log.forwarded, driver.state(B))
+    if is_restarted:
+        driver.crash(is_new_process=True)
+
+    driver.tick(after_ms=7 * DAY_MS - 1)
+    driver.publish()
+    assert TxnState.HELD is driver.state(B)
+
+    driver.tick(after_ms=1)
+    assert TxnState.PARKED_COMMITTED is driver.state(B)
+
+
 def test_a_held_one_is_parked_when_it_was_held_too_long() -> None:
     driver = held()
     driver.tick(after_ms=7 * DAY_MS - 1)

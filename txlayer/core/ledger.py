@@ -253,6 +253,7 @@ class Ledger(Asking):
         time: then only what needs none follows. Call it only when half and op have been read to the ends taken at
         assignment.
         """
+        self.now_ms = max(self.now_ms, now_ms)
         if now_ms:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms

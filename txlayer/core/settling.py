@@ -90,7 +90,7 @@ class Settling:
         self.half_next = 0
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = self._half_ms = 0  # newest append time that counts; the same of half alone
-        self.latest_ms = NEVER_MS  # append times beyond it do not count
+        self.latest_ms, self.now_ms = NEVER_MS, 0  # no append time beyond it counts; `due`'s last
         self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
         self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
         self._bare_until = -1  # half offset; no content in memory of those in half up to here
@@ -328,7 +328,7 @@ class Settling:
 
     def _now_for(self, txn: Transaction) -> int:
         """The newest time that counts; never before the transaction was appended, whoever is believed."""
-        return max(self.newest_ms, txn.appended_ms)
+        return max(self.newest_ms, self.now_ms, txn.appended_ms)
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
