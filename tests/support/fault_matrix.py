@@ -118,6 +118,7 @@ COORDINATOR = (
         "Half of that partition waits; other partitions go on, and nothing is lost.",
         ("unit/test_unsettled_bytes.py::test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory",
          "unit/test_unsettled_bytes.py::test_another_partition_goes_on_beside_a_flooded_one",
+         "unit/test_unsettled_bytes.py::test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits",
          "unit/test_unsettled_bytes.py::test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it",
          "contract/test_bounds.py::test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions"),
         missing="The honest transactions of that partition wait, too, until a person makes room; no simulated world is that full.",
@@ -561,7 +562,8 @@ DATA = (
     Row(
         "data", "one id twice", "Two transactions.",
         (_INPUT + "test_two_attempts_with_one_id_know_nothing_of_each_other",
-         "unit/test_ledger_half.py::test_a_record_that_stands_there_twice_is_forwarded_once", _SAFETY),
+         "unit/test_ledger_half.py::test_a_record_that_stands_there_twice_is_forwarded_once",
+         "unit/test_overview_second_copies.py::test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_takes", _SAFETY),
     ),
     Row(
         "data", "a second copy of a half record, near the first one or behind its commit",

@@ -223,6 +223,9 @@ class _ContentlessLedger(Ledger):
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:  # noqa: ARG002 - the content stays away
         super().fold_half(offset, appended_ms, header, _NO_CONTENT)
 
+    def _go_on_leaving(self) -> None:
+        self._leave_before = 0  # nothing is stored here, so no restart meets the second copy
+
 
 class _EveryTopicAccepts(Mapping[str, Target]):
     def __getitem__(self, topic: str) -> Target:
