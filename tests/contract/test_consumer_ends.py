@@ -16,6 +16,7 @@ from txlayer.consumer.received import ReceivedMessage
 from txlayer.core.handling import Reject, ReplayKind, ReplayRecord
 from txlayer.core.key_queues import KeyQueues
 from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.operate.offsets import plan_reset
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
@@ -177,3 +178,29 @@ def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:
 def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
     """Of the partitions that it has just now."""
     return [owned.queues for owned in list(consumer._engine._holdings.owned.values())]
+
+
+@pytest.mark.parametrize("token_above", [None, 4711])
+def test_a_reset_of_the_offsets_ends_no_operators_pause(
+    stage: Stage, token_above: int | None
+) -> None:
+    pause = ReplayRecord(ReplayKind.PAUSE, "r", None, text="zoe: ticket 12")
+    stage.lab.write(stage.requests, encode_replay(pause), key=None, partition=0)
+    with stage.consumer() as consumer:
+        wait_until(
+            lambda: stage.topic in consumer.stats().topics
+            and consumer.stats().topics[stage.topic].paused_partitions == 1,
+            within=PATIENCE_S, what="a pause",
+        )  # fmt: skip
+    stage.write(b"0")
+    admin = stage.lab.admin()
+    plan = plan_reset(admin, stage.group, [stage.topic], to="earliest", token_above=token_above)
+    admin.store_offsets(stage.group, plan.after)
+
+    with stage.consumer() as consumer:
+        wait_until(
+            lambda: bool(consumer.stats().partitions), within=PATIENCE_S, what="its partition"
+        )
+        assert not threading.Event().wait(0.5)
+
+    assert [] == stage.journal.seen

@@ -351,7 +351,7 @@ def reset(
 ) -> None:
     """Say where a group goes on with its topics; refused while one of its consumers runs.
 
-    What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten. Fencing tokens go on growing;
+    What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten. A pause stays. Fencing tokens go on growing;
     where the group's progress is lost, `--token-above` says the highest one that your tables hold.
     """
     from txlayer.adapters.kafka.admin import KafkaAdmin

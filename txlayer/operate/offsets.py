@@ -48,11 +48,13 @@ def plan_reset(
 
 
 def _metadata(offset: int, before: StoredOffset | None, token_above: int | None) -> str:
-    """What is stored with a new offset: the highest token so far, or that one, and nothing else."""
+    """What is stored with a new offset: an operator's pause, and the highest token so far, or that one."""
     found = None if before is None else decode(before.offset, before.metadata)
-    known = found.token if isinstance(found, StoredProgress) else None
-    tokens = [token for token in (known, token_above) if token is not None]
-    return Progress(offset).snapshot(token=max(tokens)).metadata if tokens else ""
+    known = found if isinstance(found, StoredProgress) else StoredProgress()
+    token = max((t for t in (known.token, token_above) if t is not None), default=None)
+    if token is None and not known.is_paused:
+        return ""
+    return Progress(offset).snapshot(token=token, is_paused=known.is_paused).metadata
 
 
 def _positions(
