@@ -59,8 +59,7 @@ def write(
         compression=codec,
     )
     writer.init_transactions(30)
-    process, (pid,) = psutil.Process(), kafka.pids.values()
-    server = psutil.Process(pid)
+    process, server = psutil.Process(), psutil.Process(kafka.pid)
     before, before_server = cpu_s(process), cpu_s(server)
     for start in range(0, len(records), PER_TRANSACTION):
         writer.begin_transaction()

@@ -122,9 +122,8 @@ class Bench:
             self._move_broker(everywhere)
 
     def _move_broker(self, cores: set[int]) -> None:
-        for pid in self._kafka.pids.values():
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), cores)
+        for thread in Path(f"/proc/{self._kafka.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def measure_tasks(bench: Bench, *, count: int, has_pyrallel: bool) -> list[Figure]:

@@ -65,7 +65,7 @@ def measure(  # one phase from start to end, read top to bottom
             )
         before = {
             "coordinator": middle.cpu_s(),
-            "broker": cpu_of(list(kafka.pids.values())),
+            "broker": cpu_of([pid for pid in [kafka.pid] if pid]),
             "consumer": consumer.cpu_s(),
         }
         producer = Child("producer", producer_command)
@@ -76,7 +76,7 @@ def measure(  # one phase from start to end, read top to bottom
             if consumer.has_ended(0.02):
                 break
         seen = consumer.result(600)
-        used["broker"] = cpu_of(list(kafka.pids.values()))
+        used["broker"] = cpu_of([pid for pid in [kafka.pid] if pid])
         took_s = seen["ended"] - made["started"]
         cpu = {role: (used[role] - before[role]) / count * 1e6 for role in before}
         cpu["producer"] = made["cpu_s"] / count * 1e6

@@ -10,10 +10,11 @@ import pytest
 from tests.conftest import Broker
 from tests.support.consumers import MakeStage, Stage
 from tests.support.faultproxy import FaultProxy
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.lab import FaultyLab, Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.lab_memory import MemoryLab
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
@@ -42,7 +43,7 @@ def faulty_lab(request: pytest.FixtureRequest) -> Iterator[FaultyLab]:
 
 
 @pytest.fixture
-def proxied_lab(proxied_broker: tuple[LocalBroker, FaultProxy]) -> KafkaLab:
+def proxied_lab(proxied_broker: tuple[KafkaCluster, FaultProxy]) -> KafkaLab:
     """The real one behind a proxy."""
     broker, proxy = proxied_broker
     return KafkaLab(
@@ -54,11 +55,11 @@ def proxied_lab(proxied_broker: tuple[LocalBroker, FaultProxy]) -> KafkaLab:
 def proxied_broker(
     broker: Broker,  # noqa: ARG001 - it skips where no broker can run
     local_config: LocalConfig,
-) -> Iterator[tuple[LocalBroker, FaultProxy]]:
+) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     """A broker with a second listener, whose clients come through a proxy."""
     (port,) = free_ports(1)
     with (
-        LocalBroker(config=local_config, proxied_listeners=[[port]]) as started,
+        KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[port]]) as started,
         FaultProxy(started.upstream(listener=1), port=port) as proxy,
     ):
         yield started, proxy

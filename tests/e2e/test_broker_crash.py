@@ -49,22 +49,22 @@ def live_through(local_config: LocalConfig, start_coordinator: Start, folder: Pa
         load = arena.load(rate=200, seed=SEED)
         load.start()
         coordinator = start_coordinator(arena, "--doubt-after", "1s")
-        pids = {broker.pids[1]}
+        pids = {broker.pid}
         try:
             with Witness(arena.servers, arena.targets) as witness:
                 for _ in range(KILL_COUNT):
                     wait_for_progress(witness, coordinator, broker)
-                    broker.kill(1)
-                    broker.start(1)
-                    pids.add(broker.pids[1])
+                    broker.kill()
+                    broker.start()
+                    pids.add(broker.pid)
                 wait_for_progress(witness, coordinator, broker)
 
-                broker.stop(1)
+                broker.stop()
                 sent_before = len(load.sent)
                 Event().wait(AWAY_S)
                 sent_after = len(load.sent)
-                broker.start(1)
-                pids.add(broker.pids[1])
+                broker.start()
+                pids.add(broker.pid)
                 wait_for_progress(witness, coordinator, broker)
                 load.stop()
                 rest(arena, coordinator, broker)

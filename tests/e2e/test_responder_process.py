@@ -147,9 +147,9 @@ def test_a_broker_that_is_away_for_longer_than_a_session_is_waited_for(
             asker.ask(asker.question("paid-1"))
             asker.wait_for(1)
 
-            own.stop(1)
+            own.stop()
             Event().wait(AWAY_S)
-            own.start(1)
+            own.start()
             asker.wait_for_members(1, within=90)
 
             def is_answered() -> bool:

@@ -88,7 +88,7 @@ def live_through(broker: Broker, folder: Path) -> None:
             say(f"{time.monotonic() - began:.0f} s: everybody was restarted")
             for number in range(BROKER_TIMES):
                 assert isinstance(broker, LocalBroker)
-                done.append(restart_broker(broker, 1, is_killed=number % 2 == 0))
+                done.append(restart_broker(broker, is_killed=number % 2 == 0))
                 witness.wait_for_more()
             say(f"{time.monotonic() - began:.0f} s: the broker was restarted")
             come_to_rest(company, load)

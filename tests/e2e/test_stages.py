@@ -194,5 +194,5 @@ def replace(coordinator: CoordinatorProcess, start: Start, arena: Arena) -> None
 
 
 def restart(broker: LocalBroker) -> None:
-    broker.kill(1)
-    broker.start(1)
+    broker.kill()
+    broker.start()

@@ -21,6 +21,7 @@ from tests.support.consumer_side import LEASE_EXPIRY_S, ConsumerSide
 from tests.support.faultproxy import FaultProxy
 from tests.support.fleet import Fleet
 from tests.support.history import History
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.load import Load
 from tests.support.logs import ends
 from tests.support.nemesis import CONSUMERS, COORDINATORS, PRODUCERS, Fault, Nemesis
@@ -28,7 +29,7 @@ from tests.support.processes import CoordinatorProcess, TxlayerProcess
 from tests.support.replayer import Replayer
 from tests.support.sampler import Journal, Sampler
 from tests.support.witness import Witness
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 
 BROKER_COUNT = 3
@@ -132,7 +133,7 @@ class Chaos:
     def _nemesis(
         self,
         stack: ExitStack,
-        cluster: LocalBroker,
+        cluster: KafkaCluster,
         proxies: dict[str, list[FaultProxy]],
         arena: Arena,
         servers: dict[str, str],
@@ -165,13 +166,13 @@ class Chaos:
             ],
         )  # fmt: skip
 
-    def _cluster(self, stack: ExitStack) -> tuple[LocalBroker, dict[str, list[FaultProxy]]]:
+    def _cluster(self, stack: ExitStack) -> tuple[KafkaCluster, dict[str, list[FaultProxy]]]:
         """Three brokers; and proxies before each of them, by whose connections they carry."""
         everybody = (COORDINATORS, PRODUCERS, CONSUMERS)
         ports = free_ports(BROKER_COUNT * len(everybody))
         advertised = [ports[n :: len(everybody)] for n in range(len(everybody))]
         cluster = stack.enter_context(
-            LocalBroker(brokers=BROKER_COUNT, config=self._config, proxied_listeners=advertised)
+            KafkaCluster(brokers=BROKER_COUNT, config=self._config, proxied_listeners=advertised)
         )
         return cluster, {
             whose: [

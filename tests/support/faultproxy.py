@@ -1,6 +1,6 @@
 """A TCP proxy between clients and one broker that reads Kafka's request frames and does harm when it is told to.
 
-Clients come here when the broker gives out the proxy's address (`LocalBroker(proxied_listeners=...)`). What it can do to
+Clients come here when the broker gives out the proxy's address (`KafkaCluster(proxied_listeners=...)`). What it can do to
 all traffic: `latency_s`, `is_blackhole` (bytes are held back while connections stay open), `cut()`. What it can do to the
 requests of one kind, by Kafka's number of it, one action or several with `+` between:
 

@@ -31,9 +31,9 @@ from tests.support.faultproxy import (
     Rules,
 )
 from tests.support.fleet import Fleet
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.processes import CoordinatorProcess
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalBroker
 
 COORDINATORS, PRODUCERS, CONSUMERS = "coordinators", "producers", "consumers"
 """Whose connections go through proxies; those of responders are producers'."""
@@ -61,7 +61,7 @@ class Nemesis:
 
     def __init__(
         self,
-        cluster: LocalBroker,
+        cluster: KafkaCluster,
         *,
         proxies: Mapping[str, Sequence[FaultProxy]],
         start_coordinator: Callable[[], CoordinatorProcess],

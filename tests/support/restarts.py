@@ -253,14 +253,14 @@ def _stands_in(journal: Path, process: TxlayerProcess) -> bool:
 # --- the brokers ------------------------------------------------------------------------------------------------------
 
 
-def restart_broker(cluster: LocalBroker, number: int, *, is_killed: bool) -> Restart:
+def restart_broker(cluster: LocalBroker, *, is_killed: bool) -> Restart:
     """SIGKILL or SIGTERM; then the broker again, until every replica is in sync."""
     began = time.monotonic()
     if is_killed:
-        cluster.kill(number)
+        cluster.kill()
     else:
-        cluster.stop(number)
-    cluster.start(number)
+        cluster.stop()
+    cluster.start()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
     def is_in_sync() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -22,29 +23,26 @@ from txlayer.adapters.kafka.local.jars import (
 )
 from txlayer.adapters.kafka.local.runtime import LocalConfig, parse_version
 from txlayer.adapters.kafka.local.server import (
-    Cluster,
-    JvmProfile,
-    Node,
-    ProxiedListener,
-    bootstrap_servers,
-    check_fits,
-    jvm_flags,
+    BRIEF,
+    FAST,
+    LASTING,
+    DataFolder,
+    Server,
     new_id,
     render_properties,
     server_settings,
 )
 from txlayer.errors import ConfigError, InvariantError
 
-ONE = (Node(1, 9092, 19092),)
-THREE = (Node(1, 9092, 19092), Node(2, 9093, 19093), Node(3, 9094, 19094))
+SERVER = Server("id", "4.3.0", 9092, 19092)
 LOCK = parse_lock(
     "# a comment\n\norg.apache.kafka:kafka_2.13:4.3.0 10 aa\norg.slf4j:slf4j-simple:1.7.36 20 bb\n"
 )
 
 
-def settings_of(nodes: tuple[Node, ...], **more: str) -> dict[str, str]:
-    """The first node's settings."""
-    return server_settings(nodes[0], nodes=nodes, log_folder=Path("/data"), more=more)
+def settings_of(server: Server, **more: str) -> dict[str, str]:
+    """Its settings."""
+    return server_settings(server, log_folder=Path("/data"), more=more)
 
 
 def test_the_lock_that_ships_names_one_kafka_and_a_checksum_for_every_jar() -> None:
@@ -81,7 +79,7 @@ def test_another_content_gets_another_folder() -> None:
 
 
 def test_one_broker_keeps_its_internal_topics_alone() -> None:
-    settings = settings_of(ONE)
+    settings = settings_of(SERVER)
 
     assert "1" == settings["offsets.topic.replication.factor"]
     assert "1" == settings["transaction.state.log.replication.factor"]
@@ -89,61 +87,27 @@ def test_one_broker_keeps_its_internal_topics_alone() -> None:
     assert "1@127.0.0.1:19092" == settings["controller.quorum.voters"]
 
 
-def test_three_brokers_keep_three_copies_of_which_two_must_be_in_sync() -> None:
-    settings = settings_of(THREE)
-
-    assert "3" == settings["offsets.topic.replication.factor"]
-    assert "3" == settings["transaction.state.log.replication.factor"]
-    assert "2" == settings["transaction.state.log.min.isr"]
-    assert "3" == settings["default.replication.factor"]
-    assert (
-        "1@127.0.0.1:19092,2@127.0.0.1:19093,3@127.0.0.1:19094"
-        == (settings["controller.quorum.voters"])
-    )
-    assert "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094" == bootstrap_servers(THREE)
-
-
 def test_a_broker_listens_to_this_machine_alone() -> None:
-    listeners = settings_of(ONE)["listeners"].split(",")
+    listeners = settings_of(SERVER)["listeners"].split(",")
 
     assert ["127.0.0.1"] * 2 == [each.split("://")[1].split(":")[0] for each in listeners]
 
 
 def test_a_mistyped_topic_is_never_created() -> None:
-    assert "false" == settings_of(ONE)["auto.create.topics.enable"]
-
-
-def test_a_proxied_listener_gives_out_the_address_of_its_proxy() -> None:
-    node = Node(1, 9092, 19092, (ProxiedListener(port=7001, advertised_port=8001),))
-
-    settings = settings_of((node,))
-
-    assert settings["listeners"].endswith("PROXY1://127.0.0.1:7001")
-    assert settings["advertised.listeners"].endswith("PROXY1://127.0.0.1:8001")
-    assert "PROXY1:PLAINTEXT" in settings["listener.security.protocol.map"]
+    assert "false" == settings_of(SERVER)["auto.create.topics.enable"]
 
 
 def test_a_users_property_wins() -> None:
-    settings = server_settings(
-        ONE[0], nodes=ONE, log_folder=Path("/data"), more={"num.io.threads": "7"}
-    )
-
-    assert "7" == settings["num.io.threads"]
+    assert "7" == settings_of(SERVER, **{"num.io.threads": "7"})["num.io.threads"]
 
 
 def test_properties_are_one_line_each_whatever_their_values_hold() -> None:
     assert "a=1\nb=x\\\\y\\nz\n" == render_properties({"a": "1", "b": "x\\y\nz"})
 
 
-@pytest.mark.parametrize("profile", JvmProfile)
-def test_every_profile_has_a_limit_for_its_heap(profile: JvmProfile) -> None:
-    assert 1 == sum(flag.startswith("-Xmx") for flag in jvm_flags(profile))
-    assert "-Xmx900m" in jvm_flags(profile, heap_mb=900)
-
-
-def test_a_heap_in_which_no_broker_lives_is_refused() -> None:
-    with pytest.raises(ConfigError, match="heap_mb"):
-        jvm_flags(JvmProfile.BRIEF, heap_mb=16)
+@pytest.mark.parametrize("flags", [BRIEF, LASTING, FAST])
+def test_every_broker_has_a_limit_for_its_heap(flags: tuple[str, ...]) -> None:
+    assert 1 == sum(flag.startswith("-Xmx") for flag in flags)
 
 
 @pytest.mark.parametrize(
@@ -234,22 +198,23 @@ def test_a_cluster_id_has_kafkas_form() -> None:
     assert 22 == len(new_id())
 
 
-@pytest.mark.parametrize(
-    ("wanted", "version", "says"),
-    [(3, "4.3.0", "--brokers 1"), (None, "4.2.9", "written by a later Kafka")],
-)
-def test_data_of_another_cluster_are_refused_with_the_way_out(
-    wanted: int | None, version: str, says: str
-) -> None:
-    found = Cluster("id", "4.3.0", ONE)
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    """The folder of a broker of Kafka 4.3.0."""
+    record = {
+        "format": 1, "cluster_id": "id", "kafka_version": "4.3.0",
+        "nodes": [{"node_id": 1, "client_port": 9092, "controller_port": 19092}],
+    }  # fmt: skip
+    (tmp_path / "cluster.json").write_text(json.dumps(record), "utf-8")
+    return DataFolder(tmp_path)
 
-    with pytest.raises(ConfigError, match=says) as refused:
-        check_fits(found, broker_count=wanted, kafka_version=version, folder=Path("/data"))
+
+def test_data_of_a_later_kafka_are_refused_with_the_way_out(folder: DataFolder) -> None:
+    with pytest.raises(ConfigError, match="written by a later Kafka") as refused:
+        folder.open(kafka_version="4.2.9")
 
     assert "txlayer broker wipe" in str(refused.value)
 
 
-def test_data_of_an_earlier_kafka_are_taken_over() -> None:
-    check_fits(
-        Cluster("id", "4.3.0", ONE), broker_count=1, kafka_version="4.10.0", folder=Path("/data")
-    )
+def test_data_of_an_earlier_kafka_are_taken_over(folder: DataFolder) -> None:
+    assert Server("id", "4.10.1", 9092, 19092) == folder.open(kafka_version="4.10.1")

@@ -1,4 +1,4 @@
-"""What may be asked about a cluster's topics, groups and offsets, and changed: a Protocol. Never code."""
+"""The administrator's view of a cluster: its topics, groups and offsets, and how they are changed."""
 
 from __future__ import annotations
 
@@ -110,3 +110,45 @@ class Administration(Protocol):
     def close(self) -> None:
         """Give back what it holds."""
         ...
+
+
+class AdminAnswers:
+    """The questions that coordinators and consumers ask of a cluster, answered by one administrator's view.
+
+    Every question raises:
+        BrokerUnavailableError: no answer in time; ask again.
+        NotAuthorisedError: this principal may not ask.
+    """
+
+    def __init__(self, admin: Administration) -> None:
+        self._admin = admin
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a group stored; with `is_stable` the answer waits for pending transactional offsets."""
+        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        return self._admin.start_offsets(partitions)
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
+        return self._admin.end_offsets(partitions, is_committed=is_committed)
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        return self._admin.offsets_at(partitions, at_ms=at_ms)
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic."""
+        return self._admin.topic_limits(topic)
+
+    def close(self) -> None:
+        """Give back what the administrator's view holds."""
+        self._admin.close()

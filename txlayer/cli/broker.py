@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.broker import BackgroundCluster, ClusterStatus, WantedCluster
+from txlayer.adapters.kafka.local.broker import BackgroundBroker, BrokerStatus
 from txlayer.adapters.kafka.local.jars import BROKER
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import output
@@ -24,17 +24,11 @@ app = typer.Typer(
     help="A real Apache Kafka on this machine: no Docker, no installed Java.", no_args_is_help=True
 )
 
-Brokers = Annotated[
-    int | None,
-    typer.Option(
-        help="1 or 3 brokers.  [default: what the folder holds, else 1]", show_default=False
-    ),
-]
 Port = Annotated[
     int | None,
     typer.Option(
-        min=1024, max=65533,
-        help="Port of the first broker, the others follow.  [default: the folder's last one, else 9092]",
+        min=1024, max=65535,
+        help="Port of the broker.  [default: the folder's last one, else 9092]",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -58,7 +52,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command()
 def start(
     *,
-    brokers: Brokers = None,
     port: Port = None,
     data: Data = None,
     properties: Properties = None,
@@ -66,14 +59,17 @@ def start(
 ) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
     config = LocalConfig.from_environ(os.environ)
-    wanted = _wanted(config, brokers=brokers, port=port, properties=properties)
-    _show(BackgroundCluster(_folder(config, data)).start(wanted), as_json=as_json)
+    started = BackgroundBroker(_folder(config, data)).start(
+        lambda: _runtime(config),
+        port=port,
+        properties=parse_settings("--property", properties or []),
+    )
+    _show(started, as_json=as_json)
 
 
 @app.command()
 def run(
     *,
-    brokers: Brokers = None,
     port: Port = None,
     data: Data = None,
     properties: Properties = None,
@@ -81,20 +77,23 @@ def run(
 ) -> None:
     """Run in the foreground until Ctrl-C or SIGTERM."""
     config = LocalConfig.from_environ(os.environ)
-    wanted = _wanted(config, brokers=brokers, port=port, properties=properties)
+    settings = parse_settings("--property", properties or [])
     signal.signal(signal.SIGTERM, _end_cleanly)
     signal.signal(signal.SIGINT, _end_cleanly)
-    BackgroundCluster(_folder(config, data)).run(
-        wanted, on_ready=lambda status: _show(status, as_json=as_json)
+    BackgroundBroker(_folder(config, data)).run(
+        lambda: _runtime(config),
+        port=port,
+        properties=settings,
+        on_ready=lambda status: _show(status, as_json=as_json),
     )
 
 
 @app.command()
 def status(*, data: Data = None, as_json: AsJson = False) -> None:
-    """Say what runs. Exit code 0: running; 1: not (all) running; 3: running but not answering."""
+    """Say what runs. Exit code 0: running; 1: not running; 3: running but not answering."""
     config = LocalConfig.from_environ(os.environ)
     folder = _folder(config, data)
-    found = BackgroundCluster(folder).status()
+    found = BackgroundBroker(folder).status()
     if found is None:
         _say(
             as_json=as_json,
@@ -104,7 +103,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
         )
         raise typer.Exit(ExitCode.FINDING)
     _show(found, as_json=as_json)
-    if not found.is_running:
+    if found.pid is None:
         raise typer.Exit(ExitCode.FINDING)
     if not found.is_answering:
         raise typer.Exit(ExitCode.UNAVAILABLE)
@@ -114,7 +113,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
 def stop(*, data: Data = None, as_json: AsJson = False) -> None:
     """Stop cleanly; the data stay."""
     config = LocalConfig.from_environ(os.environ)
-    count = BackgroundCluster(_folder(config, data)).stop()
+    count = BackgroundBroker(_folder(config, data)).stop()
     _say(as_json=as_json, text=f"stopped {count}" if count else "was not running", stopped=count)
 
 
@@ -130,7 +129,7 @@ def wipe(
     folder = _folder(config, data)
     if not is_sure:
         typer.confirm(f"Remove all topics and messages in {folder}?", abort=True)
-    was_there = BackgroundCluster(folder).wipe()
+    was_there = BackgroundBroker(folder).wipe()
     _say(as_json=as_json, text="removed" if was_there else "nothing to remove", removed=was_there)
 
 
@@ -152,19 +151,9 @@ def _folder(config: LocalConfig, data: Path | None) -> Path:
     return (data or config.home / "broker").resolve()
 
 
-def _wanted(
-    config: LocalConfig, *, brokers: int | None, port: int | None, properties: list[str] | None
-) -> WantedCluster:
-    def runtime() -> Runtime:
-        with fetch_progress(BROKER) as progress:
-            return prepare_runtime(config, progress=progress)
-
-    return WantedCluster(
-        runtime=runtime,
-        broker_count=brokers,
-        port=port,
-        properties=parse_settings("--property", properties or []),
-    )
+def _runtime(config: LocalConfig) -> Runtime:
+    with fetch_progress(BROKER) as progress:
+        return prepare_runtime(config, progress=progress)
 
 
 def _end_cleanly(_number: int, _frame: FrameType | None) -> None:
@@ -172,40 +161,31 @@ def _end_cleanly(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(ExitCode.GOOD)
 
 
-def _show(found: ClusterStatus, *, as_json: bool) -> None:
-    cluster = found.cluster
+def _show(found: BrokerStatus, *, as_json: bool) -> None:
+    server = found.server
     if as_json:
+        broker = {"id": 1, "address": server.address, "pid": found.pid, "log": str(found.log_file)}
         _print_json(
             {
                 "state": _state(found),
-                "bootstrap_servers": cluster.bootstrap_servers,
-                "kafka_version": cluster.kafka_version,
-                "cluster_id": cluster.cluster_id,
-                "brokers": [
-                    {
-                        "id": n.node.node_id,
-                        "address": n.node.address,
-                        "pid": n.pid,
-                        "log": str(n.log_file),
-                    }
-                    for n in found.nodes
-                ],
+                "bootstrap_servers": server.address,
+                "kafka_version": server.kafka_version,
+                "cluster_id": server.cluster_id,
+                "brokers": [broker],
             }
         )
         return
-    typer.echo(f"{_state(found)}: {cluster.bootstrap_servers} (Kafka {cluster.kafka_version})")
+    typer.echo(f"{_state(found)}: {server.address} (Kafka {server.kafka_version})")
     table = output.table("broker", "address", "process", "log")
-    for n in found.nodes:
-        table.add_row(
-            *map(output.cell, (n.node.node_id, n.node.address, n.pid or "not running", n.log_file))
-        )
+    row = (1, server.address, found.pid or "not running", found.log_file)
+    table.add_row(*map(output.cell, row))
     output.console().print(table)
 
 
-def _state(found: ClusterStatus) -> str:
-    if found.is_running:
-        return "running" if found.is_answering else "not answering"
-    return "partly running" if found.running_count else "not running"
+def _state(found: BrokerStatus) -> str:
+    if found.pid is None:
+        return "not running"
+    return "running" if found.is_answering else "not answering"
 
 
 def _say(*, as_json: bool, text: str, **fields: object) -> None:

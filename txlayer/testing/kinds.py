@@ -94,12 +94,7 @@ def settle_choice(choice: Choice, *, why_no_local: WhyNot, why_no_container: Why
 def why_no_local(config: LocalConfig) -> str | None:
     """Why no broker can be started here without a network; None: one can."""
     try:
-        find_java(
-            named_home=config.named_java_home,
-            java_home=config.java_home,
-            search_path=config.search_path,
-            bundled=bundled_java(),
-        )
+        find_java(config, bundled=bundled_java())
         if config.kafka_home:
             installed_version(Path(config.kafka_home).absolute() / "libs")
             return None

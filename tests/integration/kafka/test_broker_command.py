@@ -20,7 +20,7 @@ from tests.support.broker import create_topic
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.broker import BackgroundCluster
+from txlayer.adapters.kafka.local.broker import BackgroundBroker
 from txlayer.adapters.kafka.local.server import free_ports, is_broker
 from txlayer.errors import ConfigError
 
@@ -67,7 +67,7 @@ def terminal(local_config: LocalConfig, tmp_path: Path) -> Iterator[Terminal]:
     yield opened
     # A folder that some test made unreadable has no broker.
     with suppress(ConfigError):
-        BackgroundCluster(opened.data).stop()
+        BackgroundBroker(opened.data).stop()
 
 
 def complaint(answer: subprocess.CompletedProcess[str]) -> str:
@@ -197,6 +197,7 @@ def test_data_that_do_not_fit_are_refused(terminal: Terminal) -> None:
     damages = [
         ("cluster.json", '"4.', '"9.', "written by a later Kafka"),
         ("cluster.json", '"format": 1', '"format": 99', "cannot be read by this txlayer"),
+        ("cluster.json", '"nodes": [', '"nodes": [{}, ', "cannot be read by this txlayer"),
         ("node-1/data/meta.properties", "cluster.id=", "cluster.id=x", "data of another cluster"),
     ]
 
@@ -276,29 +277,3 @@ def test_run_ends_with_code_3_when_its_broker_is_killed(terminal: Terminal) -> N
     with running_in_the_foreground(terminal) as (process, pid):
         os.kill(pid, signal.SIGKILL)
         assert 3 == process.wait(30)
-
-
-@pytest.mark.slow
-def test_three_brokers_are_one_cluster_whose_missing_one_is_started_again(
-    terminal: Terminal,
-) -> None:
-    started = terminal.start("--brokers", "3")
-    pids = [broker["pid"] for broker in started["brokers"]]
-    os.kill(pids[1], signal.SIGKILL)
-    wait_until(
-        lambda: (
-            not is_broker(pids[1], properties_file=terminal.data / "node-2" / "server.properties")
-        ),
-        within=10,
-        what="the kill",
-    )
-
-    partly = terminal.run("status", "--json")
-    other_count = terminal.run("start", "--brokers", "1")
-    again = [broker["pid"] for broker in terminal.start()["brokers"]]
-
-    assert 3 == len(started["bootstrap_servers"].split(","))
-    assert (1, "partly running") == (partly.returncode, json.loads(partly.stdout)["state"])
-    assert 2 == other_count.returncode
-    assert "--brokers 3" in complaint(other_count)
-    assert [True, False, True] == [a == b for a, b in zip(pids, again, strict=True)]

@@ -17,10 +17,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.faultproxy import END_TXN, TXN_OFFSET_COMMIT, FaultProxy, Rules
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.logs import read_log
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
@@ -76,7 +77,9 @@ class Slow(KafkaTransactionalWriter):
 class Stage:
     """A publisher behind the proxy, a group member, two real topics."""
 
-    def __init__(self, broker: LocalBroker, proxy: FaultProxy, *, recycle_after: timedelta) -> None:
+    def __init__(
+        self, broker: KafkaCluster, proxy: FaultProxy, *, recycle_after: timedelta
+    ) -> None:
         self.proxy = proxy
         self.servers = broker.bootstrap_servers
         self.topics = [create_topic(self.servers, unique_name("real")) for _ in range(2)]
@@ -165,18 +168,18 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def proxied(local_config: LocalConfig) -> Iterator[tuple[LocalBroker, FaultProxy]]:
+def proxied(local_config: LocalConfig) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     """A broker of this file's own, and the proxy in front of it."""
     (port,) = free_ports(1)
     with (
-        LocalBroker(config=local_config, proxied_listeners=[[port]]) as broker,
+        KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[port]]) as broker,
         FaultProxy(broker.upstream(listener=1), port=port) as proxy,
     ):
         yield broker, proxy
 
 
 def stage(
-    proxied: tuple[LocalBroker, FaultProxy], stack: ExitStack, *, recycle_after: timedelta
+    proxied: tuple[KafkaCluster, FaultProxy], stack: ExitStack, *, recycle_after: timedelta
 ) -> Stage:
     broker, proxy = proxied
     proxy.use()
@@ -208,7 +211,7 @@ def torn_by_a_late_end(made: Stage) -> list[list[bytes | None]]:
 
 @pytest.mark.promise("P5")
 def test_a_late_end_of_an_earlier_kafka_transaction_does_not_end_a_later_one(
-    proxied: tuple[LocalBroker, FaultProxy],
+    proxied: tuple[KafkaCluster, FaultProxy],
 ) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=GUARDED)
@@ -221,7 +224,7 @@ def test_a_late_end_of_an_earlier_kafka_transaction_does_not_end_a_later_one(
 
 
 def test_without_the_guard_a_late_end_tears_a_later_kafka_transaction(
-    proxied: tuple[LocalBroker, FaultProxy],
+    proxied: tuple[KafkaCluster, FaultProxy],
 ) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=UNGUARDED)
@@ -251,7 +254,7 @@ def stored_after_a_late_offset(made: Stage) -> int:
 
 @pytest.mark.promise("P2")
 def test_late_offsets_of_an_earlier_kafka_transaction_do_not_replace_newer_ones(
-    proxied: tuple[LocalBroker, FaultProxy],
+    proxied: tuple[KafkaCluster, FaultProxy],
 ) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=GUARDED)
@@ -260,7 +263,7 @@ def test_late_offsets_of_an_earlier_kafka_transaction_do_not_replace_newer_ones(
 
 
 def test_without_the_guard_late_offsets_put_the_stored_ones_back(
-    proxied: tuple[LocalBroker, FaultProxy],
+    proxied: tuple[KafkaCluster, FaultProxy],
 ) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=UNGUARDED)

@@ -50,12 +50,7 @@ FILES = {
 @pytest.fixture(scope="module")
 def java(local_config: LocalConfig) -> Path:
     """The Java that runs Ivy."""
-    return find_java(
-        named_home=local_config.named_java_home,
-        java_home=local_config.java_home,
-        search_path=local_config.search_path,
-        bundled=bundled_java(),
-    )
+    return find_java(local_config, bundled=bundled_java())
 
 
 def through_ivy(java: Path, url: str) -> Sources:
@@ -206,7 +201,7 @@ def test_without_any_tool_the_extra_is_named(java: Path, tmp_path: Path) -> None
 
 def test_without_any_java_the_extra_is_named() -> None:
     with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
-        find_java(named_home=None, java_home=None, search_path="", bundled=None)
+        find_java(LocalConfig(search_path=""), bundled=None)
 
 
 def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: Path) -> None:
@@ -217,12 +212,12 @@ def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: P
     bundled = tmp_path / "bundled"
 
     found = find_java(
-        named_home=None, java_home=str(tmp_path), search_path=str(java.parent), bundled=bundled
+        LocalConfig(java_home=str(tmp_path), search_path=str(java.parent)), bundled=bundled
     )
 
     assert bundled == found
     with pytest.raises(ConfigError, match="Java 11 there"):
-        find_java(named_home=str(tmp_path), java_home=None, search_path="", bundled=bundled)
+        find_java(LocalConfig(named_java_home=str(tmp_path), search_path=""), bundled=bundled)
 
 
 def test_an_unpacked_kafka_is_used_as_it_is(local_config: LocalConfig, tmp_path: Path) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import create_topic, unique_name
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import (
     PREFIX,
     free_ports,
@@ -35,7 +34,7 @@ from pathlib import Path
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 broker = LocalBroker(config=LocalConfig(home=Path(sys.argv[1])), data=(sys.argv[2:] or [None])[0])
 broker.start()
-print(broker.pids[1], broker.folder, flush=True)
+print(broker.pid, broker.folder, flush=True)
 time.sleep(600)
 """
 
@@ -43,18 +42,18 @@ time.sleep(600)
 def test_data_survive_a_kill_and_a_stop(local_config: LocalConfig) -> None:
     topic = unique_name("t")
     with LocalBroker(config=local_config) as broker:
-        servers, first = broker.bootstrap_servers, broker.pids[1]
+        servers, first = broker.bootstrap_servers, broker.pid
         create_topic(servers, topic)
         write(servers, topic, b"before the kill")
 
         broker.kill()
-        assert {} == broker.pids
+        assert broker.pid is None
         broker.start()
         write(servers, topic, b"before the stop")
         broker.stop()
         broker.start()
 
-        assert first != broker.pids[1]
+        assert first != broker.pid
         assert servers == broker.bootstrap_servers
         assert [b"before the kill", b"before the stop"] == read_all(servers, topic)
 
@@ -62,7 +61,8 @@ def test_data_survive_a_kill_and_a_stop(local_config: LocalConfig) -> None:
 def test_a_temporary_folder_ends_with_its_broker(local_config: LocalConfig) -> None:
     broker = LocalBroker(config=local_config)
     broker.start()
-    folder, pid = broker.folder, broker.pids[1]
+    folder, pid = broker.folder, broker.pid
+    assert pid is not None
     properties_file = folder / "node-1" / "server.properties"
     assert is_broker(pid, properties_file=properties_file)
 
@@ -182,13 +182,10 @@ def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
 
 
 def test_a_proxied_listener_leads_its_clients_to_the_proxy(
-    local_config: LocalConfig, monkeypatch: pytest.MonkeyPatch
+    local_config: LocalConfig,
 ) -> None:
-    # The dice would give the broker the very port that its proxy is to listen on, a moment later.
-    proxy_port, *others = free_ports(4)
-    drawn = itertools.cycle([proxy_port, *others])
-    monkeypatch.setattr(server, "random", SimpleNamespace(randint=lambda *_: next(drawn)))
-    with LocalBroker(config=local_config, proxied_listeners=[[proxy_port]]) as broker:
+    (proxy_port,) = free_ports(1)
+    with KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[proxy_port]]) as broker:
         # The broker's answer names the proxy, so the client goes there next.
         host, port = broker.upstream(listener=1)
         with socket.create_server(("127.0.0.1", proxy_port)) as proxy:
@@ -211,7 +208,7 @@ def test_a_users_property_reaches_the_broker(local_config: LocalConfig) -> None:
 @pytest.mark.slow
 def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
     topic = unique_name("t")
-    with LocalBroker(config=local_config, brokers=3) as cluster:
+    with KafkaCluster(config=local_config) as cluster:
         servers = cluster.bootstrap_servers
         create_topic(servers, topic, config={"min.insync.replicas": "2"})
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
@@ -221,8 +218,8 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
             for name in (topic, "__transaction_state", "__consumer_offsets")
         }
         metas = [
-            read_properties(cluster.folder / f"node-{number}" / "data" / "meta.properties")
-            for number in (1, 2, 3)
+            read_properties(folder / "node-1" / "data" / "meta.properties")
+            for folder in cluster.folders
         ]
         write(servers, topic, b"three")
 
@@ -236,10 +233,3 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
         assert 1 == len({meta["cluster.id"] for meta in metas})
         assert [1, 2, 3] == sorted(cluster.pids)
         assert [b"three", b"two"] == read_all(servers, topic)
-
-
-def test_a_broker_that_does_not_exist_is_refused(local_config: LocalConfig) -> None:
-    with pytest.raises(ConfigError, match="1 or 3"):
-        LocalBroker(config=local_config, brokers=2).start()
-    with pytest.raises(ConfigError, match="proxied_listeners"):
-        LocalBroker(brokers=3, proxied_listeners=[[1, 2]])

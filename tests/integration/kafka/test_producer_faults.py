@@ -79,7 +79,7 @@ def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes
         with producer.transaction("prepared-before") as tx:
             tx.send(*message[:1], key=b"k", value=b"v")
             tx.prepare()
-            own_broker.kill(1)
+            own_broker.kill()
         # Committed locally while nobody can be told: it is sent again until somebody is.
         began = time.monotonic()
         with pytest.raises(OutcomeUnknownError) as raised:
@@ -87,7 +87,7 @@ def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes
         assert ("sent-meanwhile", "half") == (raised.value.txn_id, raised.value.step)
         assert 20 > time.monotonic() - began
 
-        own_broker.start(1)
+        own_broker.start()
         assert COMMIT is tx.result(30).resolution
         assert COMMIT is producer.publish(message).resolution
         (history,) = producer.status("prepared-before")
@@ -99,7 +99,7 @@ def test_close_gives_up_within_its_time_when_the_broker_is_away(own_broker: Loca
     producer = made_for(arena)
     message = Message(arena.targets[0], b"k", b"v")
     producer.publish(message)
-    own_broker.kill(1)
+    own_broker.kill()
     futures = [producer.submit(message) for _ in range(100)]
     began = time.monotonic()
 
@@ -207,7 +207,9 @@ def test_an_interrupt_ends_a_wait_for_a_broker_that_hangs(own_broker: LocalBroke
         assert process.stdin is not None
         assert process.stdout is not None
         assert "ready\n" == process.stdout.readline()
-        os.kill(own_broker.pids[1], signal.SIGSTOP)
+        pid = own_broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
         try:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -221,7 +223,7 @@ def test_an_interrupt_ends_a_wait_for_a_broker_that_hangs(own_broker: LocalBroke
             _, said = process.communicate()
             killer.cancel()
         finally:
-            os.kill(own_broker.pids[1], signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
     assert "KeyboardInterrupt" in said
     assert process.returncode not in (0, -signal.SIGKILL)
 

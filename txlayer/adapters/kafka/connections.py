@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaException
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from txlayer.adapters.administration import AdminAnswers
 from txlayer.adapters.history import LogHistoryReader
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, translate
 from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
-from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.ports import TopicLimits
 from txlayer.adapters.translation import RESPONDER_ADVICE
 from txlayer.config import (
     ClientConfig,
@@ -65,14 +66,14 @@ def wait_for_answer(ask: Callable[[], object], *, timeout_s: float, bootstrap_se
             return
 
 
-class KafkaCoordinatorConnections:
+class KafkaCoordinatorConnections(AdminAnswers):
     """Makes clients with the coordinator's settings; one admin client answers all questions. One thread uses it."""
 
     def __init__(self, config: CoordinatorConfig, *, is_one_shot: bool = False) -> None:
-        """With `is_one_shot` a question waits as long as a command's: it serves no group, and nothing asks again."""
+        """With `is_one_shot` a question waits as long as a command's: it serves no group and asks only once."""
         self._config = config
         timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
-        self._admin = KafkaAdmin(config, timeout_ms=timeout_ms)
+        super().__init__(KafkaAdmin(config, timeout_ms=timeout_ms))
         self._watch = KafkaAdmin(config, timeout_ms=timeout_ms)  # asked from other threads
         self._watching = threading.Lock()
 
@@ -114,39 +115,11 @@ class KafkaCoordinatorConnections:
             tells_end=True,
         )
 
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
-        return self._admin.start_offsets(partitions)
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        return self._admin.end_offsets(partitions, is_committed=is_committed)
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: it did not answer, or this principal may not ask.
-        """
-        return self._admin.topic_limits(topic)
-
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those consumer groups that somebody is a member of. Another thread than the coordinator's may ask.
+        """Those consumer groups that have a member. Another thread than the coordinator's may ask.
 
         Raises:
-            BrokerUnavailableError, NotAuthorisedError: nobody said.
+            BrokerUnavailableError, NotAuthorisedError: no answer.
         """
         with self._watching:
             return self._watch.groups_with_members(groups)
@@ -158,7 +131,7 @@ class KafkaCoordinatorConnections:
 
     def close(self) -> None:
         """Give the admin clients back."""
-        self._admin.close()
+        super().close()
         self._watch.close()
 
 
@@ -167,12 +140,12 @@ FETCH_WAIT_MS = 50
 the requests to replay and the lock log, idle most of the time: at 10 ms that was 100 fetches a second for nothing."""
 
 
-class KafkaConsumerConnections:
+class KafkaConsumerConnections(AdminAnswers):
     """Makes clients with a consumer's settings; one admin client answers all questions. One thread uses it."""
 
     def __init__(self, config: ConsumerConfig) -> None:
+        super().__init__(KafkaAdmin(config, timeout_ms=ANSWER_MS))
         self._config = config
-        self._admin = KafkaAdmin(config, timeout_ms=ANSWER_MS)
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
         """Return when a broker answers; says every few seconds that it is still waiting.
@@ -223,44 +196,6 @@ class KafkaConsumerConnections:
         """A reader that assigns itself."""
         return PlainReader(self._config, isolation=isolation, fetch_wait_ms=FETCH_WAIT_MS)
 
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
-        return self._admin.start_offsets(partitions)
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        return self._admin.end_offsets(partitions, is_committed=is_committed)
-
-    def offsets_at(
-        self, partitions: Sequence[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        return self._admin.offsets_at(partitions, at_ms=at_ms)
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: it did not answer, or this principal may not ask.
-        """
-        return self._admin.topic_limits(topic)
-
-    def close(self) -> None:
-        """Give the admin client back."""
-        self._admin.close()
-
 
 class KafkaHistoryReader(LogHistoryReader):
     """Each call makes clients of its own, so any thread may call it."""
@@ -308,7 +243,7 @@ class KafkaProducerConnections:
         self._config = config
         self._clock = clock
         timeout_ms = min(milliseconds(config.start_timeout), QUESTION_TIMEOUT_MS)
-        # Never the writing client: its metadata requests may create a mistyped topic on clusters that allow it.
+        # A client of its own: the writing client's metadata requests may create a mistyped topic on clusters that allow it.
         self._admin = make_admin(config, timeout_ms=timeout_ms)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -318,7 +253,7 @@ class KafkaProducerConnections:
         began, patience_s = self._clock(), self._config.start_timeout.total_seconds()
         while True:
             try:
-                # For one question at a time: whoever closes does not wait for all of them.
+                # For one question at a time, so that `close` does not wait for all of them.
                 with self._lock:
                     return self._admin.topic_limits(topic)
             except BrokerUnavailableError as exc:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from txlayer.adapters.administration import AdminAnswers
 from txlayer.adapters.history import LogHistoryReader
 from txlayer.adapters.history_port import HistoryReader
 from txlayer.adapters.memory.admin import MemoryAdmin
@@ -97,13 +98,14 @@ class MemoryProducerConnections:
         """Nothing is shared."""
 
 
-class MemoryCoordinatorConnections:
+class MemoryCoordinatorConnections(AdminAnswers):
     """What a coordinator needs of a cluster. One thread uses it."""
 
     def __init__(self, link: Link, config: CoordinatorConfig) -> None:
+        self._view = MemoryAdmin(link, timeout_s=ANSWER_S)
+        super().__init__(self._view)
         self._link = link
         self._config = config
-        self._admin = MemoryAdmin(link, timeout_s=ANSWER_S)
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers.
@@ -136,40 +138,13 @@ class MemoryCoordinatorConnections:
             session_timeout_ms=milliseconds(self._config.session_timeout),
         )
 
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
-        return self._admin.start_offsets(partitions)
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        return self._admin.end_offsets(partitions, is_committed=is_committed)
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
-        return self._admin.topic_limits(topic)
-
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those consumer groups that somebody is a member of."""
-        return self._admin.groups_with_members(groups)
+        """Those consumer groups that have a member."""
+        return self._view.groups_with_members(groups)
 
     def topic_limits_aside(self, topic: str) -> TopicLimits | None:
         """`topic_limits`."""
         return self._admin.topic_limits(topic)
-
-    def close(self) -> None:
-        """Nothing is shared."""
 
 
 def make_history(link: Link, config: ClientConfig) -> LogHistoryReader:
@@ -184,13 +159,13 @@ def make_history(link: Link, config: ClientConfig) -> LogHistoryReader:
     )
 
 
-class MemoryConsumerConnections:
+class MemoryConsumerConnections(AdminAnswers):
     """What a consumer needs of a cluster. One thread uses it."""
 
     def __init__(self, link: Link, config: ConsumerConfig) -> None:
+        super().__init__(MemoryAdmin(link, timeout_s=ANSWER_S))
         self._link = link
         self._config = config
-        self._admin = MemoryAdmin(link, timeout_s=ANSWER_S)
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
         """Return when a broker answers.
@@ -230,39 +205,6 @@ class MemoryConsumerConnections:
     def make_reader(self, isolation: str) -> MemoryLogReader:
         """A reader that assigns itself."""
         return MemoryLogReader(self._link, isolation=isolation)
-
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
-        return self._admin.start_offsets(partitions)
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        return self._admin.end_offsets(partitions, is_committed=is_committed)
-
-    def offsets_at(
-        self, partitions: Sequence[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        return self._admin.offsets_at(partitions, at_ms=at_ms)
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
-        return self._admin.topic_limits(topic)
-
-    def close(self) -> None:
-        """Nothing is shared."""
 
 
 BOOTSTRAP_SERVERS = "127.0.0.1:0"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,15 +27,12 @@ from txlayer.adapters.kafka.local.jars import (
     work_folder,
 )
 from txlayer.adapters.kafka.local.server import (
-    Cluster,
-    ClusterFolder,
+    BRIEF,
+    DataFolder,
     JavaCommand,
-    JvmProfile,
-    Node,
+    Server,
     free_ports,
-    jvm_flags,
     new_id,
-    prepare_storage,
 )
 from txlayer.errors import ConfigError, TxLayerError
 
@@ -49,16 +43,15 @@ TESTED_VERSIONS = (17, 21)
 _VERSION_TIMEOUT_S = 20
 
 
-def find_java(
-    *, named_home: str | None, java_home: str | None, search_path: str | None, bundled: Path | None
-) -> Path:
-    """The `java` to run: `named_home` (must fit), else `java_home`, else `search_path`, else `bundled`.
+def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
+    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`.
 
     Raises:
-        ConfigError: `named_home` holds no Java of 17 or later, or no Java was found at all. Nothing was started.
+        ConfigError: the named home holds no Java of 17 or later, or no Java was found at all. Nothing was started.
     """
-    if named_home:
-        return _named_java(named_home)
+    if config.named_java_home:
+        return _named_java(config.named_java_home)
+    java_home, search_path = config.java_home, config.search_path
     candidates = [str(Path(java_home) / "bin" / "java")] if java_home else []
     if on_path := shutil.which("java", path=search_path):
         candidates.append(on_path)
@@ -122,7 +115,6 @@ def _named_java(home: str) -> Path:
 
 
 DUMP_TIMEOUT_S = 120
-_READY_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 20
 
 
@@ -169,27 +161,15 @@ def _make(command: JavaCommand, archive: Path) -> None:
 def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
     """The list of classes that a broker loads until it serves transactions."""
     classes = work / "classes.txt"
-    client_port, controller_port = free_ports(2)
-    cluster = Cluster(new_id(), "any", (Node(1, client_port, controller_port),))
-    folder = ClusterFolder(work / "cluster")
-    (node,) = cluster.nodes
-    prepare_storage(folder, cluster, command=command, more={})
-    child = server.launch_child(
-        command,
-        properties_file=folder.properties_file(node),
-        log_file=folder.log_file(node),
-        flags=(*jvm_flags(JvmProfile.BRIEF), "-Xshare:off", f"-XX:DumpLoadedClassList={classes}"),
-    )
+    folder = DataFolder(work / "cluster")
+    broker = Server(new_id(), "any", *free_ports(2))
+    folder.prepare(broker, command=command, more={})
+    flags = (*BRIEF, "-Xshare:off", f"-XX:DumpLoadedClassList={classes}")
+    child = server.launch_child(command, folder, flags=flags)
     try:
-        server.wait_until_ready(
-            [node.address],
-            broker_count=1,
-            timeout_s=_READY_TIMEOUT_S,
-            check_alive=lambda: _check_alive(child),
-        )
+        server.wait_until_ready(broker.address, check_alive=lambda: _check_alive(child))
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGTERM)
+        child.terminate()
         server.end_child(child, timeout_s=_STOP_TIMEOUT_S)
     return classes
 
@@ -280,12 +260,7 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
         RepositoryUnreachableError: the jars are not there and could not be fetched.
         WrongChecksumError: a fetched file is not the locked one.
     """
-    java = find_java(
-        named_home=config.named_java_home,
-        java_home=config.java_home,
-        search_path=config.search_path,
-        bundled=bundled_java(),
-    )
+    java = find_java(config, bundled=bundled_java())
     # Absolute: a broker keeps these paths on its command line, wherever it was started from.
     cache = (config.home / "jars").absolute()
     if config.kafka_home:
@@ -351,12 +326,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
     """
     lock = read_lock(CONNECTOR)
     installed = installed_pyspark(lock)
-    java = find_java(
-        named_home=config.named_java_home,
-        java_home=config.java_home,
-        search_path=config.search_path,
-        bundled=bundled_java(),
-    )
+    java = find_java(config, bundled=bundled_java())
     home = config.home.absolute()
     java_home = java.resolve().parents[1]
     if not has_vector_module(java):
