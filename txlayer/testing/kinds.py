@@ -32,7 +32,7 @@ class Kind(Enum):
     MEMORY = "memory"  #: inside the test's process
     LOCAL = "local"  #: a real broker from its jars
     CONTAINER = "container"  #: a real broker in a container
-    GIVEN = "given"  #: brokers that somebody else runs
+    GIVEN = "given"  #: brokers that already run elsewhere
     AUTO = "auto"  #: the first that is there of local, container, memory
 
 
@@ -140,7 +140,7 @@ def why_no_container() -> str | None:
         return 'testcontainers is not installed: pip install "txlayer[testing]"'
     with warnings.catch_warnings():
         # The client of a Docker that is not there leaves its socket to the garbage collector, which would fail the tests
-        # of whoever takes warnings for errors.
+        # of suites that treat warnings as errors.
         warnings.simplefilter("ignore", ResourceWarning)
         reason = _why_no_docker()
         gc.collect()

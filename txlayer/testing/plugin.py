@@ -126,7 +126,7 @@ def txlayer_kafka(
         return real_access(broker.bootstrap_servers, is_kept=False)
     if choice.kind is Kind.CONTAINER:
         servers: str = request.getfixturevalue("txlayer_container_kafka")
-        # Docker may be another machine; what stands in this container is the tests' own.
+        # Docker may be another machine; what is in this container is the tests' own.
         return real_access(servers, is_insecure_allowed=True, is_kept=False)
     try:
         return real_access(

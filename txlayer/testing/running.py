@@ -29,7 +29,7 @@ def wait_until(
     """The first true value of `condition()`; fails after `within` seconds with the last value seen.
 
     With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
-    waited for, work that stands still is not. The number must have an end.
+    waited for, work that makes no progress is not. The number must have an end.
 
     An exception of `condition` is not caught: a state that is expected for a while belongs into its value.
     """
@@ -77,7 +77,7 @@ class _Collector(logging.Handler):
 
 
 class RunningCoordinator:
-    """Runs from `with` to its end; what it raised is raised there, and by whoever waits for what it does.
+    """Runs from `with` to its end; its error is raised there, and by `wait_for`.
 
     Args:
         config: its settings.

@@ -100,12 +100,12 @@ class TopicView:
         return [ReceivedMessage(r) for place in sorted(self._records) for r in self._records[place]]
 
     def is_hanging(self, reach: Mapping[TopicPartition, int]) -> bool:
-        """True while an open Kafka transaction hides what stands before `reach`."""
+        """True while an open Kafka transaction hides what is before `reach`."""
         ends = self._connections.end_offsets(list(reach))
         return any(ends[place] < reach[place] for place in reach)
 
     def reach(self) -> dict[TopicPartition, int]:
-        """Where each partition ends now, with what nobody may see yet."""
+        """Where each partition ends now, with what is not visible yet."""
         return self._connections.end_offsets(self._partitions(), is_committed=False)
 
     def _partitions(self) -> list[TopicPartition]:
@@ -208,7 +208,7 @@ class Stage:
             stage.assert_published(orders, key="customer-7")
 
     For the test's own thread; producers and consumers made with it may run anywhere. At the end producers are closed,
-    then the coordinator; on brokers that somebody else runs the topics and groups go, too.
+    then the coordinator; on brokers that are kept, its topics and groups are removed, too.
 
     Args:
         kafka: where.
@@ -303,7 +303,7 @@ class Stage:
         return {**self._where(), "connect": self.kafka.connect_consumer}
 
     def unique(self, prefix: str) -> str:
-        """A name for a group or an id that nobody else has; a consumer group of this name goes at the end."""
+        """A unique name for a group or an id; a consumer group of this name is removed at the end."""
         name = unique_name(prefix)
         self._names.append(name)
         return name
@@ -316,7 +316,7 @@ class Stage:
         settings: Mapping[str, str] | None = None,
         consumer_group: str | None = None,
     ) -> str:
-        """Create a topic with a name that nobody else has, which begins with `prefix`; the name.
+        """Create a topic with a unique name that begins with `prefix`; returns the name.
 
         With a `consumer_group` the topics for its dead letters and replays are there, too.
 
@@ -433,7 +433,7 @@ class Stage:
 
         It waits until every transaction of the namespace is settled (or parked) and carried out, and until no open Kafka
         transaction hides anything, and looks then: no length of time is guessed. When something stays undecided for
-        `within` seconds it fails, because nobody can know. What your code has not prepared yet it cannot know either:
+        `within` seconds it fails, because the outcome is not known. What your code has not prepared yet it cannot know either:
         call it when your code has returned. Without `topics` it looks at all that `topic` created; what else describes a
         message is as in `assert_published`.
         """

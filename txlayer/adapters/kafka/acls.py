@@ -74,9 +74,9 @@ class KafkaAcls:
 
     def read(self) -> frozenset[Acl]:
         """Every right that there is."""
-        nobody: Any = None  # whoever it is; the client's stub wants a text
+        any_value: Any = None  # the client's stub wants a text
         everything = AclBindingFilter(
-            ResourceType.ANY, nobody, ResourcePatternType.ANY, nobody, nobody, AclOperation.ANY, AclPermissionType.ANY,
+            ResourceType.ANY, any_value, ResourcePatternType.ANY, any_value, any_value, AclOperation.ANY, AclPermissionType.ANY,
         )  # fmt: skip
         try:
             bindings = self._connection.wait(

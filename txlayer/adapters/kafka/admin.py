@@ -85,7 +85,7 @@ class AdminConnection:
     def client(self) -> AdminClient:
         """The admin client; it connects by itself."""
         if self._client is None:
-            # What goes wrong is told once, by the error, and not by the client's own log.
+            # What goes wrong is reported once, by the error, and not by the client's own log.
             settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
             self._client = new_client(AdminClient, settings)
             self._made_at, self._has_answered = time.monotonic(), False
@@ -242,7 +242,7 @@ class GroupOffsets:
                     # The client looks for the new one by itself, but tells the answer of the old one at once.
                     time.sleep(LOOK_S)
                 elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
-                    # A refused group is told to those who poll, and to nobody else.
+                    # Only `poll` reports a refused group.
                     self._raise_refusal(consumer, group, started)
                 else:
                     raise self._failed(exc, group, started) from exc
@@ -439,7 +439,7 @@ class KafkaAdmin:
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def group(self, group: str) -> GroupState:
-        """Who is a member of a consumer group and reads what."""
+        """The members of a consumer group, and what each reads."""
         future = self._connection.client().describe_consumer_groups(
             [group], **self._connection.limits()
         )[group]
@@ -472,7 +472,7 @@ class KafkaAdmin:
         answer = self._connection.wait(future, resource="consumer groups", operation="list groups")
         found = frozenset(groups) & {listing.group_id for listing in answer.valid}
         if answer.errors or found < frozenset(groups):
-            # Nobody may be there, or the client does not notice where they are now.
+            # The groups may have no members, or the client does not notice where they are now.
             self._connection.doubt(answer.errors)
         return found
 
@@ -488,7 +488,7 @@ class KafkaAdmin:
         return self._group_offsets.read(group, partitions, is_stable=is_stable)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group that nobody is a member of; it need not exist.
+        """Store offsets for a group without members; it need not exist.
 
         Raises:
             LifecycleError: the group has active members; nothing was stored.

@@ -226,7 +226,7 @@ def transactional_producer(
 
 
 FETCH_QUEUE_BACKOFF_MS = 10
-"""How long the client fetches nothing after its queue was full. Its default, a second, leaves whoever empties the queue in
+"""How long the client fetches nothing after its queue was full. Its default, a second, leaves a reader that empties the queue in
 a fifth of that waiting: 160,000 records/s instead of 540,000/s in a loop over `consume`."""
 
 
@@ -374,7 +374,7 @@ def readable(records: list[Any]) -> list[Any]:
             # Kept by the client: asking again costs nothing.
             deque(map(_headers_of, left), maxlen=0)
         except (SystemError, UnicodeDecodeError):
-            # The client returns a list with holes in it and an exception as well; nobody may ask it again. A plain call
+            # The client returns a list with holes in it and an exception as well; it must not be asked again. A plain call
             # would let the exception come out wherever the interpreter looks next; `methodcaller` looks at once.
             place = len(records) - length_hint(left) - 1
             records[place] = _WithoutHeaders(records[place])

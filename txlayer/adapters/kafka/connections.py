@@ -185,7 +185,7 @@ class KafkaConsumerConnections(AdminAnswers):
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
-        """An idempotent writer of records that stand for themselves."""
+        """An idempotent writer of independent records."""
         return KafkaHalfWriter(
             self._config,
             batch_bytes_max=batch_bytes_max,
@@ -212,7 +212,7 @@ CHECK_FETCH_WAIT_MS = 500
 """A question ends the wait; an idle responder should not ask a hundred times a second."""
 
 QUESTION_TIMEOUT_MS = 5_000
-"""A client that was told of a controller which has died since asks that one for as long as it may, beside brokers that
+"""A client that learned of a controller which has died since asks that one for as long as it may, beside brokers that
 live (measured: docs/explanation/kafka.md). After this it is given up, and a new one asks again."""
 
 _PAUSE_S = 0.1

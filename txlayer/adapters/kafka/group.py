@@ -166,11 +166,11 @@ class KafkaGroupReader:
         return self._reached.get(partition, -1)
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """The end of an assigned partition as the last fetch told it; None: none has."""
+        """The end of an assigned partition as the last fetch reported it; None: no fetch has."""
         try:
             _, high = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
         except KafkaException as exc:
-            # It was taken away, or nobody has fetched from it yet.
+            # It was taken away, or was not fetched from yet.
             logger.debug("end.unknown", extra={"partition": partition, "reason": str(exc)})
             return None
         return high if high >= 0 else None
@@ -296,7 +296,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._hook: OnRevoke | None = None
         self._under_way: deque[_Store] = (
             deque()
-        )  # the client answers in order, also what nobody waits for
+        )  # the client answers in order, also what is no longer waited for
         self._begun: _Store | None = None
         self._is_in_callback = False
         self._deadline = Deadline("txlayer-store-offsets")
@@ -312,7 +312,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         )
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
-        """Where reading stood at the end of partitions, told since the last call."""
+        """The positions at which reading reached the end of partitions since the last call."""
         taken, self._reached = self._reached, {}
         return taken
 
@@ -320,7 +320,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         """Store offsets without waiting; `take_stored` tells how it ended.
 
         Raises:
-            LifecycleError: the one before has not been told yet.
+            LifecycleError: the result of the one before was not taken yet.
         """
         if self._begun is not None:
             raise LifecycleError("a store of offsets is under way", state="storing")
@@ -396,8 +396,8 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         if self._holds_share:
             self._holds_share = False
             self._call_hook(is_lost=False)
-        # Without a subscription the client leaves, whoever it is, and in its `close` a callback may freeze the process. A client that
-        # is dropped calls nobody and sends nothing: its threads end here.
+        # Without a subscription the client leaves, static member or not, and in its `close` a callback may freeze the process. A client that
+        # is dropped calls nothing and sends nothing: its threads end here.
         del self._consumer
 
     def _on_commit(

@@ -110,7 +110,7 @@ class ClusterQuestions:
             return f"{node.host}:{node.port}: {exc}"
 
     def quotas(self, node: Node) -> list[Quota] | str:
-        """Every quota of clients; a sentence: why they cannot be told."""
+        """Every quota of clients; a sentence: why they cannot be read."""
         if "SASL" in self._config.client_settings.get("security.protocol", "").upper():
             return "clients sign in (SASL), and librdkafka cannot ask: kafka-configs.sh --describe --entity-type clients"
         try:
@@ -168,7 +168,7 @@ class ClusterQuestions:
         return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
 
     def try_transaction(self, transactional_id: str, *, wall_clock: Callable[[], float]) -> Tried:
-        """Initialise a transactional id that nobody uses, and see when the broker wrote that down.
+        """Initialise an unused transactional id, and see when the broker wrote that down.
 
         What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
         """
@@ -199,7 +199,7 @@ class ClusterQuestions:
             leaders = described.facts.leaders
             return self.newest_ms([(name, p) for p, at in enumerate(leaders) if at is not None])
         except NotAuthorisedError:
-            return None  # the right was found; the time is told otherwise
+            return None  # the right was found; the time is measured elsewhere
 
     def _topic_facts(self, answer: Any) -> TopicFacts:
         partitions = answer.partitions
@@ -496,7 +496,7 @@ class _Inspection:
         return ClockFacts(least, least + STORED_EVERY_MS if is_running else None)
 
     def _offset_log(self) -> list[TopicPartition]:
-        # The broker's own clock stands in these records, and coordinators store offsets once a minute.
+        # These records carry the broker's own clock, and coordinators store offsets once a minute.
         described = self._questions.topics(["__consumer_offsets"]).get("__consumer_offsets")
         if not isinstance(described, Described):
             return []

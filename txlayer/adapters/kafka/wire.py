@@ -42,7 +42,7 @@ class Door(NamedTuple):
 
 
 class WireError(Exception):
-    """The broker did not answer in the form that the protocol has; nobody outside this package sees it."""
+    """The broker's answer does not have the form of the protocol; it stays inside this package."""
 
 
 def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:

@@ -120,7 +120,7 @@ class MemoryAdmin:
         return self._ask("ListGroups", look, resource="consumer groups", operation="list groups")
 
     def group(self, group: str) -> GroupState:
-        """Who is a member of a consumer group and reads what."""
+        """The members of a consumer group, and what each reads."""
         cluster = self._link.cluster
 
         def describe() -> GroupState:
@@ -168,7 +168,7 @@ class MemoryAdmin:
             )
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group that nobody is a member of; it need not exist.
+        """Store offsets for a group without members; it need not exist.
 
         Raises:
             LifecycleError: the group has active members; nothing was stored.

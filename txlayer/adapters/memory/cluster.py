@@ -185,7 +185,7 @@ class Cluster:
         self.groups: dict[str, Group] = {}
         self.transactions: dict[str, KafkaTransaction] = {}
         self.denied: set[str] = set()
-        """Topics that nobody may read, write or look at."""
+        """Topics that no client may read, write or describe."""
         self.is_up = True
         self._world = world
         self._broker_count = broker_count
@@ -439,7 +439,7 @@ class Fetched(NamedTuple):
 
 
 class Broker:
-    """Whoever a client speaks to: leaders, coordinators of groups and of Kafka transactions."""
+    """Answers the requests of clients: as leader, and as coordinator of groups and of Kafka transactions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -467,7 +467,7 @@ class Broker:
             and mark is not None
             and not partition.is_open(mark.producer_id)
         ):
-            # As long as the partition knows it as open nobody asks the coordinator.
+            # As long as the partition knows it as open the coordinator is not asked.
             self._transaction(transactional_id).check_part(mark.producer_id, mark.epoch, place)
         return partition.append(records, now_ms=now_ms, mark=mark)
 
@@ -670,7 +670,7 @@ class Broker:
     def store_as_member(
         self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]
     ) -> None:
-        """OffsetCommit of a member: of its own group, whoever owns the partitions.
+        """OffsetCommit of a member: of its own group, for any partition.
 
         Raises:
             RefusedError: the group went on without the member, or a store cannot be. Nothing was stored.

@@ -65,7 +65,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.is_rebalancing = False
         self.stored: dict[TopicPartition, tuple[int, StoredOffset]] = {}
-        """(number of the append, what was stored): the newest append wins, whoever wrote it."""
+        """(number of the append, what was stored): the newest append wins, from any writer."""
         self.pending: dict[int, dict[TopicPartition, tuple[int, StoredOffset]]] = {}
         """The same by producer id, until the marker of its Kafka transaction lands."""
         self._counts = counts
@@ -82,7 +82,7 @@ class Group:
     def join(self, member: Member, topics: Sequence[str], now_ms: int) -> None:
         """A member joins, or joins again; its share comes when all others have."""
         is_new = member.member_id not in self.members
-        # Who is there already keeps its share: a join may come twice.
+        # A member that is there already keeps its share: a join may come twice.
         member = self.members.setdefault(member.member_id, member)
         member.topics = tuple(sorted(topics))
         member.seen_ms = now_ms

@@ -41,7 +41,7 @@ ANSWER_S = 3.0
 
 
 class ValueContext(NamedTuple):
-    """What a confluent-kafka serializer is told about a value (its `SerializationContext`)."""
+    """What a confluent-kafka serializer receives about a value (its `SerializationContext`)."""
 
     topic: str
     field: str
@@ -195,7 +195,7 @@ class MemoryConsumerConnections(AdminAnswers):
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> MemoryHalfWriter:
-        """An idempotent writer of records that stand for themselves."""
+        """An idempotent writer of independent records."""
         return MemoryHalfWriter(
             self._link,
             batch_bytes_max=batch_bytes_max,
@@ -223,7 +223,7 @@ def at_once() -> float:
 class MemoryKafka:
     """A Kafka cluster in memory that keeps Kafka's promises, and no kinder ones.
 
-    Any thread may use it in a `ThreadWorld`, which it runs in unless told otherwise.
+    Any thread may use it in a `ThreadWorld`, which is the default.
 
     Args:
         world: time, dice, network.
@@ -251,7 +251,7 @@ class MemoryKafka:
 
     @property
     def cluster(self) -> Cluster:
-        """Its state, for whoever judges a run; to change it use `do`."""
+        """Its state, for tests that judge a run; to change it use `do`."""
         return self._cluster
 
     # --- clients ------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class MemoryKafka:
         return make_history(self._link(client, "history"), config)
 
     def do(self, act: Callable[[], T]) -> T:
-        """Do something to the cluster at once, past every network; nobody else touches it meanwhile."""
+        """Do something to the cluster at once, without a network; nothing else touches it meanwhile."""
         return self.world.change(act)
 
     def _link(self, client: str | None, role: str) -> Link:
@@ -337,7 +337,7 @@ class MemoryKafka:
     ) -> None:
         """The topics of a namespace and where its coordinators begin, as `txlayer topics apply` does.
 
-        `files` are the topic files, for those who make many clusters: reading them takes most of the time.
+        `files` are the topic files, for tests that make many clusters: reading them takes most of the time.
         """
         Namespace(
             self.admin(),
@@ -346,7 +346,7 @@ class MemoryKafka:
         ).apply(partition_count=partitions, replication_factor=self._broker_count)
 
     def deny(self, topic: str, *, is_denied: bool = True) -> None:
-        """Nobody may read, write or look at it; or everybody again."""
+        """No client may read, write or describe it; or every client may again."""
         denied = self._cluster.denied
         self.do(lambda: denied.add(topic) if is_denied else denied.discard(topic))
 

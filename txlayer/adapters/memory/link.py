@@ -53,7 +53,7 @@ INSIDE: dict[str, frozenset[Code]] = {
     "TxnOffsetCommit": frozenset({*_MOVED, Code.UNKNOWN_TOPIC_OR_PART}),
     "EndTxn": frozenset(_MOVED),
 }
-"""Codes after which the client asks again without a word."""
+"""Codes after which the client asks again by itself."""
 
 FATAL: dict[str, frozenset[Code]] = {
     "InitProducerId": frozenset(
@@ -123,7 +123,7 @@ class Link:
         return self.world.exchange(self.client, request, act)
 
     def persist(self, request: str, act: Callable[[], T], *, deadline: float) -> T:
-        """Ask again while nobody answers or the answer is one that the client keeps to itself.
+        """Ask again while no answer comes, or one that the client keeps to itself.
 
         The very same request is sent again: one that was only late arrives as well.
 

@@ -103,7 +103,7 @@ _OFFSET = attrgetter("place")
 
 
 class MemoryRecord:
-    """An entry of a partition; shared by all its readers, who do not change it."""
+    """An entry of a partition; shared by all its readers, which do not change it."""
 
     __slots__ = (
         "_error", "_headers", "_key", "_partition", "_stamp", "_topic", "_value",
@@ -172,7 +172,7 @@ class MemoryRecord:
         self._partition = partition
 
     def put(self, offset: int, stamp: tuple[int, int]) -> MemoryRecord:
-        """The record at its place in the log: itself, or a copy when it stands in the log already."""
+        """The record at its place in the log: itself, or a copy when it is in the log already."""
         record = self
         if self.place >= 0:
             record = MemoryRecord(
@@ -189,7 +189,7 @@ class MemoryRecord:
 
 
 class PlacelessRecord(MemoryRecord):
-    """In a report: it is stored, and nobody told its client where."""
+    """In a report: it is stored, at an offset that the client does not know."""
 
     __slots__ = ()
 
@@ -201,7 +201,7 @@ class PlacelessRecord(MemoryRecord):
 
 
 class ProducerMark(NamedTuple):
-    """Who writes a batch, and the number of its first record among all that it wrote to this partition."""
+    """The producer of a batch, and the number of its first record among all that it wrote to this partition."""
 
     producer_id: int
     epoch: int
@@ -279,7 +279,7 @@ class Partition:
         The same batch of the same producer again changes nothing.
 
         Raises:
-            RefusedError: the batch is too large or not allowed here, or its producer is of the past.
+            RefusedError: the batch is too large or not allowed here, or its producer is fenced or out of order.
         """
         if mark is not None:
             repeated = self._check_producer(mark)
@@ -400,7 +400,7 @@ class Partition:
     def clean(self, now_ms: int) -> None:
         """Remove what retention and compaction let go; never beyond the last stable offset.
 
-        Kafka does both by whole segments and so later; nobody may rely on that.
+        Kafka does both by whole segments and so later; do not rely on that.
         """
         now_ms += self.clock_ahead_ms
         settings = self.settings

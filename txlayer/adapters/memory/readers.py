@@ -87,7 +87,7 @@ class Reading:
                 continue
             partition = partitions.get(place)
             if partition is None:
-                continue  # the client waits for the topic without a word
+                continue  # the client waits for the topic
             if place[0] in cluster.denied:
                 return True
             if partition.is_led and (
@@ -98,7 +98,7 @@ class Reading:
         return False
 
     def fetch(self, count_max: int) -> list[MemoryRecord]:
-        """Records and what there is to tell; an empty list when nobody answered."""
+        """Records and errors; an empty list when no answer came."""
         link = self._link
         wanted = [
             (place, position)
@@ -152,7 +152,7 @@ def _telling(place: TopicPartition, offset: int, code: Code) -> MemoryRecord:
 
 
 POLL_INTERVAL_MAX_MS = 60_000
-"""The group client's `max.poll.interval.ms`: who does not read for so long leaves the group, heartbeats or not."""
+"""The group client's `max.poll.interval.ms`: a member that does not read for so long leaves the group, with or without heartbeats."""
 
 STEPS_MAX = 8
 """Requests to the group within one read: bounds a read while everything changes."""
@@ -195,7 +195,7 @@ class MemoryLogReader:
 
 
 class Membership(Enum):
-    """Where a client stands with its group."""
+    """What a client knows of its membership."""
 
     IDLE = "idle"  #: not started, or closed
     OUT = "out"  #: it must join
@@ -308,7 +308,7 @@ class MemoryGroupReader:
         return MemoryAdmin(self._link, timeout_s=timeout_s).watermarks(partition, is_committed=True)
 
     def read_to(self, partition: TopicPartition) -> int:
-        """Where reading stands, at the end of a partition; -1: it is not there."""
+        """The position, when it is at the end of the partition; else -1."""
         return self._reading.read_to(partition)
 
     def known_end(self, partition: TopicPartition) -> int | None:
@@ -390,7 +390,7 @@ class MemoryGroupReader:
     def _join(self) -> None:
         link, topics = self._link, self._topics
         if not self._member_id:
-            # Drawn by the client: a join whose answer is lost leaves no member behind that nobody is.
+            # Drawn by the client: a join whose answer is lost leaves no orphaned member behind.
             self._member_id = f"rdkafka-{link.world.random.getrandbits(64):016x}"
         member = Member(
             self._member_id,
@@ -454,7 +454,7 @@ Offsets = Mapping[TopicPartition, StoredOffset]
 
 
 class MemoryStoringGroupReader(MemoryGroupReader):
-    """One thread uses it. A store that was begun is sent with the next read, and again while nobody answers."""
+    """One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
         super().__init__(
@@ -480,7 +480,7 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         return records
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
-        """Where reading stood at the end of partitions, told since the last call."""
+        """The positions at which reading reached the end of partitions since the last call."""
         taken, self._reached = self._reached, {}
         return taken
 
@@ -492,7 +492,7 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         """Store offsets without waiting; `take_stored` tells how it ended.
 
         Raises:
-            LifecycleError: the one before has not been told yet.
+            LifecycleError: the result of the one before was not taken yet.
         """
         if self._begun is not None or self._end is not False:
             raise LifecycleError("a store of offsets is under way", state="storing")

@@ -93,7 +93,7 @@ class Fault(Enum):
     """What may happen to a request."""
 
     LOSE_REQUEST = "lose request"  #: it never arrives
-    LOSE_ANSWER = "lose answer"  #: it is done, and nobody hears of it
+    LOSE_ANSWER = "lose answer"  #: it is done, and the answer is lost
     REPEAT = "repeat"  #: it arrives twice; the second answer counts
     KEEP = "keep"  #: it is lost for its client, and arrives when it is released
     ECHO = "echo"  #: it is done, its answer is lost, and it arrives once more when it is released
@@ -172,7 +172,7 @@ class FaultPlan:
             try:
                 act()
             except (RefusedError, NoAnswerError):
-                continue  # nobody waits for this answer any more
+                continue  # no client waits for this answer any more
         return len(kept)
 
     def crash(self, client: str) -> None:
@@ -264,7 +264,7 @@ class World(Protocol):
     def wait(self, is_ready: Callable[[], bool], *, timeout_s: float) -> bool:
         """Let others run until `is_ready()` or until `timeout_s` are over; the last answer of `is_ready`.
 
-        `is_ready` asks nobody, takes no time and may be called any number of times, from any thread. What it says
+        `is_ready` sends no request, takes no time and may be called any number of times, from any thread. What it says
         changes with exchanges, with `change` and with the brokers' clock, never with the clients' clock alone.
         """
         ...
@@ -273,7 +273,7 @@ class World(Protocol):
         """One request of `client` to the cluster, and its answer; `act` is what the cluster does.
 
         `request` is Kafka's name of it ("Produce", "EndTxn"). The world may call `act` late, twice or never, but no two
-        acts at the same time; an act that nobody waits for any more may raise `RefusedError`, which goes nowhere.
+        acts at the same time; an act that no client waits for any more may raise `RefusedError`, which goes nowhere.
 
         Raises:
             NoAnswerError: the request or its answer was lost, before or after the act.
@@ -291,7 +291,7 @@ class World(Protocol):
 
 
 class ThreadWorld:
-    """Real threads and the real clock. Thread-safe: one lock for the cluster, one condition for those who wait."""
+    """Real threads and the real clock. Thread-safe: one lock for the cluster, one condition for waiting threads."""
 
     def __init__(self, *, faults: FaultPlan | None = None, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - delays and partitions, no secret
@@ -329,7 +329,7 @@ class ThreadWorld:
         return self.faults.pass_on(client, request, partial(self.change, act), pause=self._pause)
 
     def change(self, act: Callable[[], T]) -> T:
-        """Do it, and let those who wait look."""
+        """Do it, and wake the threads that wait."""
         with self._changed:
             try:
                 return act()

@@ -278,14 +278,14 @@ class Outbox:
         return True
 
     def _report_placeless(self, batch: Batch) -> None:
-        # As the client does with what it takes for stored without having been told where.
+        # As the client does with a batch that it takes for stored at an unknown offset.
         for record, on_delivery in batch.queued:
             self._reports.append((on_delivery, None, PlacelessRecord(record)))
         self._batched_count -= len(batch.queued)
 
     def _report_written(self, batch: Batch, base: int) -> None:
         for offset, (record, on_delivery) in enumerate(batch.queued, start=base):
-            # It stands in the log twice when an older request arrived after all: the report names this one.
+            # It is in the log twice when an older request arrived after all: the report names this one.
             written = record if record.place == offset else record.put(offset, record.timestamp())
             self._reports.append((on_delivery, None, written))
         self._batched_count -= len(batch.queued)

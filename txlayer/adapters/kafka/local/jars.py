@@ -67,7 +67,7 @@ class JarPurpose:
     name: str
     """Begins the name of the folder in the cache."""
     title: str
-    """What users are told."""
+    """What messages call it."""
     artifact: str
     """The jar whose version is that of the set."""
     extra: str
@@ -238,7 +238,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Progress(Protocol):
-    """Is told what makes a first start long."""
+    """Is called with what makes a first start long."""
 
     def fetched(self, file_count: int, size_bytes: int) -> None:
         """So much has come, also before the first and after the last file."""

@@ -240,7 +240,7 @@ class Runtime:
 
 
 class Quiet:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
     def fetched(self, file_count: int, size_bytes: int) -> None:
         """Nothing."""
@@ -414,8 +414,8 @@ def has_vector_module(java: Path) -> bool:
 def write_launcher(folder: Path, java: Path) -> Path:
     """A Java home whose `java` is the given one without the argument that it would refuse.
 
-    The same content under the same name, put in place in one step: safe for several processes at once. Where it stands
-    already nothing is written, so the folder may be somebody else's: an image is made by one user and run by another.
+    The same content under the same name, put in place in one step: safe for several processes at once. Where it exists
+    already nothing is written, so the folder may belong to another user: an image is made by one user and run by another.
     """
     script = (
         "#!/bin/sh\n# Spark asks for a module that this Java does not have, and does not need it.\n"

@@ -110,7 +110,7 @@ _FLAGS = (
 )
 
 # The shell becomes Java (exec), so the process that was started is the broker itself. Its helper waits for a word from
-# whoever started it: the end of the pipe without a word means that the parent died, by whatever signal.
+# the parent: the end of the pipe without a word means that the parent died, by whatever signal.
 _DIES_WITH_PARENT = 'exec 3<&0; (read -r word <&3 || kill -9 $$) & exec "$@" </dev/null 3<&-'
 
 _LIVES_ON = '"$@" </dev/null >&2 & echo $!'
@@ -357,7 +357,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
-    """`count` different ports that were free a moment ago, none of those that somebody chose already.
+    """`count` different ports that were free a moment ago, none of those in `apart_from`.
 
     Raises:
         ConfigError: hardly any port of the range is free.
