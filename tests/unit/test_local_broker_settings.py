@@ -16,8 +16,6 @@ from txlayer.adapters.kafka.local.jars import (
     ivy_settings,
     key_store,
     last_complaint,
-    maven_project,
-    maven_settings,
     parse_lock,
     read_lock,
 )
@@ -144,14 +142,6 @@ def test_the_cache_follows_the_desktop_standard() -> None:
     assert Path("/c/txlayer") == LocalConfig.from_environ({"XDG_CACHE_HOME": "/c"}).home
 
 
-def test_maven_is_asked_for_the_locked_jars_and_nothing_behind_them() -> None:
-    project = ET.fromstring(maven_project(LOCK))
-
-    dependencies = project.findall("dependencies/dependency")
-    assert ["kafka_2.13", "slf4j-simple"] == [d.findtext("artifactId") for d in dependencies]
-    assert ["*", "*"] == [d.findtext("exclusions/exclusion/groupId") for d in dependencies]
-
-
 def test_ivy_is_asked_for_the_locked_jars_and_nothing_behind_them() -> None:
     module = ET.fromstring(ivy_module(LOCK))
 
@@ -169,12 +159,9 @@ def test_a_named_repository_replaces_every_other() -> None:
     url = "http://127.0.0.1:1/a?b=1&c=2"
 
     resolver = ET.fromstring(ivy_settings(Path("/c"), url)).find("resolvers/ibiblio")
-    mirror = ET.fromstring(maven_settings(url)).find("mirrors/mirror")
 
     assert resolver is not None
     assert url + "/" == resolver.get("root")
-    assert mirror is not None
-    assert ("*", url) == (mirror.findtext("mirrorOf"), mirror.findtext("url"))
 
 
 def test_a_tools_first_error_is_told_and_not_its_last_words() -> None:

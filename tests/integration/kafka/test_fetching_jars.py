@@ -1,4 +1,4 @@
-"""Kafka's jars from a repository on this machine: through Ivy, through `mvn`, and everything that goes wrong."""
+"""Kafka's jars from a repository on this machine: through Ivy, and everything that goes wrong."""
 
 from __future__ import annotations
 
@@ -54,19 +54,8 @@ def java(local_config: LocalConfig) -> Path:
 
 
 def through_ivy(java: Path, url: str) -> Sources:
-    """What a machine without `mvn` has."""
-    return Sources(maven=None, ivy=ivy_class_path(), java=java, maven_url=url)
-
-
-def fake_maven(folder: Path, script: str) -> Path:
-    """An `mvn` that does what `script` says, with the folder for the jars in $OUT."""
-    maven = folder / "mvn"
-    head = (
-        "#!/bin/sh\nfor word; do case $word in -DoutputDirectory=*) OUT=${word#*=};; esac; done\n"
-    )
-    maven.write_text(head + script, "utf-8")
-    maven.chmod(0o755)
-    return maven
+    """The Ivy of this machine, and a repository."""
+    return Sources(ivy=ivy_class_path(), java=java, maven_url=url)
 
 
 class Watcher:
@@ -165,35 +154,8 @@ def test_a_damaged_jar_in_the_cache_is_fetched_again(java: Path, tmp_path: Path)
     verify(folder, LOCK.jars)
 
 
-def test_an_installed_mvn_is_used_first(java: Path, tmp_path: Path) -> None:
-    copies = "".join(
-        f"printf '%s' '{CONTENT[jar.artifact].decode()}' > \"$OUT/{jar.file_name}\"\n"
-        for jar in LOCK.jars
-    )
-    maven = fake_maven(tmp_path, f'mkdir -p "$OUT"\n{copies}')
-
-    folder = fetch_jars(
-        LOCK,
-        cache=tmp_path / "cache",
-        sources=Sources(maven=maven, ivy=None, java=java, maven_url=None),
-        progress=QUIET,
-    )
-
-    verify(folder, LOCK.jars)
-
-
-def test_ivy_takes_over_from_an_mvn_that_fails(java: Path, tmp_path: Path) -> None:
-    maven = fake_maven(tmp_path, "echo '[ERROR] no JAVA_HOME'; exit 1\n")
-
-    with serve(FILES) as repository:
-        sources = Sources(maven=maven, ivy=ivy_class_path(), java=java, maven_url=repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path / "cache", sources=sources, progress=QUIET)
-
-    verify(folder, LOCK.jars)
-
-
-def test_without_any_tool_the_extra_is_named(java: Path, tmp_path: Path) -> None:
-    sources = Sources(maven=None, ivy=None, java=java, maven_url=None)
+def test_without_ivy_the_extra_is_named(java: Path, tmp_path: Path) -> None:
+    sources = Sources(ivy=None, java=java, maven_url=None)
 
     with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
         fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)

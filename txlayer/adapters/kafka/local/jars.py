@@ -1,8 +1,7 @@
 """The locked jars of the embedded broker and of Spark's Kafka connector, and how they reach the user's cache.
 
-`mvn`, or the Ivy that pyspark carries, brings the files that the lock names into a temporary folder; each is checked
-against the lock, and the folder is put in place in one step. The tools know their default repository, and `maven_url`
-names another one.
+The Ivy that pyspark carries brings the files that the lock names into a temporary folder; each is checked against the
+lock, and the folder is put in place in one step. Ivy knows its default repository, and `maven_url` names another one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
 
@@ -232,7 +231,6 @@ FETCH_TIMEOUT_S = 900
 """44 MB through a slow line; then something hangs."""
 REPORT_EVERY_S = 0.2
 COMPLAINT_LENGTH_MAX = 300
-MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -259,8 +257,6 @@ class RepositoryUnreachableError(RetriableError):
 class Sources:
     """What may be used to fetch."""
 
-    maven: Path | None
-    """The `mvn` command."""
     ivy: str | None
     """The class path of Ivy."""
     java: Path
@@ -276,8 +272,8 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
 
     Raises:
         WrongChecksumError: a file that came is not the locked one. Nothing was kept.
-        RepositoryUnreachableError: no tool could bring them. Nothing was kept.
-        ConfigError: there is no tool to fetch with.
+        RepositoryUnreachableError: Ivy could not bring them. Nothing was kept.
+        ConfigError: there is no Ivy to fetch with.
     """
     folder = cache / lock.folder_name
     if has_all_sizes(folder, lock.jars):
@@ -297,55 +293,29 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
 
 def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:
     target, what = work / "jars", lock.purpose
-    commands = list(_commands(lock, work, target, sources))
-    if not commands:
+    if sources.ivy is None:
         raise ConfigError(
-            f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]", or install mvn, or name your own',
+            f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]", or name your own',
             name=what.own,
             expected=what.own_is,
         )
-    failures = []
-    for tool, command in commands:
-        said = _run(command, lock, work, progress)
-        if said is None:
-            return target
-        failures.append((tool, said))
-        shutil.rmtree(target, ignore_errors=True)
-    tool, said = failures[-1]
-    raise RepositoryUnreachableError(
-        f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
-        f"or {what.own_is} with {what.own}",
-        tool=tool,
-        said=said,
-    )
-
-
-def _commands(
-    lock: JarLock, work: Path, target: Path, sources: Sources
-) -> Iterator[tuple[str, Sequence[str]]]:
-    if sources.maven is not None:
-        project = work / "pom.xml"
-        project.write_text(maven_project(lock), "utf-8")
-        settings: tuple[str, ...] = ()
-        if sources.maven_url:
-            (work / "settings.xml").write_text(maven_settings(sources.maven_url), "utf-8")
-            settings = ("-s", str(work / "settings.xml"))
-        # A repository folder of our own: progress can be seen, and a damaged file in the user's does not matter.
-        yield "mvn", (
-            str(sources.maven), "-B", "-q", *settings, "-f", str(project),
-            f"-Dmaven.repo.local={work / 'm2'}", f"{MAVEN_PLUGIN}:copy-dependencies", f"-DoutputDirectory={target}",
-        )  # fmt: skip
-    if sources.ivy is not None:
-        (work / "ivysettings.xml").write_text(
-            ivy_settings(work / "ivy", sources.maven_url), "utf-8"
+    settings, module = work / "ivysettings.xml", work / "ivy.xml"
+    settings.write_text(ivy_settings(work / "ivy", sources.maven_url), "utf-8")
+    module.write_text(ivy_module(lock), "utf-8")
+    trust = write_trust_store(work / "trust.jks")
+    command = (
+        str(sources.java), *trust, "-cp", sources.ivy, "org.apache.ivy.Main",
+        "-warn", "-settings", str(settings), "-ivy", str(module),
+        "-retrieve", f"{target}/[artifact]-[revision].[ext]",
+    )  # fmt: skip
+    if (said := _run(command, lock, work, progress)) is not None:
+        raise RepositoryUnreachableError(
+            f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
+            f"or {what.own_is} with {what.own}",
+            tool="ivy",
+            said=said,
         )
-        (work / "ivy.xml").write_text(ivy_module(lock), "utf-8")
-        trust = write_trust_store(work / "trust.jks")
-        yield "ivy", (
-            str(sources.java), *trust, "-cp", sources.ivy, "org.apache.ivy.Main",
-            "-warn", "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml"),
-            "-retrieve", f"{target}/[artifact]-[revision].[ext]",
-        )  # fmt: skip
+    return target
 
 
 def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) -> str | None:
@@ -397,28 +367,6 @@ def last_complaint(output: str) -> str:
             if any(sign in line for sign in signs):
                 return line.removeprefix("[ERROR]").strip(": ")[:COMPLAINT_LENGTH_MAX]
     return (lines or ["nothing"])[-1][:COMPLAINT_LENGTH_MAX]
-
-
-def maven_project(lock: JarLock) -> str:
-    """A project that depends on the lock's jars and, by its exclusions, on nothing else."""
-    dependencies = "\n".join(
-        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
-        f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId>"
-        "<artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        for jar in lock.jars
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>txlayer</groupId><artifactId>broker</artifactId>"
-        f"<version>1</version><dependencies>\n{dependencies}\n</dependencies></project>\n"
-    )
-
-
-def maven_settings(url: str) -> str:
-    """Settings that send every request to `url`."""
-    return (
-        "<settings><mirrors><mirror><id>txlayer</id><mirrorOf>*</mirrorOf>"
-        f"<url>{escape(url)}</url></mirror></mirrors></settings>\n"
-    )
 
 
 def ivy_settings(cache: Path, url: str | None) -> str:

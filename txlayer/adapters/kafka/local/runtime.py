@@ -207,7 +207,7 @@ class LocalConfig:
     java_home: str | None = None
     """The system's JAVA_HOME; passed over when it does not fit."""
     search_path: str | None = None
-    """Where `java` and `mvn` are looked for; None means the process's own PATH."""
+    """Where `java` is looked for; None means the process's own PATH."""
     kafka_home: str | None = None
     """An unpacked Kafka, whose `libs` are used instead of the locked jars."""
     maven_url: str | None = None
@@ -267,15 +267,14 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
         folder = Path(config.kafka_home).absolute() / "libs"
         return Runtime(JavaCommand(java, folder), installed_version(folder))
     lock = read_lock()
-    folder = fetch_jars(lock, cache=cache, sources=find_sources(config, java), progress=progress)
+    folder = fetch_jars(
+        lock,
+        cache=cache,
+        sources=Sources(ivy_class_path(), java, config.maven_url),
+        progress=progress,
+    )
     command = with_archive(JavaCommand(java, folder), cache=cache, announce=progress.preparing)
     return Runtime(command, lock.version)
-
-
-def find_sources(config: LocalConfig, java: Path) -> Sources:
-    """What this machine has to fetch jars with."""
-    maven = shutil.which("mvn", path=config.search_path)
-    return Sources(Path(maven) if maven else None, ivy_class_path(), java, config.maven_url)
 
 
 def installed_version(folder: Path) -> str:
@@ -335,7 +334,10 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
         return SparkRuntime(java_home, own_jars(config.spark_jars))
     check_version(installed, lock)
     folder = fetch_jars(
-        lock, cache=home / "jars", sources=find_sources(config, java), progress=progress
+        lock,
+        cache=home / "jars",
+        sources=Sources(ivy_class_path(), java, config.maven_url),
+        progress=progress,
     )
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
 
