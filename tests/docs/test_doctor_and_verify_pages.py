@@ -71,7 +71,7 @@ def test_every_check_stands_on_the_page() -> None:
     on_page = {row[0].strip("`") for row in rows(DOCTOR, "Every check")}
 
     assert named_checks() <= on_page
-    assert {"acl.coordinator", "acl.producer", "quotas", "untold"} == on_page - named_checks()
+    assert {"acl.coordinator", "acl.producer", "untold"} == on_page - named_checks()
 
 
 def test_every_fault_stands_on_the_page_with_the_promises_that_it_breaks() -> None:

@@ -16,7 +16,6 @@ from txlayer.core.cluster_facts import (
     GroupFacts,
     Limits,
     PartitionFacts,
-    Quota,
     Right,
     TopicFacts,
 )
@@ -73,7 +72,6 @@ HEALTHY = ClusterFacts(
     group=GroupFacts("ns.coordinator", "stable", 2),
     clock=ClockFacts(-3, 4),
     rights=(Right("coordinator", "Read", "topic", "ns.half", True, "asked"),),
-    quotas=(),
 )  # fmt: skip
 
 
@@ -172,8 +170,7 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
      replace(HEALTHY, rights=(Right("producer", "Write", "topic", "ns.half", False, "asked"),)), W, "Write is refused"),
     ("a right nobody knows", R.rights,
      replace(HEALTHY, rights=(Right("producer", "Write", "topic", "t", None, "asked", "why"),)), I, "why"),
-    ("a quota", R.quotas, replace(HEALTHY, quotas=(Quota("default user", "producer_byte_rate", 1024.0),)), W, "1024 a second"),
-    ("what was not told", R.untold, replace(HEALTHY, untold={"quotas": "SASL"}), I, "SASL"),
+    ("what was not told", R.untold, replace(HEALTHY, untold={"settings of broker 1": "SASL"}), I, "SASL"),
 ]  # fmt: skip
 
 
@@ -203,7 +200,7 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
     mute = topic("ns.half")
     untold = replace(
         HEALTHY, brokers=(BrokerFacts(1, {}, None), BrokerFacts(2, {}, None), BrokerFacts(3, {}, None)),
-        topics=(replace(mute, settings={}),), internal_topics=(), partitions=(), group=None, quotas=None,
+        topics=(replace(mute, settings={}),), internal_topics=(), partitions=(), group=None,
         real_topics=(replace(topic("orders"), settings={}),),
     )  # fmt: skip
     unstored = replace(untold, partitions=(part(0, low_water=None, op_next=None),))

@@ -94,14 +94,6 @@ class Right(NamedTuple):
     detail: str = ""
 
 
-class Quota(NamedTuple):
-    """One limit of the brokers for clients."""
-
-    entity: str  # "user=shop", "default user", …
-    name: str  # producer_byte_rate, consumer_byte_rate, request_percentage, …
-    value: float
-
-
 class Limits(NamedTuple):
     """The settings of txlayer that a cluster must allow; milliseconds and bytes."""
 
@@ -151,8 +143,6 @@ class ClusterFacts:
     group: GroupFacts | None = None
     clock: ClockFacts = NO_CLOCK
     rights: tuple[Right, ...] = ()
-    quotas: tuple[Quota, ...] | None = None
-    """None: they could not be asked for."""
     untold: Mapping[str, str] = field(default_factory=dict)
     """{what could not be found out: why}."""
 

@@ -41,7 +41,6 @@ RULES: Sequence[Rule] = (
     doctor_progress.low_water,
     doctor_rights.clock,
     doctor_rights.rights,
-    doctor_rights.quotas,
     doctor_rights.untold,
 )
 

@@ -54,22 +54,6 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def quotas(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
-    """Limits that brokers set for clients."""
-    check = "quotas"
-    if facts.quotas is None:
-        return  # said by `untold`
-    for quota in facts.quotas:
-        unit = "% of a core's time" if quota.name == "request_percentage" else "a second"
-        yield Finding(
-            check, Level.WARNING, quota.entity,
-            f"{quota.name}={quota.value:g} {unit}: beyond it clients wait, and check-backs and forwarding with them",
-            "kafka-configs.sh --bootstrap-server HOST:PORT --describe --entity-type users --entity-type clients",
-        )  # fmt: skip
-    if not facts.quotas:
-        yield fine(check, "clients", "no limits")
-
-
 def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     """What could not be found out."""
     for what, why in facts.untold.items():

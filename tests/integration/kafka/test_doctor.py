@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +106,6 @@ def ill(bad_broker: str) -> Arena:
     gone = arena.topics.check
     admin.delete_topics([gone])[gone].result(timeout=30)
     delete_records(admin, arena, placed.partition)
-    set_quota(bad_broker, "producer_byte_rate", 1_000_000.0)
     return arena
 
 
@@ -123,24 +120,6 @@ def delete_records(admin: AdminClient, arena: Arena, partition: int) -> None:
     place = TopicPartition(arena.topics.half, partition, -1)
     for future in admin.delete_records([place]).values():
         future.result(timeout=30)
-
-
-def set_quota(servers: str, name: str, value: float) -> None:
-    """The default client's quota, by one request of Kafka's protocol (AlterClientQuotas): no client of ours sets any."""
-
-    def text(given: str) -> bytes:
-        return bytes([len(given) + 1]) + given.encode()
-
-    entity = b"\2" + text("client-id") + b"\0" + b"\0"
-    op = b"\2" + text(name) + struct.pack(">d", value) + b"\0" + b"\0"
-    body = b"\2" + entity + op + b"\0" + b"\0" + b"\0"
-    message = struct.pack(">hhih", 49, 1, 7, 4) + b"test" + b"\0" + body
-    host, port = servers.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as link:
-        link.sendall(struct.pack(">i", len(message)) + message)
-        answer = link.recv(1000)
-    # length, correlation, tags, throttle, one entry, its error
-    assert b"\2\0\0" == answer[13:16], answer
 
 
 # --- a bad cluster ----------------------------------------------------------------------------------------------------
@@ -162,7 +141,6 @@ EXPECTED = {
     ("coordinator.group", "error"): "no coordinator runs",
     ("coordinator.lag", "error"): "1 op records are not applied",
     ("coordinator.log-start", "error"): "retention took what was not read",
-    ("quotas", "warning"): "producer_byte_rate=1e+06",
 }
 
 
@@ -336,4 +314,4 @@ def test_what_these_credentials_lack_is_named_with_the_acl_that_mends_it(
     mends = [f["mend"] for f in said["findings"] if f["check"] == "acl.coordinator"]
     assert any(f"--operation Read --topic {topics.op}" in mend for mend in mends)
     untold = {f["about"] for f in said["findings"] if f["check"] == "untold"}
-    assert {"quotas of clients", "settings of broker 1"} <= untold
+    assert {"settings of broker 1"} <= untold

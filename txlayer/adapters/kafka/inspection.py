@@ -23,7 +23,7 @@ from txlayer.adapters.administration import GroupState
 from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
-from txlayer.adapters.kafka.wire import Door, Features, WireError, ask_features, ask_quotas, tls_of
+from txlayer.adapters.kafka.wire import Door, Features, WireError, ask_features, tls_of
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import Record, TopicPartition
 from txlayer.adapters.ranges import read_ranges
@@ -37,7 +37,6 @@ from txlayer.core.cluster_facts import (
     ClusterFacts,
     GroupFacts,
     PartitionFacts,
-    Quota,
     Right,
     TopicFacts,
 )
@@ -106,15 +105,6 @@ class ClusterQuestions:
         """What a broker tells of its features; a sentence: why it did not."""
         try:
             return ask_features(self._door(node))
-        except (OSError, ssl.SSLError, WireError) as exc:
-            return f"{node.host}:{node.port}: {exc}"
-
-    def quotas(self, node: Node) -> list[Quota] | str:
-        """Every quota of clients; a sentence: why they cannot be read."""
-        if "SASL" in self._config.client_settings.get("security.protocol", "").upper():
-            return "clients sign in (SASL), and librdkafka cannot ask: kafka-configs.sh --describe --entity-type clients"
-        try:
-            return ask_quotas(self._door(node))
         except (OSError, ssl.SSLError, WireError) as exc:
             return f"{node.host}:{node.port}: {exc}"
 
@@ -304,9 +294,6 @@ class _Inspection:
         real, missing = self._real(own)
         clock = self._clock(own, group)
         self._note_rights(own, real)
-        quotas = self._questions.quotas(nodes[0]) if nodes else "no broker"
-        if isinstance(quotas, str):
-            found.untold["quotas of clients"] = quotas
         return ClusterFacts(
             namespace=topics.namespace, half=topics.half, op=topics.op,
             now_ms=int(self._wall_clock() * 1000),
@@ -318,7 +305,6 @@ class _Inspection:
             partitions=partitions,
             group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
             clock=clock, rights=tuple(found.rights),
-            quotas=None if isinstance(quotas, str) else tuple(quotas),
             untold=found.untold,
         )  # fmt: skip
 

@@ -1,8 +1,7 @@
-"""Two questions that librdkafka does not ask: a broker's features, and the quotas of clients.
+"""A question that librdkafka does not ask: the features of a broker and of its cluster, which tell Kafka's version.
 
-Each is one request of Kafka's public protocol over a connection of its own. A broker answers the first before anyone has
-signed in; the second only where signing in is not required, so behind SASL it is left out.
-Source: the Kafka protocol guide, ApiVersions (key 18, version 3) and DescribeClientQuotas (key 48, version 1).
+It is one request of Kafka's public protocol over a connection of its own, which a broker answers before a client signs in.
+Source: the Kafka protocol guide, ApiVersions (key 18, version 3).
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from txlayer.core.cluster_facts import Quota
-
-_API_VERSIONS, _CLIENT_QUOTAS = 18, 48
+_API_VERSIONS, _VERSION = 18, 3
 _CLIENT = b"txlayer-doctor"
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _CORRELATION = 7
@@ -70,17 +67,7 @@ def ask_features(door: Door) -> Features:
         OSError, WireError: no answer, or none that can be read.
     """
     body = _text(_CLIENT) + _text(b"1") + b"\0"
-    return read_features(_ask(door, _API_VERSIONS, 3, body))
-
-
-def ask_quotas(door: Door) -> list[Quota]:
-    """Every quota of clients.
-
-    Raises:
-        OSError, WireError: no answer, a refusal, or an answer that cannot be read.
-    """
-    no_filter = _length(1) + b"\0" + b"\0"
-    return read_quotas(_ask(door, _CLIENT_QUOTAS, 1, no_filter))
+    return read_features(_ask(door, body))
 
 
 def read_features(answer: bytes) -> Features:
@@ -108,48 +95,10 @@ def read_features(answer: bytes) -> Features:
     return _read(answer, features)
 
 
-def read_quotas(answer: bytes) -> list[Quota]:
-    """The answer to DescribeClientQuotas, behind its correlation id.
-
-    Raises:
-        WireError: it has another form, or the broker refused.
-    """
-
-    def quotas(reader: _Reader) -> list[Quota]:
-        reader.tags()
-        reader.skip(4)
-        reader.refuse_error()
-        reader.text()
-        found: list[Quota] = []
-
-        def entry() -> None:
-            parts: list[str] = []
-            reader.each(lambda: parts.append(_entity(reader)))
-            values: list[tuple[str, float]] = []
-            reader.each(lambda: values.append(_value(reader)))
-            reader.tags()
-            found.extend(Quota(", ".join(parts), name, value) for name, value in values)
-
-        reader.each(entry)
-        return found
-
-    return _read(answer, quotas)
-
-
-def _entity(reader: _Reader) -> str:
-    kind, name = reader.text(), reader.text()
-    reader.tags()
-    return f"default {kind}" if name is None else f"{kind}={name}"
-
-
-def _value(reader: _Reader) -> tuple[str, float]:
-    name, (value,) = reader.text() or "", struct.unpack(">d", reader.take(8))
-    reader.tags()
-    return name, value
-
-
-def _ask(door: Door, key: int, version: int, body: bytes) -> bytes:
-    header = struct.pack(">hhih", key, version, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
+def _ask(door: Door, body: bytes) -> bytes:
+    header = (
+        struct.pack(">hhih", _API_VERSIONS, _VERSION, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
+    )
     message = header + body
     with socket.create_connection((door.host, door.port), timeout=door.timeout_s) as plain:
         link = plain if door.tls is None else door.tls.wrap_socket(plain, server_hostname=door.host)
