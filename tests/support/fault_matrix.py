@@ -178,6 +178,7 @@ COORDINATOR = (
         "coordinator", "restarted again and again in a partition to which nothing comes",
         "Transactions there grow old all the same: the time is stored with the offsets.",
         ("unit/test_coordinator_time.py::test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted",
+         "unit/test_coordinator_time.py::test_a_quiet_partition_grows_old_although_its_coordinator_rebuilds_every_half_minute",
          "unit/test_coordinator_time.py::test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes"),
     ),
     Row(

@@ -10,9 +10,10 @@ import pytest
 from tests.support.fake_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import StoredOffset
+from txlayer.coordinator.loop import Coordinator
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
-from txlayer.errors import ConfigError, TopicMismatchError
+from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
 HOUR_S = 3_600.0
 A, B, C = (txn_key(name) for name in ("a", "b", "c"))
@@ -182,6 +183,27 @@ def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
             coordinator.measures.rebuild_count,
         )
         stage.start()
+
+    assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
+
+
+@pytest.mark.promise("P7")
+def test_a_quiet_partition_grows_old_although_its_coordinator_rebuilds_every_half_minute() -> None:
+    """The time is stored once a minute: none of these rebuilds finds a newer one."""
+
+    class Stumbling(Coordinator):
+        next_at_s = 30.0
+
+        def _turn(self) -> None:
+            if stage.world.passed_s >= self.next_at_s:
+                self.next_at_s = stage.world.passed_s + 30
+                raise RetriableError("a broker answered badly")
+            super()._turn()
+
+    stage = StillCoordinator(make=Stumbling, transaction_age_max=timedelta(seconds=HOUR_S))
+    stage.half(A)  # its producer died, and nobody answers for the group
+
+    stage.work(seconds=1.1 * HOUR_S)
 
     assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
 

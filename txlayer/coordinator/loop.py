@@ -96,6 +96,7 @@ class Coordinator:
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
         self._shards: dict[int, Shard] = {}
+        self._times: dict[int, LogTime] = {}  # by partition; a rebuild does not stop the clock
         self._publisher: Publisher | None = None
         self._partition_count = 0
         self._writer_name = ""
@@ -252,11 +253,11 @@ class Coordinator:
         ends = self._connections.end_offsets(
             [(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)]
         )
+        self._times = {p: self._times.get(p) or LogTime(self._clock) for p in ledgers}
         for p, ledger in ledgers.items():
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
-            time = LogTime(self._clock)
+            time = self._times[p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
-            self._shards[p].hear()
         # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.
         self._publish(publisher, [])
         resume = {}

@@ -45,12 +45,17 @@ class Shard:
     )
     op_end: int
     time: LogTime  # the partition's own: a broker whose clock is wrong decides for nobody else
-    heard_ms: int = 0  # the newest append time that `time` was told
+    heard_ms: int = field(init=False)  # the newest append time that `time` was told
     is_op_paused: bool = False
     is_half_paused: bool = False  # there are too many unsettled transactions
     is_caught_up: bool = False  # those ends have been reached once
     # While op lines wait for half: those before this op offset are at hand, since when.
     waits: deque[tuple[int, float]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        """Begin with what is stored, unless this process told a later time since: then only what is newer tells more."""
+        self.heard_ms = self.time.peek_ms()
+        self.hear()
 
     def hear(self) -> None:
         """Append times that came since tell the time."""
