@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from txlayer.adapters.connect import connect_producer
 from txlayer.cli import dlq_rows, output
@@ -56,12 +54,6 @@ KAFKA_TRANSACTION_MS = 10_000
 
 LIMIT = 100
 """Dead letters that `list` shows: a page of a terminal or two."""
-
-SAMPLE_COUNT = 10
-"""Dead letters shown before a bulk is confirmed."""
-
-SENTENCE_COUNT_MAX = 100
-"""Good outcomes told one by one: a page or two of a terminal; those of more are counted."""
 
 # --- which dead letters ------------------------------------------------------------------------------------------------
 
@@ -473,7 +465,11 @@ def _carry_out(
     if as_json:
         typer.echo(json.dumps([replaying.outcome_json(o, order.kind) for o in outcomes]))
     else:
-        _tell(order.kind, good, bad)
+        output.print_outcomes(
+            (dlq_rows.sentence(o, order.kind) for o in good),
+            (dlq_rows.sentence(o, order.kind) for o in bad),
+            nothing="no dead letter is as the filters say; nothing was asked for",
+        )
     if bad:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -547,37 +543,17 @@ def _warn(order: Order, choice: Choice) -> None:
 
 
 def _confirm(order: Order, choice: Choice, *, yes: bool) -> None:
-    """Ask a person who sees what would happen.
-
-    Raises:
-        UsageError: nobody is there to be asked. Nothing was written.
-        typer.Abort: the answer was no. Nothing was written.
-    """
     if not order.is_all or not choice.chosen or yes:
         return
-    count = len(choice.chosen)
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{order.command} --all: {count:,} dead letters and nobody to ask; say --yes, or look first with --dry-run"
-        )
-    now_ms = _now_ms()
-    sample = [letters_.chosen_json(each, now_ms=now_ms) for each in choice.in_turn[:SAMPLE_COUNT]]
-    Console(stderr=True, highlight=False).print(dlq_rows.list_table(sample, has_key=False))
-    if count > len(sample):
-        typer.echo(f"and {count - len(sample):,} more", err=True)
+    now_ms, count = _now_ms(), len(choice.chosen)
+    sample = [letters_.chosen_json(c, now_ms=now_ms) for c in choice.in_turn[: output.SAMPLE_COUNT]]
     what = "drop" if order.kind is ReplayKind.DROP else "replay"
-    typer.confirm(f"{what} these {count:,} dead letters?", abort=True, err=True)
-
-
-def _tell(kind: ReplayKind, good: Sequence[Outcome], bad: Sequence[Outcome]) -> None:
-    for outcome in good[:SENTENCE_COUNT_MAX]:
-        typer.echo(dlq_rows.sentence(outcome, kind))
-    if len(good) > SENTENCE_COUNT_MAX:
-        typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
-    for outcome in bad:
-        typer.echo(dlq_rows.sentence(outcome, kind), err=True)
-    if not good and not bad:
-        typer.echo("no dead letter is as the filters say; nothing was asked for")
+    output.confirm_bulk(
+        f"{order.command} --all: {count:,} dead letters",
+        f"{what} these {count:,} dead letters?",
+        sample=dlq_rows.list_table(sample, has_key=False),
+        more_count=count - len(sample),
+    )
 
 
 def _names(letters: Sequence[str] | None, topics: Sequence[str] | None) -> tuple[Place, ...]:

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
+from txlayer.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -129,6 +132,44 @@ def grid(rows: Iterable[tuple[str, Text]]) -> Table:
     for name, value in rows:
         made.add_row(cell(name, "bold"), value)
     return made
+
+
+SAMPLE_COUNT = 10
+"""Rows shown before a bulk is confirmed."""
+
+SENTENCE_COUNT_MAX = 100
+"""Good outcomes printed one by one, a page or two of a terminal; more are counted."""
+
+
+def confirm_bulk(what: str, question: str, *, sample: Table, more_count: int) -> None:
+    """Show what would happen, and ask; `what` begins with the command.
+
+    Raises:
+        UsageError: there is no terminal. Nothing was written.
+        typer.Abort: the answer was no. Nothing was written.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} and nobody to ask; say --yes, or look first with --dry-run")
+    Console(stderr=True, highlight=False).print(sample)
+    if more_count > 0:
+        typer.echo(f"and {more_count:,} more", err=True)
+    typer.confirm(question, abort=True, err=True)
+
+
+def print_outcomes(good: Iterator[str], bad: Iterator[str], *, nothing: str) -> None:
+    """A sentence for each: the good ones on standard output, the others on standard error."""
+    shown = list(islice(good, SENTENCE_COUNT_MAX))
+    for sentence in shown:
+        typer.echo(sentence)
+    left_count = sum(1 for _ in good)
+    if left_count:
+        typer.echo(f"and {left_count:,} more alike; --json tells all")
+    is_any_bad = False
+    for sentence in bad:
+        is_any_bad = True
+        typer.echo(sentence, err=True)
+    if not shown and not is_any_bad:
+        typer.echo(nothing)
 
 
 @contextmanager

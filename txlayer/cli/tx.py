@@ -456,14 +456,6 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
 
 # --- by hand -----------------------------------------------------------------------------------------------------------
 
-SAMPLE_COUNT = 10
-"""Transactions shown before a bulk is confirmed."""
-
-
-SENTENCE_COUNT_MAX = 100
-"""Good outcomes told one by one: a page or two of a terminal; those of more are counted."""
-
-
 HELP = {
     "check-now": """Have the producer group asked at once what became of the local transaction.
 
@@ -640,33 +632,18 @@ def _fail_unless_good(outcomes: list[Outcome], *, is_waiting: bool) -> None:
 
 
 def _confirm(act: Act, plan: Plan) -> None:
-    """Ask a person who sees what would happen.
-
-    Raises:
-        UsageError: nobody is there to be asked. Nothing was written.
-        typer.Abort: the answer was no. Nothing was written.
-    """
-    from rich.console import Console
-
     from txlayer.cli import tx_rows
 
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"txlayer tx {act.value} --all: {len(plan.lines):,} transactions and nobody to ask; say --yes, or look first "
-            "with --dry-run"
-        )
-    now_ms = _now_ms()
-    sample = [unsettled.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[:SAMPLE_COUNT]]
-    Console(stderr=True, highlight=False).print(tx_rows.list_table(sample))
-    more = len(plan.lines) - len(sample)
-    if more:
-        typer.echo(f"and {more:,} more", err=True)
-    count = len(plan.lines)
+    now_ms, count = _now_ms(), len(plan.lines)
+    sample = [
+        unsettled.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
+    ]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
-    typer.confirm(
+    output.confirm_bulk(
+        f"txlayer tx {act.value} --all: {count:,} transactions",
         f"{act.value} {them}? It cannot be taken back.",
-        abort=True,
-        err=True,
+        sample=tx_rows.list_table(sample),
+        more_count=count - len(sample),
     )
 
 
@@ -677,17 +654,12 @@ def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_js
 
     if as_json:
         typer.echo(json.dumps([settling.outcome_json(act, o) for o in outcomes]))
-    good = [o for o in outcomes if o.result in GOOD]
-    if not as_json:
-        for outcome in good[:SENTENCE_COUNT_MAX]:
-            typer.echo(tx_rows.sentence(act, outcome, op_topic=op_topic))
-        if len(good) > SENTENCE_COUNT_MAX:
-            typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
-        for outcome in outcomes:
-            if outcome.result not in GOOD:
-                typer.echo(tx_rows.sentence(act, outcome, op_topic=op_topic), err=True)
-        if not outcomes:
-            typer.echo("no transaction is as the filters say; nothing was written")
+    else:
+        output.print_outcomes(
+            (tx_rows.sentence(act, o, op_topic=op_topic) for o in outcomes if o.result in GOOD),
+            (tx_rows.sentence(act, o, op_topic=op_topic) for o in outcomes if o.result not in GOOD),
+            nothing="no transaction is as the filters say; nothing was written",
+        )
     if plan.skipped_count:
         typer.echo(
             f"{plan.skipped_count:,} skipped: they are decided already, and {act.value} says nothing about them; "
