@@ -116,6 +116,7 @@ def test_every_target_program_and_extra_that_a_page_names_is_there() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
     made = {line[1] for line in lines if line[0] == "make" and len(line) > 1}
+    made |= set(re.findall(r"`make ([a-z]+)[^`]*`", text))
     programs = {
         word for line in lines for word in line if re.fullmatch(r"(bench|examples)/\S+\.py", word)
     }
