@@ -38,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A kind, and what made it so."""
+    """A kind, and the reason for it."""
 
     kind: Kind
     servers: str = ""
@@ -60,7 +60,7 @@ _PLACES = {
 
 
 def parse_choice(text: str) -> Choice:
-    """The choice that the option's value says.
+    """The choice that the option's value names.
 
     Raises:
         ConfigError: it says none.
@@ -76,7 +76,7 @@ def parse_choice(text: str) -> Choice:
 
 
 def settle_choice(choice: Choice, *, why_no_local: WhyNot, why_no_container: WhyNot) -> Choice:
-    """The choice itself when it names a Kafka; of `auto` the first that needs nothing from a network.
+    """The choice itself when it names a Kafka; for `auto` the first kind that works without a network.
 
     A real broker is worth more than one in memory, and one from jars is ready sooner than a container.
     """
@@ -122,7 +122,7 @@ SETTINGS = {
 
 
 class Container(Protocol):
-    """What is asked of testcontainers."""
+    """The part of testcontainers' container that is used."""
 
     def start(self, timeout: int = ...) -> Any:
         """Pull the image when it is missing, start, wait until it serves."""

@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse what cannot be meant before any test runs."""
+    """Refuse an invalid choice before any test runs."""
     config.stash[_ENVIRON] = dict(os.environ)
     if config.getoption("txlayer_kafka") is not None or config.getini("txlayer_kafka") != "auto":
         _wanted(config)

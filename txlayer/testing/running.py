@@ -49,7 +49,7 @@ def wait_until(
 
 
 def comes_true(condition: Callable[[], bool], *, within: float, poll_s: float = POLL_S) -> bool:
-    """Whether `condition()` was true within so many seconds; it is asked once at least."""
+    """Whether `condition()` became true within so many seconds; it is called at least once."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ class RunningCoordinator:
             self.check()
 
     def check(self) -> None:
-        """Raise what ended it, if something did."""
+        """Raise the error that ended it, if there is one."""
         if self.failure is not None:
             raise self.failure
 

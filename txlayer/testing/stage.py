@@ -39,7 +39,7 @@ Wanted = Text | None | EllipsisType
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A description of messages: all that is said must fit."""
+    """A description of messages: a message must match all of it."""
 
     value: Wanted = ...
     key: Wanted = ...
@@ -198,7 +198,7 @@ _WRITER_BATCH_BYTES = 1_000_000
 
 
 class Stage:
-    """A namespace of one's own on some Kafka, with a coordinator that runs as long as the `with` block.
+    """A namespace of its own on some Kafka, with a coordinator that runs as long as the `with` block.
 
     ::
 
@@ -280,7 +280,7 @@ class Stage:
 
     @property
     def coordinator(self) -> RunningCoordinator:
-        """The one that runs here; its `events` tell what it logged."""
+        """The running coordinator; its `events` are what it logged."""
         if self._coordinator is None:
             raise LifecycleError("start it first, or use `with`", state="new")
         return self._coordinator
@@ -332,7 +332,9 @@ class Stage:
                 group = GroupTopics(
                     admin, group=consumer_group, topics=[name], files=read_topic_files()
                 )
-                self._made += [change.topic for change in group.plan() if isinstance(change, CreateTopic)]  # fmt: skip
+                self._made += [
+                    change.topic for change in group.plan() if isinstance(change, CreateTopic)
+                ]
                 group.apply()
         return name
 
@@ -390,7 +392,7 @@ class Stage:
         count: int = 1,
         within: float = WITHIN_S,
     ) -> list[ReceivedMessage]:
-        """Exactly `count` messages of this description become visible within so many seconds; they are given back.
+        """Assert that exactly `count` messages of this description become visible within so many seconds, and return them.
 
         More than `count` fail at once. What comes after this returned is not seen; `wait_until_settled` before it makes
         sure that nothing does.
@@ -398,9 +400,11 @@ class Stage:
         __tracebackhide__ = True
         if count < 1:
             raise ConfigError(
-                "that there is none is another question", name="count", value=count,
+                "that there is none is another question",
+                name="count",
+                value=count,
                 expected="1 or more; assert_nothing_published asks for none",
-            )  # fmt: skip
+            )
         expected = Expected(value=value, key=key, headers=headers or {}, txn_id=txn_id, where=where)
         view = self._view(topic)
         found: list[ReceivedMessage] = []
@@ -429,7 +433,7 @@ class Stage:
         where: Callable[[ReceivedMessage], bool] | None = None,
         within: float = WITHIN_S,
     ) -> None:
-        """No message of this description is visible, and of nothing that is prepared so far will one become so.
+        """Assert that no message of this description is visible, or will become visible from what is prepared so far.
 
         It waits until every transaction of the namespace is settled (or parked) and carried out, and until no open Kafka
         transaction hides anything, and looks then: no length of time is guessed. When something stays undecided for

@@ -76,13 +76,21 @@ class KafkaAcls:
         """Every right that there is."""
         any_value: Any = None  # the client's stub wants a text
         everything = AclBindingFilter(
-            ResourceType.ANY, any_value, ResourcePatternType.ANY, any_value, any_value, AclOperation.ANY, AclPermissionType.ANY,
-        )  # fmt: skip
+            ResourceType.ANY,
+            any_value,
+            ResourcePatternType.ANY,
+            any_value,
+            any_value,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
         try:
             bindings = self._connection.wait(
                 self._connection.client().describe_acls(everything, **self._connection.limits()),
-                resource="cluster", operation="describe ACLs", foreseen={Code.SECURITY_DISABLED},
-            )  # fmt: skip
+                resource="cluster",
+                operation="describe ACLs",
+                foreseen={Code.SECURITY_DISABLED},
+            )
         except KafkaException as exc:
             raise _without_authorizer() from exc
         return frozenset(_ours(binding) for binding in bindings)
@@ -97,18 +105,25 @@ class KafkaAcls:
         for binding, future in futures.items():
             try:
                 self._connection.wait(
-                    future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED}
-                )  # fmt: skip
+                    future,
+                    resource=binding.name,
+                    operation="create ACLs",
+                    foreseen={Code.SECURITY_DISABLED},
+                )
             except KafkaException as exc:
                 raise _without_authorizer() from exc
 
 
 def _theirs(acl: Acl) -> AclBinding:
     return AclBinding(
-        _RESOURCES[acl.resource], acl.name, _PATTERNS[acl.pattern], acl.principal, acl.host,
+        _RESOURCES[acl.resource],
+        acl.name,
+        _PATTERNS[acl.pattern],
+        acl.principal,
+        acl.host,
         _OPERATIONS[acl.operation],
         AclPermissionType.DENY if acl.is_denied else AclPermissionType.ALLOW,
-    )  # fmt: skip
+    )
 
 
 def _ours(binding: AclBinding) -> Acl:

@@ -207,7 +207,12 @@ _SLICE_S = 0.5
 
 
 class GroupOffsets:
-    """Asks for stored offsets. Used by one thread at a time."""
+    """Asks for stored offsets. Used by one thread at a time.
+
+    Consumers ask, one per group and isolation level, because an admin client that learns that the group's coordinator has
+    moved ends the process: librdkafka 2.16 then looks for a group that only a consumer has (docs/explanation/kafka.md,
+    Groups).
+    """
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int) -> None:
         self._config = config

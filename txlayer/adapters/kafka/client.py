@@ -131,8 +131,10 @@ def refused_setting(settings: Mapping[str, Any], error: Exception) -> ConfigErro
         len(part) > 2 and part in said for part in parts - _COMMON_VALUES
     )
     return ConfigError(
-        "the client refuses the value" if is_telling else said, name=name, expected="a value of librdkafka"
-    )  # fmt: skip
+        "the client refuses the value" if is_telling else said,
+        name=name,
+        expected="a value of librdkafka",
+    )
 
 
 def _refused_name(settings: Mapping[str, Any], said: str) -> str:
@@ -443,7 +445,10 @@ class PlainReader:
 
 
 class Deadline:
-    """Makes calls in a thread of its own. One thread uses it.
+    """Makes calls in a thread of its own, with a deadline that holds. One thread uses it.
+
+    `send_offsets_to_transaction` does not keep its time-out: it waits for ever when the group's coordinator goes away at the
+    wrong moment (librdkafka #5456 and #5511; seen whenever the broker died in the middle of it).
 
     A call that does not come back keeps its thread, a daemon, for good: the instance is of no use any more.
     """

@@ -251,9 +251,11 @@ class KafkaGroupReader:
             self._reached[record.topic(), record.partition()] = record.offset()
             return True
         raise translate_read_error(
-            error, bootstrap_servers=self._config.bootstrap_servers, reader=self._reader_name,
+            error,
+            bootstrap_servers=self._config.bootstrap_servers,
+            reader=self._reader_name,
             advice=self._advice_for(record.topic() or ""),
-        )  # fmt: skip
+        )
 
     def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
         return self._advice
@@ -270,7 +272,13 @@ class _Store:
 
 
 class KafkaStoringGroupReader(KafkaGroupReader):
-    """The `StoringGroupReader` of real Kafka. One thread uses it."""
+    """The `StoringGroupReader` of real Kafka. One thread uses it.
+
+    A store without waiting is reported from within a later read. One that waits has a deadline, and a thread for it. The
+    client does not answer a commit of one thread while another one polls it, or is in a callback of it (seen with 2.16): so
+    no thread polls meanwhile, and a store during a revocation is made by the thread of the callback, within the client's own
+    time-outs.
+    """
 
     def __init__(
         self,

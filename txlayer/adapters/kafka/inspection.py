@@ -66,7 +66,7 @@ class Described(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What became of a try."""
+    """The result of a try."""
 
     is_allowed: bool | None  # None: neither allowed nor refused, no answer
     detail: str
@@ -74,7 +74,7 @@ class Tried(NamedTuple):
 
 
 class ClusterQuestions:
-    """For one thread. Every question may raise BrokerUnavailableError and NotAuthorisedError."""
+    """What doctor asks of a cluster beyond `KafkaAdmin`; for one thread. Every question may raise BrokerUnavailableError and NotAuthorisedError."""
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._config = config
@@ -102,19 +102,21 @@ class ClusterQuestions:
         return {name: entry.value or "" for name, entry in entries.items()}
 
     def features(self, node: Node) -> Features | str:
-        """What a broker tells of its features; a sentence: why it did not."""
+        """A broker's features, or a sentence why it did not report them."""
         try:
             return ask_features(self._door(node))
         except (OSError, ssl.SSLError, WireError) as exc:
             return f"{node.host}:{node.port}: {exc}"
 
     def topics(self, names: Collection[str]) -> dict[str, Described | str]:
-        """{name: what it is} of those that exist; a sentence where these credentials may not know."""
+        """{name: description} of those that exist; a sentence where these credentials may not describe it."""
         if not names:
             return {}
         futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, **self._connection.limits()
-        )  # fmt: skip
+            TopicCollection(list(names)),
+            include_authorized_operations=True,
+            **self._connection.limits(),
+        )
         found: dict[str, Described | str] = {}
         for name, future in futures.items():
             try:
@@ -163,9 +165,11 @@ class ClusterQuestions:
         What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
         """
         producer: Producer = transactional_producer(
-            self._config, transactional_id=transactional_id, timeout_ms=_TRIED_TRANSACTION_MS,
+            self._config,
+            transactional_id=transactional_id,
+            timeout_ms=_TRIED_TRANSACTION_MS,
             batch_bytes_max=1_000_000,
-        )  # fmt: skip
+        )
         before_ms = wall_clock() * 1000
         try:
             producer.init_transactions(self._connection.limits()["request_timeout"])
@@ -256,7 +260,7 @@ class _Found:
 def inspect(
     config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time
 ) -> ClusterFacts:
-    """The facts.
+    """Gather the facts.
 
     Raises:
         BrokerUnavailableError: no broker answered.
@@ -295,18 +299,24 @@ class _Inspection:
         clock = self._clock(own, group)
         self._note_rights(own, real)
         return ClusterFacts(
-            namespace=topics.namespace, half=topics.half, op=topics.op,
+            namespace=topics.namespace,
+            half=topics.half,
+            op=topics.op,
             now_ms=int(self._wall_clock() * 1000),
             brokers=brokers,
             topics=tuple(d.facts for d in own.values()),
             internal_topics=tuple(d.facts for d in self._described(INTERNAL_TOPICS).values()),
-            real_topics=tuple(d.facts for d in real.values()), missing_real_topics=missing,
+            real_topics=tuple(d.facts for d in real.values()),
+            missing_real_topics=missing,
             changes=tuple(self._changes()),
             partitions=partitions,
-            group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
-            clock=clock, rights=tuple(found.rights),
+            group=None
+            if group is None
+            else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
+            clock=clock,
+            rights=tuple(found.rights),
             untold=found.untold,
-        )  # fmt: skip
+        )
 
     # --- brokers and topics -------------------------------------------------------------------------------------------
 
@@ -417,12 +427,18 @@ class _Inspection:
         }
         return tuple(
             PartitionFacts(
-                partition=p, half_start=starts[half], half_end=ends[half], op_start=starts[op], op_end=ends[op],
-                low_water=low[half], op_next=None if (at := stored[op]) is None else at.offset,
-                low_water_ms=stored_at.get(half), owner=owners.get(p, ""),
+                partition=p,
+                half_start=starts[half],
+                half_end=ends[half],
+                op_start=starts[op],
+                op_end=ends[op],
+                low_water=low[half],
+                op_next=None if (at := stored[op]) is None else at.offset,
+                low_water_ms=stored_at.get(half),
+                owner=owners.get(p, ""),
             )
             for p, (half, op) in enumerate(zip(halves, ops, strict=True))
-        )  # fmt: skip
+        )
 
     def _may_read_half(self, own: dict[str, Described]) -> bool:
         half = self._config.topics.half
@@ -457,10 +473,15 @@ class _Inspection:
             tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
             self._found.rights.append(
                 Right(
-                    "coordinator", "Write", "transactional id", transactional_id, tried.is_allowed,
-                    "initialised, no Kafka transaction begun", tried.detail,
+                    "coordinator",
+                    "Write",
+                    "transactional id",
+                    transactional_id,
+                    tried.is_allowed,
+                    "initialised, no Kafka transaction begun",
+                    tried.detail,
                 )
-            )  # fmt: skip
+            )
             if tried.clock != NO_CLOCK:
                 return tried.clock
         logs = [
@@ -503,7 +524,9 @@ class _Inspection:
                 described = own.get(name) or real.get(name)
                 if described is not None:
                     is_allowed = operation.upper() in described.operations
-                    self._found.rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))  # fmt: skip
+                    self._found.rights.append(
+                        Right(role, operation, "topic", name, is_allowed, _ASKED)
+                    )
         group = topics.coordinator_group
         is_allowed = "READ" in self._questions.group_operations(group)
         self._found.rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Features(NamedTuple):
-    """What a broker says of itself and of its cluster."""
+    """The features of a broker and of its cluster."""
 
     supported: Mapping[
         str, tuple[int, int]

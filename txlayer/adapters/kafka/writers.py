@@ -173,7 +173,7 @@ class KafkaTransactionalWriter:
             self._producer.abort_transaction(timeout_s)
 
     def close(self) -> None:
-        """Give the client back. After a fatal error the client raises here; that says nothing new.
+        """Close the client. After a fatal error the client raises here, which adds no information.
 
         Raises:
             TxLayerError: the client could not be closed; it is discarded all the same.

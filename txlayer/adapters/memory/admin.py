@@ -24,7 +24,7 @@ ANSWER_S = 10.0
 
 
 class MemoryAdmin:
-    """One thread at a time."""
+    """The `Administration` of a cluster in memory, for one thread at a time."""
 
     def __init__(self, link: Link, *, timeout_s: float = ANSWER_S) -> None:
         self._link = link

@@ -40,11 +40,23 @@ EMPTY, ONGOING, ENDING, ENDED = TransactionState
 
 
 class KafkaTransaction:
-    """One transactional id."""
+    """One transactional id, as its coordinator keeps it.
+
+    The old protocol, which librdkafka speaks: the epoch grows at an init and at a time-out, not with every Kafka
+    transaction. So a request that arrives late is taken for the present one's, as on a real broker (KAFKA-17754).
+    """
 
     __slots__ = (
-        "epoch", "is_commit", "places", "producer_id", "started_ms", "state", "timeout_ms", "transactional_id", "unmarked",
-    )  # fmt: skip
+        "epoch",
+        "is_commit",
+        "places",
+        "producer_id",
+        "started_ms",
+        "state",
+        "timeout_ms",
+        "transactional_id",
+        "unmarked",
+    )
 
     def __init__(self, transactional_id: str, producer_id: int, timeout_ms: int) -> None:
         self.transactional_id = transactional_id

@@ -28,9 +28,17 @@ class Member:
     """One member as the group coordinator knows it."""
 
     __slots__ = (
-        "assigned", "client", "has_joined", "is_beating", "join_by_ms", "member_id", "rebalance_ms",
-        "seen_ms", "session_ms", "topics",
-    )  # fmt: skip
+        "assigned",
+        "client",
+        "has_joined",
+        "is_beating",
+        "join_by_ms",
+        "member_id",
+        "rebalance_ms",
+        "seen_ms",
+        "session_ms",
+        "topics",
+    )
 
     def __init__(
         self,

@@ -106,9 +106,17 @@ class MemoryRecord:
     """An entry of a partition; shared by all its readers, which do not change it."""
 
     __slots__ = (
-        "_error", "_headers", "_key", "_partition", "_stamp", "_topic", "_value",
-        "is_aborted", "place", "size",
-    )  # fmt: skip
+        "_error",
+        "_headers",
+        "_key",
+        "_partition",
+        "_stamp",
+        "_topic",
+        "_value",
+        "is_aborted",
+        "place",
+        "size",
+    )
 
     def __init__(
         self,
@@ -188,13 +196,15 @@ class MemoryRecord:
         return f"<{self._topic}-{self._partition}@{self.place} {self._key!r}: {self._value!r}>"
 
 
-class PlacelessRecord(MemoryRecord):
+class OffsetUnknownRecord(MemoryRecord):
     """In a report: it is stored, at an offset that the client does not know."""
 
     __slots__ = ()
 
     def __init__(self, record: MemoryRecord) -> None:
-        super().__init__(record.topic(), record.partition(), record.key(), record.value(), record.headers())  # fmt: skip
+        super().__init__(
+            record.topic(), record.partition(), record.key(), record.value(), record.headers()
+        )
 
     def offset(self) -> None:  # type: ignore[override]  # only readers of reports meet one
         """None."""
@@ -234,9 +244,18 @@ class Partition:
     """The log of one partition, on its leader; what is appended is replicated at once."""
 
     __slots__ = (
-        "_open", "_producers", "_records", "clock_ahead_ms", "first_offset", "growth", "is_led", "next_offset", "number",
-        "settings", "topic",
-    )  # fmt: skip
+        "_open",
+        "_producers",
+        "_records",
+        "clock_ahead_ms",
+        "first_offset",
+        "growth",
+        "is_led",
+        "next_offset",
+        "number",
+        "settings",
+        "topic",
+    )
 
     def __init__(self, topic: str, number: int, settings: TopicSettings) -> None:
         self.topic = topic

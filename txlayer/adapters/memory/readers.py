@@ -159,7 +159,7 @@ STEPS_MAX = 8
 
 
 class MemoryLogReader:
-    """Reads partitions that it names itself and tells the end of each. One thread uses it."""
+    """Reads partitions that it names itself and reports the end of each. One thread uses it."""
 
     def __init__(self, link: Link, *, isolation: str) -> None:
         self._link = link
@@ -292,9 +292,11 @@ class MemoryGroupReader:
 
     def _translated(self, error: ClientError, *, topic: str = "") -> TxLayerError:
         return translate_read_error(
-            error, bootstrap_servers=self._link.bootstrap_servers, reader=self._reader_name,
+            error,
+            bootstrap_servers=self._link.bootstrap_servers,
+            reader=self._reader_name,
             advice=self._advice_for(topic),
-        )  # fmt: skip
+        )
 
     def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
         return self._advice
@@ -454,12 +456,16 @@ Offsets = Mapping[TopicPartition, StoredOffset]
 
 
 class MemoryStoringGroupReader(MemoryGroupReader):
-    """One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
+    """A member that stores offsets. One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
         super().__init__(
-            link, group=group, session_timeout_ms=session_timeout_ms, tells_end=True, reader=f"the group {group}"
-        )  # fmt: skip
+            link,
+            group=group,
+            session_timeout_ms=session_timeout_ms,
+            tells_end=True,
+            reader=f"the group {group}",
+        )
         self._hook: OnRevoke | None = None
         self._hook_failure: Exception | None = None
         self._begun: dict[TopicPartition, StoredOffset] | None = None

@@ -60,7 +60,7 @@ class ClientError:
         return self._code.kafka_name
 
     def str(self) -> str:
-        """What a person may read."""
+        """The text for people."""
         return self._text
 
     def fatal(self) -> bool:
@@ -77,7 +77,7 @@ class ClientError:
 
 
 class ClientFailureError(Exception):
-    """What a client's own call raises; `error` says why."""
+    """Raised by a client's own call; `error` says why."""
 
     def __init__(self, error: ClientError) -> None:
         super().__init__(f"{error.name()}: {error.str()}")
@@ -115,7 +115,7 @@ class _Plan:
 
 
 class FaultPlan:
-    """What shall go wrong. Any thread may plan while others run.
+    """The faults that are planned. Any thread may plan while others run.
 
     `request` is Kafka's name: Produce, Fetch, ListOffsets, Metadata, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn,
     TxnOffsetCommit, EndTxn, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetFetch; None means any. `client` is the

