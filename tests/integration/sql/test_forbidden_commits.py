@@ -161,3 +161,17 @@ def test_nothing_stays_behind_on_a_session_or_engine(shop: Shop) -> None:
         assert 1 == len(list(calls))  # type: ignore[call-overload] # SQLAlchemy's collection of listeners
     assert isinstance(shop.engine, Engine)
     assert 1 == len(list(shop.engine.dialect.dispatch.handle_error))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_row_of_a_check_that_came_meanwhile_does_not_allow_the_commit(shop: Shop) -> None:
+    txn_id = new_id()
+    with shop.engine.connect() as connection:
+        shop.join(connection, txn_id)
+        connection.exec_driver_sql("ROLLBACK")  # takes the row along, and SQLAlchemy does not know
+        assert ROLLBACK is shop.check(txn_id)
+        connection.exec_driver_sql("BEGIN")
+        with pytest.raises(DBAPIError):
+            connection.exec_driver_sql("INSERT INTO no_table VALUES (1)")
+        with pytest.raises(RollbackRequiredError):
+            connection.commit()
