@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaException
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from txlayer.adapters.administration import AdminAnswers
 from txlayer.adapters.history import LogHistoryReader
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, KafkaAdmin
-from txlayer.adapters.kafka.client import PlainReader, translate
+from txlayer.adapters.kafka.client import PlainReader
 from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 from txlayer.adapters.ports import TopicLimits
@@ -162,16 +161,13 @@ class KafkaConsumerConnections(AdminAnswers):
 
     def make_group_reader(self, group: str) -> KafkaStoringGroupReader:
         """A member of the consumer group, not started yet."""
-        try:
-            return KafkaStoringGroupReader(
-                self._config,
-                group=group,
-                session_timeout_ms=milliseconds(self._config.session_timeout),
-                fetch_wait_ms=FETCH_WAIT_MS,
-                instance_id=self._config.instance_id,
-            )
-        except KafkaException as exc:  # a setting that the client refuses
-            raise translate(exc) from exc
+        return KafkaStoringGroupReader(
+            self._config,
+            group=group,
+            session_timeout_ms=milliseconds(self._config.session_timeout),
+            fetch_wait_ms=FETCH_WAIT_MS,
+            instance_id=self._config.instance_id,
+        )
 
     def make_writer(
         self, transactional_id: str, *, batch_bytes_max: int
@@ -268,28 +264,22 @@ class KafkaProducerConnections:
 
     def make_half_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
         """A writer of half and op records."""
-        try:
-            return KafkaHalfWriter(
-                self._config,
-                batch_bytes_max=batch_bytes_max,
-                message_timeout_ms=milliseconds(self._config.prepare_timeout),
-            )
-        except KafkaException as exc:  # a setting that the client refuses
-            raise translate(exc) from exc
+        return KafkaHalfWriter(
+            self._config,
+            batch_bytes_max=batch_bytes_max,
+            message_timeout_ms=milliseconds(self._config.prepare_timeout),
+        )
 
     def make_check_member(self, producer_group: str) -> KafkaGroupReader:
         """A member of the producer group's check group, not started yet."""
-        try:
-            return KafkaGroupReader(
-                self._config,
-                group=self._config.topics.check_group(producer_group),
-                session_timeout_ms=milliseconds(self._config.check_session_timeout),
-                fetch_wait_ms=CHECK_FETCH_WAIT_MS,
-                reader="the responder",
-                advice=RESPONDER_ADVICE,
-            )
-        except KafkaException as exc:  # a setting that the client refuses
-            raise translate(exc) from exc
+        return KafkaGroupReader(
+            self._config,
+            group=self._config.topics.check_group(producer_group),
+            session_timeout_ms=milliseconds(self._config.check_session_timeout),
+            fetch_wait_ms=CHECK_FETCH_WAIT_MS,
+            reader="the responder",
+            advice=RESPONDER_ADVICE,
+        )
 
     def serialize(
         self,
