@@ -23,13 +23,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import Child, Figure, broker, settings_line, show_figures, wait_for
 
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.core.progress_codec import Foreign, decode
+from txlayer.operate.topics import GroupTopics
 
 PARTITION_COUNT = 4
 KEY_COUNT = 1_000

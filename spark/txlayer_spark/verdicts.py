@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from txlayer.core.doctor_rights import CLOCK_ERROR_MS
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer_spark.events import PLACE_BITS, by_number
 from txlayer_spark.ledger import (
     decision_offset,

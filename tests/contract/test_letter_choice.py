@@ -12,14 +12,22 @@ from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
-from txlayer.consumer.dead_letter_log import DeadLetterLog, Place, topics_of
 from txlayer.consumer.dead_lettering import Answered
-from txlayer.consumer.letter_choice import Choice, LetterFilter, Unable, choose, still_able
 from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.letter_states import LetterState
 from txlayer.core.progress_codec import KEY_HASH_BYTES, encode, fixed_part
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import TopicMismatchError
+from txlayer.operate.dead_letters import (
+    Choice,
+    DeadLetterLog,
+    LetterFilter,
+    Place,
+    Unable,
+    choose,
+    still_able,
+    topics_of,
+)
 
 REJECTED, PARKED = DeadLetterReason.REJECTED, DeadLetterReason.KEY_PARKED
 NO_KEY = bytes(KEY_HASH_BYTES)

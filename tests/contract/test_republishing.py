@@ -12,13 +12,13 @@ from tests.support.dead_letter_stage import FakeRecord, Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import TransactionalWriter
-from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.consumer.republishing import BATCH_COUNT_MAX, Copy, Republisher, transactional_id
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.messages import Origin
 from txlayer.core.replays import decode_replay
 from txlayer.errors import LifecycleError
+from txlayer.operate.dead_letters import Place
+from txlayer.operate.requests import BATCH_COUNT_MAX, Copy, Republisher, transactional_id
 
 
 class KilledError(Exception):

@@ -10,10 +10,10 @@ from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from txlayer.adapters.ports import HalfWriter
-from txlayer.consumer.requests import IN_FLIGHT_MAX, Request, RequestWriter
 from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.replays import decode_replay
 from txlayer.errors import OutcomeUnknownError, TxLayerError
+from txlayer.operate.requests import IN_FLIGHT_MAX, Request, RequestWriter
 
 
 @pytest.fixture

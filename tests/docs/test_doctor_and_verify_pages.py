@@ -29,7 +29,7 @@ def commands(page: Path) -> list[str]:
 def named_checks() -> set[str]:
     """The names of checks that stand in the rules as text."""
     found = set()
-    for path in (ROOT / "txlayer" / "core").glob("doctor_*.py"):
+    for path in (ROOT / "txlayer" / "operate").glob("doctor.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(

@@ -18,10 +18,10 @@ from tests.support.broker import unique_name
 from tests.support.processes import TxlayerProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
+from txlayer.operate.topics import GroupTopics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

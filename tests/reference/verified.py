@@ -9,12 +9,10 @@ from typing import Any, NamedTuple, cast
 from tests.reference.wire import Bounds, History, Record
 from txlayer.adapters.administration import Administration
 from txlayer.adapters.ports import LogReader
-from txlayer.adapters.trace_shelf import TraceShelf
-from txlayer.adapters.verification import Late, judgements
-from txlayer.adapters.window import Asked, WindowReader
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import TopicState
 from txlayer.core.verdicts import Verdict
+from txlayer.operate.verify import Asked, Late, TraceShelf, WindowReader, judgements
 
 Place = tuple[str, int]
 

@@ -13,7 +13,7 @@ from tests.reference.test_model import KEY, OP, Log
 from tests.reference.verified import verified
 from tests.reference.wire import Record
 from tests.support.spark_histories import TogetherJudged
-from txlayer.adapters.window import Asked
+from txlayer.operate.verify import Asked
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.verdicts import Judging
 

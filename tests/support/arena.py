@@ -15,7 +15,6 @@ from tests.support.load import Load
 from tests.support.logs import Seen, ends, hanging, header, partition_counts, read_log
 from tests.support.run_checker import missing_from
 from tests.support.waiting import wait_until
-from txlayer.adapters.coordinator_status import CoordinatorStatus, read_status
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
@@ -23,6 +22,7 @@ from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
+from txlayer.operate.status import CoordinatorStatus, read_status
 
 PARTITION_COUNT = 4
 REAL_TOPIC_SETTINGS = {"message.timestamp.type": "LogAppendTime"}

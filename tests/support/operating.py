@@ -20,8 +20,8 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig, ProducerConfig
-from txlayer.coordinator.by_hand import ByHand
 from txlayer.core.messages import Resolution
+from txlayer.operate.settle import ByHand
 
 NOWHERE = 1_000_000
 """A half offset that no test reaches."""

@@ -15,7 +15,6 @@ from confluent_kafka import Producer
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.logs import Seen, read_log
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
 from txlayer.adapters.topic_files import read_topic_files
@@ -36,6 +35,7 @@ from txlayer.core.handling import (
 )
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.operate.topics import GroupTopics
 
 FLUSH_S = 30.0
 WHY = ("--reason", "ticket 12: mended", "--operator", "zoe@desk")

@@ -29,13 +29,13 @@ from tests.support.responders import ResponderProcess
 from tests.support.selling import SELLERS
 from tests.support.shop import make_shop
 from tests.support.waiting import wait_until
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.messages import Resolution
+from txlayer.operate.topics import GroupTopics
 
 AT_WORK_S = 90.0
 """Until whoever was started does its work: Python and its imports, a rebalance, and a machine that does much else."""

@@ -22,7 +22,6 @@ from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.topic_files import read_acl_files, read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
@@ -33,6 +32,7 @@ from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.core.replays import encode_replay
 from txlayer.errors import RefusedRecordError
+from txlayer.operate.topics import GroupTopics
 from txlayer.producer.check_handler import CheckRequest
 from txlayer.producer.standalone import run_responder
 from txlayer.producer.sync import TransactionalProducer

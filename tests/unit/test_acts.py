@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.coordinator.acts import (
+from txlayer.core import codec
+from txlayer.core.history import HistoryFold
+from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
+from txlayer.operate.overview import Standing
+from txlayer.operate.settle import (
     Act,
     Result,
     Said,
@@ -13,12 +19,6 @@ from txlayer.coordinator.acts import (
     line_of,
     of_settled,
 )
-from txlayer.coordinator.overview import COMMITTING, Standing
-from txlayer.core import codec
-from txlayer.core.history import HistoryFold
-from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import SETTLED, TxnState
 
 KEY = "order-1/00000001"
 OWN = (20, 3)

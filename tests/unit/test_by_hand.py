@@ -9,12 +9,11 @@ import pytest
 from tests.support.fake_log import FakeConnections, FakeRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
-from txlayer.coordinator import by_hand
-from txlayer.coordinator.acts import Act, line_of
-from txlayer.coordinator.by_hand import ByHand, Line, Written
-from txlayer.coordinator.overview import Standing
 from txlayer.core.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
+from txlayer.operate import settle
+from txlayer.operate.overview import Standing
+from txlayer.operate.settle import Act, ByHand, Line, Written, line_of
 
 ROUND_MS = 100
 
@@ -83,7 +82,7 @@ def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
 
 
 def test_a_record_takes_so_many_lines_and_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_hand, "LINE_COUNT_MAX", 4)
+    monkeypatch.setattr(settle, "LINE_COUNT_MAX", 4)
     by_count = FakeConnections(ProducerConfig())
     by_size = FakeConnections(ProducerConfig())
 

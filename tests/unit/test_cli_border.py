@@ -223,7 +223,7 @@ def test_only_the_commands_that_a_command_line_names_are_needed(
     ("words", "never"),
     [
         (["--version"], {"rich", "txlayer.adapters.ports", "txlayer.cli.tx"}),
-        (["tx", "list", "--help"], {"txlayer.coordinator.overview", "txlayer.cli.dlq"}),
+        (["tx", "list", "--help"], {"txlayer.operate.overview", "txlayer.cli.dlq"}),
     ],
     ids=" ".join,
 )

@@ -7,12 +7,11 @@ from typing import Any, cast
 import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.consumer.dead_letter_log import Place
 from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp
-from txlayer.consumer.letter_choice import Chosen
 from txlayer.core.dead_letters import CUT_HEADER, dead_letter_of, is_cut, original_headers
 from txlayer.core.handling import DeadLetter, DeadLetterReason
 from txlayer.core.messages import Origin
+from txlayer.operate.dead_letters import Chosen, Place
 from txlayer.operate.replay import _copies
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from txlayer.cli.dlq import Filters, parse_letter
 from txlayer.cli.options import parse_instant
-from txlayer.consumer.dead_letter_log import Place
-from txlayer.consumer.letter_choice import LetterFilter
 from txlayer.core.handling import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.dead_letters import LetterFilter, Place
 from txlayer.operate.replay import author_of
 
 NOW_MS = 1_700_000_000_000

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from txlayer.core import doctor_brokers, doctor_progress, doctor_rights, doctor_topics
 from txlayer.core.cluster_facts import (
     BrokerFacts,
     ClockFacts,
@@ -19,9 +18,9 @@ from txlayer.core.cluster_facts import (
     Right,
     TopicFacts,
 )
-from txlayer.core.doctor import RULES, Rule, examine, is_ill
-from txlayer.core.doctor_findings import Finding, Level
 from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
+from txlayer.operate import doctor
+from txlayer.operate.doctor import RULES, Finding, Level, Rule, examine, is_ill
 
 DAY_MS = 86_400_000
 LIMITS = Limits(6_000, 30_000, 600_000, 15, 3 * DAY_MS, 7 * DAY_MS, 60_000, 10_000, 6_000, 4_096)
@@ -97,7 +96,7 @@ def level(number: int) -> ClusterFacts:
 
 ALONE = GroupFacts("ns.coordinator", "stable", 1)
 EMPTY = GroupFacts("ns.coordinator", "empty", 0)
-B, T, P, R = doctor_brokers, doctor_topics, doctor_progress, doctor_rights
+B, T, P, R = doctor, doctor, doctor, doctor
 E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741 - the levels by their letters, in a table
 RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("an old broker", B.versions, level(11), E, "3.5"),
@@ -213,13 +212,13 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
 def test_partitions_that_are_alike_are_green() -> None:
     even = replace(HEALTHY, partitions=tuple(part(n, half_end=20_000) for n in range(3)))
 
-    (found,) = doctor_topics.skew(even, LIMITS)
+    (found,) = doctor.skew(even, LIMITS)
 
     assert Level.OK is found.level
 
 
 def test_half_that_is_kept_for_ever_is_green() -> None:
-    found = list(doctor_topics.retention(with_half(retention_ms="-1"), LIMITS))
+    found = list(doctor.retention(with_half(retention_ms="-1"), LIMITS))
 
     assert [Level.OK, Level.OK] == [f.level for f in found]
     assert "kept for ever" == found[0].reason
@@ -229,7 +228,7 @@ def test_brokers_that_cannot_be_asked_for_one_time_out_are_asked_for_the_others(
     settings = {k: v for k, v in SETTINGS.items() if k != "transaction.max.timeout.ms"}
     facts = replace(HEALTHY, brokers=(BrokerFacts(1, settings, {}, 30),))
 
-    assert [] == list(doctor_brokers.transaction_timeout(facts, LIMITS))
+    assert [] == list(doctor.transaction_timeout(facts, LIMITS))
 
 
 def test_every_rule_has_a_fault_that_it_finds() -> None:
@@ -257,4 +256,4 @@ def test_the_span_of_check_backs_is_the_sum_of_their_pauses() -> None:
 
 @pytest.mark.parametrize(("number", "name"), [(1, "older than 3.3"), (12, "3.6"), (25, "4.0"), (30, "4.3"), (40, "newer than 4.4")])  # fmt: skip
 def test_a_release_is_known_by_the_level_of_its_metadata(number: int, name: str) -> None:
-    assert name == doctor_brokers.release_of(number)
+    assert name == doctor.release_of(number)

@@ -11,13 +11,12 @@ import pytest
 from tests.support.memory_stage import Stage
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.overview import Standing
-from txlayer.coordinator.whole import read_whole
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
-from txlayer.operate.export import whole_json
+from txlayer.operate.export import read_whole, whole_json
+from txlayer.operate.overview import Standing
 
 KEY = "order-1/00000001"
 

@@ -17,9 +17,9 @@ from txlayer.adapters.meters import Health, Sample, counter
 from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
-from txlayer.consumer.locks_by_hand import LockStanding, LockState
 from txlayer.core.leases import Lease
 from txlayer.errors import UsageError
+from txlayer.operate.locks import LockStanding, LockState
 
 FORGERIES = [
     "g\r2026-11-23T12:00:00.000Z ERROR   transaction.lost",

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.fake_records import txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.coordinator.overview import Overview
 from txlayer.core.ledger import Ledger
+from txlayer.operate.overview import Overview
 
 TURNS_MAX = 100
 

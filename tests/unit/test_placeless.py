@@ -20,16 +20,15 @@ from txlayer.adapters.memory.world import FaultPlan
 from txlayer.adapters.ports import ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
-from txlayer.consumer.requests import Request, RequestWriter
-from txlayer.coordinator.acts import Act, line_of
-from txlayer.coordinator.by_hand import ByHand, Line
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.overview import Standing
 from txlayer.core import codec
 from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
+from txlayer.operate.overview import Standing
+from txlayer.operate.requests import Request, RequestWriter
+from txlayer.operate.settle import Act, ByHand, Line, line_of
 
 ORDER = Message("orders", b"k", b"v")
 

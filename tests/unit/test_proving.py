@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.adapters.trace_shelf import FORWARD, HALF, OP, TraceShelf
-from txlayer.adapters.verification import prove
 from txlayer.core.judging import (
     COMMIT,
     MISSING,
@@ -24,6 +22,7 @@ from txlayer.core.judging_order import OrderFold
 from txlayer.core.messages import Origin
 from txlayer.core.proving import Finding, Proof
 from txlayer.core.verdicts import Promise, Severity, Verdict, severity
+from txlayer.operate.verify import FORWARD, HALF, OP, TraceShelf, prove
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
 P1, P2, P3, P4, P5, P6 = Promise

@@ -7,12 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from txlayer.consumer.dead_letter_log import Place, QueueStatus
-from txlayer.consumer.letter_choice import Chosen
-from txlayer.consumer.replaying import Replaying
-from txlayer.consumer.requests import Request
 from txlayer.core.handling import ReplayKind
 from txlayer.core.progress_codec import hash_of_key
+from txlayer.operate.dead_letters import Chosen, Place, QueueStatus
+from txlayer.operate.requests import Replaying, Request
 
 A = b"customer-7"
 

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console, RenderableType
 
 from txlayer.adapters.administration import GroupMember
-from txlayer.adapters.coordinator_status import CoordinatorStatus, PartitionStatus
 from txlayer.cli import output, topics
 from txlayer.cli.coordinator import owner_name, status_table
 from txlayer.cli.doctor import show_findings
 from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
-from txlayer.coordinator.draining import Drain, OpenOnes
-from txlayer.core.doctor_findings import Finding, Level
 from txlayer.core.topicspec import CreateTopic, Difference
+from txlayer.operate.doctor import Finding, Level
+from txlayer.operate.drain import Drain, OpenOnes
+from txlayer.operate.status import CoordinatorStatus, PartitionStatus
 
 CLI = Path(output.__file__).parent
 NARROW = 80

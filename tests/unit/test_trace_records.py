@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from txlayer.adapters.trace_records import TraceRecords
-from txlayer.adapters.trace_shelf import TraceShelf
 from txlayer.config import SystemTopics
+from txlayer.operate.verify import TraceRecords, TraceShelf
 
 
 class OpRecord(NamedTuple):

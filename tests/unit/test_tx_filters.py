@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from txlayer.cli.tx import Filters, ListedState
-from txlayer.coordinator.overview import Standing
 from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
+from txlayer.operate.overview import Standing
 from txlayer.operate.unsettled import PARKED, Filter
 
 NOW_MS = 10_000_000

@@ -9,17 +9,17 @@ import pytest
 
 from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
-from txlayer.adapters.coordinator_status import PartitionStatus
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output, tx, tx_rows
-from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.asides import Aside
 from txlayer.core.messages import (
     Origin,
 )
 from txlayer.core.transaction import Transaction, from_summary
-from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import unsettled
+from txlayer.operate.overview import Standing
+from txlayer.operate.status import PartitionStatus
 
 
 def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transaction:

@@ -8,14 +8,15 @@ import pytest
 
 from tests.support.commands import run_command
 from txlayer.cli import tx, tx_rows
-from txlayer.coordinator.acts import Act, Outcome, Result, Said
-from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.history import operator_reason
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import COMMITTING
 from txlayer.operate import settle as settling
 from txlayer.operate.export import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
+from txlayer.operate.overview import Standing
+from txlayer.operate.settle import Act, Outcome, Result, Said
 
 KEY = "order-1/00000001"
 

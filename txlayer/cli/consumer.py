@@ -46,7 +46,6 @@ from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.figures import ObservedConsumer
 from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
-from txlayer.consumer.requests import Written
 from txlayer.consumer.service import ConsumerService
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.core.fields import WHOLE_MAX
@@ -54,6 +53,7 @@ from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.ids import check_group
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
+from txlayer.operate.requests import Written
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 

@@ -13,11 +13,6 @@ from rich.console import Console, RenderableType
 from txlayer import __version__
 from txlayer.adapters.administration import GroupMember
 from txlayer.adapters.connect import connect_coordinator
-from txlayer.adapters.coordinator_status import (
-    CoordinatorStatus,
-    PartitionStatus,
-    read_status,
-)
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.namespace import OffsetReset
 from txlayer.adapters.topic_files import read_topic_files
@@ -38,7 +33,12 @@ from txlayer.coordinator.policies import check_policies
 from txlayer.coordinator.traced import make_coordinator
 from txlayer.coordinator.view import ObservedCoordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
-from txlayer.core.doctor_findings import counted
+from txlayer.operate.doctor import counted
+from txlayer.operate.status import (
+    CoordinatorStatus,
+    PartitionStatus,
+    read_status,
+)
 
 _LIBRARY_NAME = "rdkafka"
 

@@ -26,18 +26,16 @@ from txlayer.cli.options import (
     with_bundles,
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
-from txlayer.consumer.dead_letter_log import DeadLetterLog, Place
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.consumer.letter_choice import Choice, LetterFilter
-from txlayer.consumer.republishing import transactional_id
-from txlayer.consumer.requests import RequestWriter
 from txlayer.core.handling import DeadLetterReason, ReplayKind
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.letter_states import LetterState
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import dead_letters as letters_
 from txlayer.operate import replay as replaying
+from txlayer.operate.dead_letters import Choice, DeadLetterLog, LetterFilter, Place
 from txlayer.operate.replay import Order, Outcome, author_of
+from txlayer.operate.requests import RequestWriter, transactional_id
 
 if TYPE_CHECKING:
     from txlayer.adapters.kafka.admin import KafkaAdmin

@@ -16,9 +16,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, with_bundles
 from txlayer.config import CoordinatorConfig
-from txlayer.core.doctor import examine, is_ill
-from txlayer.core.doctor_findings import Finding, Level
-from txlayer.operate.doctor import limits_of
+from txlayer.operate.doctor import Finding, Level, examine, is_ill, limits_of
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)

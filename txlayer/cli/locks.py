@@ -20,11 +20,11 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, with_bundles
 from txlayer.cli.output import age_text, cell, console, time_text
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
-from txlayer.consumer.locks_by_hand import FoldedEntry, LocksByHand, LockStanding, LockState
 from txlayer.core.leases import LeaseEffect
 from txlayer.core.lock_codec import parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
+from txlayer.operate.locks import FoldedEntry, LocksByHand, LockStanding, LockState
 from txlayer.operate.operators import signed_reason
 
 app = typer.Typer(

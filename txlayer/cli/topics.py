@@ -17,11 +17,11 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Bundle, Connection, Yes, with_bundles
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
-from txlayer.coordinator.draining import Drain
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import drain as draining
+from txlayer.operate.drain import Drain
 from txlayer.operate.rights import WantedRights
 from txlayer.operate.topics import WantedTopics
 

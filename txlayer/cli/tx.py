@@ -35,19 +35,17 @@ from txlayer.cli.options import (
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin, ParkReason, txn_id_of
-from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
 from txlayer.operate.operators import default_operator
-from txlayer.operate.unsettled import COMMITTING, PARKED, Filter
+from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
-    from txlayer.coordinator.acts import Act, Outcome
-    from txlayer.coordinator.by_hand import ByHand
-    from txlayer.coordinator.overview import Overview, Standing
     from txlayer.core.asides import Aside
     from txlayer.core.history import TransactionHistory
-    from txlayer.operate.settle import Order, Plan
+    from txlayer.operate.overview import Overview, Standing
+    from txlayer.operate.settle import Act, ByHand, Order, Outcome, Plan
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
@@ -268,9 +266,9 @@ class _Counted:
 @with_bundles
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
-    from txlayer.adapters.coordinator_status import read_status
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.cli import tx_rows
+    from txlayer.operate.status import read_status
 
     config = connection.config(CoordinatorConfig)
     with KafkaAdmin(config) as admin:
@@ -397,9 +395,9 @@ def export(
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
     from txlayer.adapters.connect import connect_coordinator
-    from txlayer.coordinator.overview import Overview
-    from txlayer.coordinator.whole import read_whole
     from txlayer.operate import export as exporting
+    from txlayer.operate.export import read_whole
+    from txlayer.operate.overview import Overview
 
     wanted = filters.read()
     states = wanted.states or PARKED
@@ -549,8 +547,7 @@ def _add(word: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.coordinator.acts import Act
-        from txlayer.operate.settle import Order
+        from txlayer.operate.settle import Act, Order
 
         order = Order(
             Act(word),
@@ -623,7 +620,7 @@ def _carry_out(
 
 
 def _fail_unless_good(outcomes: list[Outcome], *, is_waiting: bool) -> None:
-    from txlayer.coordinator.acts import GOOD, Result
+    from txlayer.operate.settle import GOOD, Result
 
     # Without --wait it is no finding that no coordinator has come to the line yet.
     good = GOOD if is_waiting else GOOD | {Result.WRITTEN}
@@ -649,8 +646,8 @@ def _confirm(act: Act, plan: Plan) -> None:
 
 def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_json: bool) -> None:
     from txlayer.cli import tx_rows
-    from txlayer.coordinator.acts import GOOD
     from txlayer.operate import settle as settling
+    from txlayer.operate.settle import GOOD
 
     if as_json:
         typer.echo(json.dumps([settling.outcome_json(act, o) for o in outcomes]))
@@ -671,7 +668,7 @@ def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_js
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHand]:
     from txlayer.adapters.connect import connect_coordinator, connect_producer
-    from txlayer.coordinator.by_hand import ByHand
+    from txlayer.operate.settle import ByHand
 
     connections = connect_coordinator(config, is_one_shot=True)
     try:
@@ -687,7 +684,7 @@ def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHa
 @contextmanager
 def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
     from txlayer.adapters.connect import connect_coordinator
-    from txlayer.coordinator.overview import Overview
+    from txlayer.operate.overview import Overview
 
     connections = connect_coordinator(config, is_one_shot=True)
     try:

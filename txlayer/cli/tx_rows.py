@@ -9,12 +9,11 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.output import age_text, cell, time_text
-from txlayer.coordinator.acts import Act, Outcome, Result
-from txlayer.coordinator.overview import COMMITTING, Standing
 from txlayer.core.messages import nonce_of, txn_id_of
-from txlayer.core.transitions import SETTLED, TxnState
+from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import Json
-from txlayer.operate.settle import operator_of
+from txlayer.operate.overview import Standing
+from txlayer.operate.settle import Act, Outcome, Result, operator_of
 
 _STYLES = {
     TxnState.HELD.value: "yellow",

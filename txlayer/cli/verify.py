@@ -12,9 +12,6 @@ import typer
 from rich.console import RenderableType
 from rich.markup import escape
 
-from txlayer.adapters.verification import Telling, Verification
-from txlayer.adapters.verification import verify as verify_window
-from txlayer.adapters.window import Asked
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, parse_instant, with_bundles
@@ -22,6 +19,8 @@ from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.proving import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
+from txlayer.operate.verify import Asked, Telling, Verification
+from txlayer.operate.verify import verify as verify_window
 
 _ID_LENGTH_MAX = 128
 """An id of a record that is none of ours may hold anything."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txlayer.core.doctor_rights import CLOCK_ERROR_MS
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 
 WINDOW_S = 30.0
 """What was seen one or two windows ago at most counts: a machine whose own clock runs too fast is wrong by what it gains

@@ -1,4 +1,4 @@
-"""What `txlayer doctor` knows of a cluster: values, gathered by an adapter, judged by `core/doctor.py`. None: not told."""
+"""What `txlayer doctor` knows of a cluster: values, gathered by an adapter, judged by `operate/doctor.py`. None: not told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txlayer.core.topicspec import Change
+
+CLOCK_ERROR_MS = 60_000
+"""`tx list`, `verify --since` and the user's own times are wrong by more than a grace."""
 
 
 @dataclass(frozen=True, slots=True)

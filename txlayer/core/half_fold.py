@@ -9,7 +9,7 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Keep, ReportKind
-from txlayer.core.doctor_rights import CLOCK_ERROR_MS
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.fields import KEY_HASH, VERSION, is_key
 from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, ParkReason, Undecodable

@@ -117,6 +117,9 @@ TRANSITIONS: dict[tuple[TxnState, Kind], tuple[TxnState, Effect]] = {
     (_S.ROLLED_BACK, _K.ABANDON): (_S.ROLLED_BACK, _E.REPEAT),
 }
 
+COMMITTING = "committing"
+"""No state of the ledger: committed in the op log, but not forwarded yet as far as the stored offsets tell."""
+
 SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
 """Final states."""
 

@@ -12,28 +12,35 @@ from typing import NamedTuple, Protocol
 
 from txlayer.adapters.administration import Administration
 from txlayer.config import SystemTopics
-from txlayer.consumer.dead_letter_log import DeadLetterLog, Place
 from txlayer.consumer.dead_letter_reader import DeadLetterReader, SweepConnections
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.consumer.letter_choice import (
-    Choice,
-    Chosen,
-    LetterFilter,
-    Unable,
-    choose,
-    newcomers,
-    still_able,
-)
-from txlayer.consumer.replaying import Replaying
-from txlayer.consumer.republishing import BATCH_COUNT_MAX, Copy, Republisher
-from txlayer.consumer.requests import Request, RequestWriter, Written
 from txlayer.core.dead_letters import is_cut, is_request_id
 from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.letter_states import LetterHistory, LetterState, Said
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
-from txlayer.operate.dead_letters import place_json
+from txlayer.operate.dead_letters import (
+    Choice,
+    Chosen,
+    DeadLetterLog,
+    LetterFilter,
+    Place,
+    Unable,
+    choose,
+    newcomers,
+    place_json,
+    still_able,
+)
 from txlayer.operate.operators import check_signature, default_operator
+from txlayer.operate.requests import (
+    BATCH_COUNT_MAX,
+    Copy,
+    Replaying,
+    Republisher,
+    Request,
+    RequestWriter,
+    Written,
+)
 
 
 @dataclass(frozen=True, slots=True)

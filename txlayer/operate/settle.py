@@ -2,20 +2,569 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
-from txlayer.coordinator.acts import Act, Outcome, Result, Said, known_before, line_of, of_settled
-from txlayer.coordinator.by_hand import ByHand, Line, Picture
-from txlayer.coordinator.overview import Standing
+from txlayer.adapters.ports import (
+    CoordinatorConnections,
+    HalfWriter,
+    ProducerConnections,
+    TopicPartition,
+)
+from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.recovery import STABLE_PATIENCE_S
+from txlayer.coordinator.stored import decode_stored
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory, split_operator_reason
+from txlayer.core.history import TransactionHistory, operator_reason, split_operator_reason
 from txlayer.core.ids import check_txn_id
-from txlayer.core.messages import Source, nonce_of, txn_id_of
-from txlayer.errors import BrokerUnavailableError, UsageError
+from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, nonce_of, txn_id_of
+from txlayer.core.transaction import OpPosition
+from txlayer.core.transitions import COMMITTING, TxnState
+from txlayer.errors import (
+    BrokerUnavailableError,
+    OutcomeUnknownError,
+    TopicMismatchError,
+    UsageError,
+)
 from txlayer.operate import Json, unsettled
 from txlayer.operate.operators import check_signature
+from txlayer.operate.overview import Overview, Standing
 from txlayer.operate.unsettled import PARKED, Filter
+
+
+class Act(Enum):
+    """What an operator says."""
+
+    CHECK_NOW = "check-now"  #: ask its producer group at once
+    COMMIT = "commit"  #: forward it; of what is committed and refused: try again
+    ROLLBACK = "rollback"  #: nobody may ever see it
+    ABANDON = "abandon"  #: the same, also of what is committed and cannot be forwarded
+
+
+class Result(Enum):
+    """What became of it."""
+
+    DONE = "done"  #: it took effect
+    ALREADY = "already"  #: it was so before
+    NOT_FORWARDED = "not-forwarded"  #: committed, but it cannot be forwarded: it stands on doubt
+    REFUSED = "refused"  #: the contrary decision came first and stands
+    IGNORED = "ignored"  #: the line counts for nothing: half records came meanwhile; say it again
+    WRITTEN = "written"  #: the line is stored, and no coordinator has come to it yet
+    PLANNED = "planned"  #: a dry run: nothing was written
+    NOT_FOUND = "not-found"  #: nothing stands under this id, and nothing was read about it
+
+
+GOOD = frozenset({Result.DONE, Result.ALREADY, Result.PLANNED})
+"""Results after which nothing is left to do."""
+
+UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
+_STUCK = frozenset({TxnState.HELD.value, TxnState.PARKED_COMMITTED.value})
+_COMMITTED, _ROLLED_BACK = TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value
+_RESOLUTIONS = {
+    Act.CHECK_NOW: Resolution.UNKNOWN,
+    Act.COMMIT: Resolution.COMMIT,
+    Act.ROLLBACK: Resolution.ROLLBACK,
+    Act.ABANDON: Resolution.ROLLBACK,
+}
+
+
+class Said(NamedTuple):
+    """One op line, where it stands."""
+
+    position: OpPosition
+    appended_ms: int
+    op: OpMessage
+
+
+class Outcome(NamedTuple):
+    """What became of one act on one transaction."""
+
+    key: str  # "id/nonce"
+    group: str
+    partition: int | None
+    before: str | None  # the state that it was found in; None: it was settled
+    result: Result
+    state: str | None = None  # now; None: settled, and nobody knows how
+    reason: str = ""  # why it stands on doubt now, a ParkReason's value
+    written_at: OpPosition | None = None  # of the operator's line
+    decision: Said | None = None  # what decided, as far as it was read
+    decided_ms: int | None = None  # when, as far as it is known
+    line: str = ""  # what is, or would be, written
+    checked_count: int = 0  # questions asked by now
+
+
+def line_of(act: Act, found: Standing, *, operator: str, reason: str) -> OpMessage:
+    """The operator's op line."""
+    txn = found.txn
+    return OpMessage(
+        _RESOLUTIONS[act],
+        txn.key,
+        txn.group,
+        max(txn.last_offset, 0),  # nobody knows it when no half record came
+        txn.summary().born_ms,
+        Source.OPERATOR,
+        is_abandon=act is Act.ABANDON,
+        reason=operator_reason(operator, reason),
+    )
+
+
+def known_before(act: Act, state: str) -> Result | None:
+    """What is known without writing, because the decision is in the log; None: the line must be written."""
+    if state in UNDECIDED:
+        return None
+    if act is Act.COMMIT:
+        return None if state in _STUCK else Result.ALREADY
+    # Of what a coordinator is just forwarding nobody can say whether it could be given up still.
+    if act is Act.ABANDON and state != COMMITTING:
+        return None
+    return Result.REFUSED
+
+
+def of_settled(act: Act, history: TransactionHistory) -> Outcome:
+    """What an act would be on a transaction that does not stand any more."""
+    h = history
+    state = None if h.state is None else h.state.value
+    is_so = {
+        Act.CHECK_NOW: False,
+        Act.COMMIT: state == _COMMITTED,
+        Act.ROLLBACK: state == _ROLLED_BACK,
+        Act.ABANDON: state == _ROLLED_BACK,
+    }[act]
+    decision = next(
+        (
+            Said((n.offset, n.line), n.appended_ms, n.op)
+            for n in h.op_lines
+            if (n.offset, n.line) == h.decided_at
+        ),
+        None,
+    )
+    return Outcome(
+        f"{h.txn_id}/{h.nonce}",
+        h.producer_group,
+        h.partition,
+        None,
+        Result.ALREADY if is_so else Result.REFUSED,
+        state,
+        decision=decision,
+        decided_ms=h.left_doubt_ms if decision is None else decision.appended_ms,
+    )
+
+
+def became(
+    act: Act,
+    before: Standing,
+    own: OpPosition,
+    *,
+    said: Sequence[Said],
+    now: Standing | None,
+    left_doubt_ms: int | None,
+) -> tuple[Result, str | None, Said | None]:
+    """(result, state now, decision among `said`) once the coordinator has gone past the operator's line at `own`.
+
+    `said` are the lines since `before` was seen, the oldest first; `now` is None for what is settled, `left_doubt_ms`
+    tells when it left the doubt topic since.
+    """
+    txn = before.txn
+    counted = [
+        s
+        for s in said
+        if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)
+    ]
+    decision = None
+    if before.state in UNDECIDED:
+        decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
+        if decision is None:
+            state = before.state if now is None else now.state
+            return (Result.DONE if act is Act.CHECK_NOW else Result.IGNORED), state, None
+        if act is Act.CHECK_NOW:
+            return Result.ALREADY, _state_after(decision, now), decision
+        if decision.op.resolution is Resolution.ROLLBACK or act is Act.ROLLBACK:
+            is_wanted = (act is Act.COMMIT) == (decision.op.resolution is Resolution.COMMIT)
+            good = Result.DONE if decision.position == own else Result.ALREADY
+            return (good if is_wanted else Result.REFUSED), _state_after(decision, now), decision
+    if act is Act.COMMIT:
+        is_own = decision is None or decision.position == own
+        return _committed(counted, now, left_doubt_ms, decision, is_own=is_own)
+    return _abandoned(counted, own, before, now, left_doubt_ms, decision)
+
+
+def _state_after(decision: Said, now: Standing | None) -> str:
+    if now is not None:
+        return now.state
+    return _COMMITTED if decision.op.resolution is Resolution.COMMIT else _ROLLED_BACK
+
+
+def _committed(
+    counted: Sequence[Said],
+    now: Standing | None,
+    left_doubt_ms: int | None,
+    decision: Said | None,
+    *,
+    is_own: bool,
+) -> tuple[Result, str | None, Said | None]:
+    if now is not None and now.state in _STUCK:
+        return Result.NOT_FORWARDED, now.state, decision
+    if now is None and decision is None:
+        # It was held or parked after its commit: another operator may have given it up before this line came.
+        given_up = _giving_up(counted, left_doubt_ms)
+        if given_up is not None:
+            return Result.REFUSED, _ROLLED_BACK, given_up
+    state = _COMMITTED if now is None else now.state
+    return (Result.DONE if is_own else Result.ALREADY), state, decision
+
+
+def _abandoned(
+    counted: Sequence[Said],
+    own: OpPosition,
+    before: Standing,
+    now: Standing | None,
+    left_doubt_ms: int | None,
+    decision: Said | None,
+) -> tuple[Result, str | None, Said | None]:
+    if now is not None:
+        return Result.IGNORED, now.state, decision
+    # Committed since it was seen: then it was forwarded, unless its target refused within that moment.
+    if decision is not None:
+        return Result.REFUSED, _COMMITTED, decision
+    given_up = _giving_up(counted, left_doubt_ms)
+    if left_doubt_ms is None and before.state == TxnState.WAITING.value:
+        given_up = next((s for s in counted if s.op.is_abandon), None)
+    if given_up is None:
+        return Result.REFUSED, _COMMITTED, None
+    return (Result.DONE if given_up.position == own else Result.ALREADY), _ROLLED_BACK, given_up
+
+
+def _giving_up(counted: Sequence[Said], left_doubt_ms: int | None) -> Said | None:
+    """The abandon that ended it; one that came after its messages left the doubt topic ended nothing."""
+    if left_doubt_ms is None:
+        return None
+    return next((s for s in counted if s.op.is_abandon and s.appended_ms <= left_doubt_ms), None)
+
+
+LINE_COUNT_MAX = 500
+"""Lines of one op record: with the longest reasons it stays far below every topic's largest message."""
+
+RECORD_BYTES_MAX = 128 * 1024
+"""Bytes of one op record; where the topic takes less, a quarter of what it takes."""
+
+LOOK_AGAIN_S = 0.1
+"""Between two questions how far the coordinators are."""
+
+_WRITE_S = 120.0
+"""Longer than any record waits for its acknowledgement before the client gives it up."""
+_ROUND_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What stood, and the places up to which the logs were read for it."""
+
+    found: list[Standing]
+    op_ends: Mapping[int, int]
+    doubt_ends: Mapping[int, int]
+
+
+class Line(NamedTuple):
+    """An op line to write for a transaction that stands."""
+
+    found: Standing
+    op: OpMessage
+
+
+class Written(NamedTuple):
+    """An acknowledged op line."""
+
+    found: Standing
+    position: OpPosition
+
+
+@dataclass(slots=True)
+class _Since:
+    """What the logs say of the transactions since a picture was made."""
+
+    said: dict[str, list[Said]] = field(default_factory=dict)
+    left_doubt_ms: dict[str, int | None] = field(default_factory=dict)
+
+
+class ByHand:
+    """One namespace. One thread uses it; nobody is fenced and no group is joined."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections,
+        producers: ProducerConnections,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._producers = producers
+        self._clock = clock
+        self._pause = pause
+
+    def look(self, is_wanted: Callable[[Standing], bool]) -> Picture:
+        """What stands now and is wanted, in no promised order; everything in the op log so far is in it.
+
+        Raises: as `Overview.standing`.
+        """
+        overview = Overview(self._config, self._connections)
+        topic = self._config.topics.doubt
+        # Before the picture: what is ended on doubt later is told by `outcomes`.
+        ends = self._connections.end_offsets([(topic, p) for p in range(self._partition_count())])
+        found = [each for each in overview.standing() if is_wanted(each)]
+        return Picture(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
+
+    def write(
+        self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
+    ) -> list[Written]:
+        """Write the lines, those of one partition packed into records; returns when all are acknowledged.
+
+        `on_progress` is told how many are.
+
+        Raises:
+            OutcomeUnknownError, NotAuthorisedError, RetriableError: not all are stored, those acknowledged before stay;
+                the same lines may be written again.
+        """
+        topic = self._config.topics.op
+        limits = self._producers.topic_limits(topic)
+        if limits is None:
+            raise TopicMismatchError("no such topic; `txlayer topics apply` creates it", topic=topic, found="none")  # fmt: skip
+        bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
+        writer = self._producers.make_half_writer(batch_bytes_max=bytes_max)
+        writing = _Writing(writer, topic, on_progress)
+        try:
+            for record in _packed(lines, bytes_max=min(RECORD_BYTES_MAX, bytes_max // 4)):
+                writing.add(record)
+            writing.finish(self._clock)
+        finally:
+            writer.close(0)
+        return writing.written
+
+    def wait(
+        self,
+        written: Iterable[Written],
+        *,
+        patience_s: float,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> set[int]:
+        """The partitions whose coordinators have gone past the lines, and stored it.
+
+        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` is told how many have.
+        """
+        wanted: dict[int, OpPosition] = {}
+        for each in written:
+            p = each.found.partition
+            wanted[p] = max(each.position, wanted.get(p, each.position))
+        missing = dict(wanted)
+        before: dict[int, OpPosition] = {}
+        give_up_at = self._clock() + patience_s
+        while missing:
+            reached = self._op_positions(missing)
+            missing = {p: own for p, own in missing.items() if reached[p] <= own}
+            on_progress(len(wanted) - len(missing))
+            if any(reached[p] != before.get(p) for p in missing):
+                give_up_at = self._clock() + patience_s if before else give_up_at
+                before = reached
+            if missing and self._clock() >= give_up_at:
+                break
+            if missing:
+                self._pause(LOOK_AGAIN_S)
+        return wanted.keys() - missing.keys()
+
+    def outcomes(
+        self, act: Act, written: Sequence[Written], picture: Picture, *, reached: Collection[int]
+    ) -> list[Outcome]:
+        """What became of each; of those in partitions that nobody `reached`, that they are written."""
+        told = [w for w in written if w.found.partition in reached]
+        keys = {w.found.txn.key for w in told}
+        now: dict[str, Standing] = {}
+        since = _Since()
+        if told:
+            overview = Overview(self._config, self._connections)
+            now = {s.txn.key: s for s in overview.standing() if s.txn.key in keys}
+            since = self._since(picture, keys, {w.found.partition for w in told})
+        return [
+            self._outcome(act, w, now.get(w.found.txn.key), since)
+            if w.found.txn.key in keys
+            else Outcome(
+                w.found.txn.key, w.found.txn.group, w.found.partition, w.found.state, Result.WRITTEN,
+                w.found.state, written_at=w.position,
+            )
+            for w in written
+        ]  # fmt: skip
+
+    def said_at(self, partition: int, position: OpPosition) -> Said | None:
+        """The op line that stands there; None when it is not there any more."""
+        found: list[Said] = []
+
+        def take(record: Any) -> None:
+            found.extend(s for s in _lines_of(record) if s.position == position)
+
+        place = (self._config.topics.op, partition)
+        if self._connections.start_offsets([place])[place] <= position[0]:
+            self._read({place: (position[0], position[0] + 1)}, take)
+        return found[0] if found else None
+
+    def _outcome(self, act: Act, w: Written, now: Standing | None, since: _Since) -> Outcome:
+        txn = w.found.txn
+        result, state, decision = became(
+            act, w.found, w.position, said=since.said.get(txn.key, ()), now=now,
+            left_doubt_ms=since.left_doubt_ms.get(txn.key),
+        )  # fmt: skip
+        more = None if now is None else now.txn.more
+        return Outcome(
+            txn.key,
+            txn.group,
+            w.found.partition,
+            w.found.state,
+            result,
+            state,
+            reason="" if more is None or more.reason is None else more.reason.value,
+            written_at=w.position,
+            decision=decision,
+            decided_ms=None if decision is None else decision.appended_ms,
+            checked_count=0 if more is None else more.checked_count,
+        )
+
+    def _since(
+        self, picture: Picture, keys: Collection[str], partitions: Collection[int]
+    ) -> _Since:
+        topics = self._config.topics
+        starts = {(topics.op, p): picture.op_ends[p] for p in partitions}
+        starts |= {(topics.doubt, p): picture.doubt_ends[p] for p in partitions}
+        ends = self._connections.end_offsets(list(starts))
+        since = _Since()
+
+        def take(record: Any) -> None:
+            if record.topic() == topics.doubt:
+                parsed = codec.parse_doubt_key(record.key())
+                if parsed is not None and parsed[1] is None and parsed[0] in keys:
+                    is_ended = record.value() is None
+                    since.left_doubt_ms[parsed[0]] = record.timestamp()[1] if is_ended else None
+                return
+            for said in _lines_of(record):
+                if said.op.key in keys:
+                    since.said.setdefault(said.op.key, []).append(said)
+
+        self._read({place: (start, ends[place]) for place, start in starts.items()}, take)
+        return since
+
+    def _read(self, ranges: Mapping[TopicPartition, Range], take: Callable[[Any], None]) -> None:
+        with closing(self._connections.make_reader("read_committed")) as reader:
+            read_ranges(
+                reader, ranges, take, is_still_ours=lambda: None, patience_s=STABLE_PATIENCE_S
+            )
+
+    def _op_positions(self, partitions: Iterable[int]) -> dict[int, OpPosition]:
+        topics = self._config.topics
+        answer = self._connections.stored_offsets(
+            topics.coordinator_group,
+            [(topic, p) for p in partitions for topic in (topics.half, topics.op)],
+            is_stable=False,
+        )
+        stored = {
+            p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p).positions
+            for p in partitions
+        }
+        return {p: (s.op_offset, s.op_line) for p, s in stored.items()}
+
+    def _partition_count(self) -> int:
+        limits = self._connections.topic_limits(self._config.topics.doubt)
+        return 0 if limits is None else limits.partition_count
+
+
+class _Writing:
+    """Op records on their way through one writer."""
+
+    def __init__(self, writer: HalfWriter, topic: str, on_progress: Callable[[int], None]) -> None:
+        self._writer = writer
+        self._topic = topic
+        self._on_progress = on_progress
+        self._errors: list[Any] = []
+        self._unsent_count = 0
+        self._placeless_count = 0
+        self.written: list[Written] = []
+
+    def add(self, lines: Sequence[Line]) -> None:
+        value = codec.encode_ops([codec.encode_op(line.op) for line in lines])
+        partition = lines[0].found.partition
+
+        def reported(error: Any, record: Any) -> None:
+            self._unsent_count -= 1
+            if error is not None:
+                self._errors.append(error)
+                return
+            offset = record.offset()
+            if offset is None:
+                self._placeless_count += len(lines)
+                return
+            self.written += [Written(line.found, (offset, n)) for n, line in enumerate(lines)]
+
+        self._unsent_count += 1
+        while True:
+            try:
+                self._writer.produce(self._topic, value, None, partition, reported, None, 0, None)
+            except BufferError:
+                self._serve()
+            else:
+                break
+        self._serve(0)
+
+    def finish(self, clock: Callable[[], float]) -> None:
+        give_up_at = clock() + _WRITE_S
+        while self._unsent_count and clock() < give_up_at:
+            self._serve()
+        if self._errors or self._unsent_count:
+            failed = self._writer.failure()
+            if failed is not None:
+                raise failed
+            if not self._errors:
+                raise OutcomeUnknownError(f"{self._unsent_count} op records were not acknowledged", step="op")  # fmt: skip
+            error = self._writer.error_of(self._errors[0], topic=self._topic, txn_id="")
+            raise error
+        if self._placeless_count:
+            raise OutcomeUnknownError(
+                f"{self._placeless_count} lines are stored, and nobody told where: look with `txlayer tx show`", step="op"
+            )  # fmt: skip
+
+    def _serve(self, timeout_s: float = _ROUND_S) -> None:
+        if self._writer.poll(timeout_s):
+            self._on_progress(len(self.written))
+
+
+def _packed(lines: Sequence[Line], *, bytes_max: int) -> Iterable[list[Line]]:
+    """The lines of one partition together, in their order, as many as a record takes."""
+    ready: dict[int, list[Line]] = {}
+    sizes: dict[int, int] = {}
+    for line in lines:
+        p = line.found.partition
+        size = len(codec.encode_op(line.op)) + 1
+        record = ready.get(p, [])
+        if record and (len(record) >= LINE_COUNT_MAX or sizes[p] + size > bytes_max):
+            yield record
+            record, sizes[p] = [], 0
+        record.append(line)
+        ready[p] = record
+        sizes[p] = sizes.get(p, 0) + size
+    yield from (record for record in ready.values() if record)
+
+
+def _lines_of(record: Any) -> Iterable[Said]:
+    lines = codec.split_ops(record.value())
+    if isinstance(lines, Undecodable):
+        return
+    for number, line in enumerate(lines):
+        op = codec.decode_op(line)
+        if not isinstance(op, Undecodable):
+            yield Said((record.offset(), number), record.timestamp()[1], op)
+
 
 ReadHistories = Callable[[str], list[TransactionHistory]]
 

@@ -2,17 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from txlayer.adapters.administration import Administration
-from txlayer.adapters.group_topics import GroupTopics
 from txlayer.adapters.namespace import Applied, Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.topic_files import GROUP_ROLES, read_topic_files
 from txlayer.config import SystemTopics
+from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.ids import check_group
-from txlayer.core.topicspec import Change
-from txlayer.errors import UsageError
+from txlayer.core.topicspec import (
+    AlterSetting,
+    Change,
+    CreateTopic,
+    DesiredTopic,
+    TopicSpec,
+    TopicState,
+    plan,
+)
+from txlayer.errors import TopicMismatchError, UsageError
+
+
+class GroupTopics:
+    """Dead-letter and replay topics of a group, for topics that it consumes; nothing here deletes or shrinks."""
+
+    def __init__(
+        self,
+        admin: Administration,
+        *,
+        group: str,
+        topics: Sequence[str],
+        files: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        self._admin = admin
+        self._group = group
+        self._topics = tuple(dict.fromkeys(topics))
+        self._specs = [
+            TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in GROUP_ROLES
+        ]
+
+    def plan(self, *, replication_factor: int | None = None) -> list[Change]:
+        """What is missing or different; each topic has as many partitions as the one that it belongs to.
+
+        Raises:
+            TopicMismatchError: a topic that the group is to consume does not exist.
+            UsageError: another group's topics of another topic have the same names: each would read the other's letters.
+        """
+        self._refuse_namesakes()
+        sources = self._admin.describe_topics(self._topics)
+        for topic in self._topics:
+            if topic not in sources:
+                raise TopicMismatchError(
+                    "create it first: its dead letters stand in as many partitions", topic=topic, expected="a topic",
+                    found="none",
+                )  # fmt: skip
+        desired = self._desired(sources, replication_factor)
+        actual = {**sources, **self._admin.describe_topics([topic.name for topic in desired])}
+        return plan(desired, actual)
+
+    def apply(self, *, replication_factor: int | None = None) -> Applied:
+        """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
+
+        Raises: as `plan`; nothing was created then.
+        """
+        creations = [
+            c for c in self.plan(replication_factor=replication_factor) if isinstance(c, CreateTopic)
+        ]  # fmt: skip
+        created = set(self._admin.create(creations)) if creations else set()
+        # Only a topic that exists shows its replicas and its limits.
+        alterations = [
+            c for c in self.plan(replication_factor=replication_factor) if isinstance(c, AlterSetting)
+        ]  # fmt: skip
+        self._admin.alter_settings(alterations)
+        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
+        return Applied(done, self.plan(replication_factor=replication_factor))
+
+    def _refuse_namesakes(self) -> None:
+        others = [
+            (topic, *other) for topic in self._topics for other in namesakes(self._group, topic)
+        ]
+        there = self._admin.describe_topics({other for _, _, other in others})
+        for topic, group, other in others:
+            if other not in there:
+                continue
+            places = [(other, p) for p in range(there[other].partition_count)]
+            if any(self._admin.stored_offsets(group, places).values()):
+                raise UsageError(
+                    f"{dead_letter_topic(self._group, topic)} is the name for the dead letters of group {group} and topic "
+                    f"{other}, too, and that group reads that topic: choose another name for one of the groups"
+                )
+
+    def _desired(
+        self, sources: Mapping[str, TopicState], replication_factor: int | None
+    ) -> list[DesiredTopic]:
+        return [
+            spec.desired(
+                names={"group": self._group, "topic": topic},
+                partition_count=sources[topic].partition_count,
+                replication_factor=replication_factor,
+            )
+            for topic in self._topics
+            for spec in self._specs
+        ]
 
 
 @dataclass(frozen=True, slots=True)

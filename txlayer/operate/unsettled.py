@@ -14,12 +14,9 @@ from txlayer.core.transitions import TxnState
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
-    from txlayer.adapters.coordinator_status import PartitionStatus
-    from txlayer.coordinator.overview import Overview, Standing
     from txlayer.core.asides import Aside
-
-COMMITTING = "committing"
-"""Committed in the op log, but not forwarded yet as far as the stored offsets tell."""
+    from txlayer.operate.overview import Overview, Standing
+    from txlayer.operate.status import PartitionStatus
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""

@@ -32,9 +32,8 @@ from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
-from txlayer.core.doctor import examine
 from txlayer.core.messages import Resolution
-from txlayer.operate.doctor import limits_of
+from txlayer.operate.doctor import examine, limits_of
 
 pytestmark = pytest.mark.kafka
 

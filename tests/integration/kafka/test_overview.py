@@ -14,9 +14,9 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.overview import COMMITTING, SLICE_MAX, Overview
 from txlayer.core.messages import Resolution, txn_id_of
-from txlayer.core.transitions import TxnState
+from txlayer.core.transitions import COMMITTING, TxnState
+from txlayer.operate.overview import SLICE_MAX, Overview
 
 pytestmark = pytest.mark.kafka
 

@@ -11,9 +11,8 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.crafted import Crafted, Placed
 from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
-from txlayer.coordinator.acts import Act, Outcome, Result, line_of
-from txlayer.coordinator.by_hand import ByHand, Line, Picture
 from txlayer.core.messages import Resolution
+from txlayer.operate.settle import Act, ByHand, Line, Outcome, Picture, Result, line_of
 
 pytestmark = pytest.mark.kafka
 

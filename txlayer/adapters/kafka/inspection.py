@@ -1,4 +1,4 @@
-"""Gathers the facts that `txlayer doctor` judges (`core/doctor.py`); with `is_trying` it initialises one transactional id."""
+"""Gathers the facts that `txlayer doctor` judges (`operate/doctor.py`); with `is_trying` it initialises one transactional id."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ from txlayer.core.ledger import NEVER, Ledger
 from txlayer.core.settling import LedgerSettings
 from txlayer.core.target import Target, accepting_target
 from txlayer.core.transaction import Transaction
-
-COMMITTING = "committing"
-"""Committed in the op log, but not forwarded yet as far as the stored offsets tell."""
+from txlayer.core.transitions import COMMITTING
 
 SLICE_MAX = 100_000
 """Records of one partition read at once behind the stored positions: op must not run far ahead of half."""

@@ -1,0 +1,360 @@
+"""An operator's request from the choice to its results: written once each, followed on the replay topic. Never a choice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from txlayer.adapters.ports import HalfWriter, Record
+from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
+from txlayer.core.dead_letters import (
+    REPLAY_HEADER,
+    ReplayMark,
+    encode_replay_mark,
+    original_headers,
+    replay_topic,
+    writer_name,
+)
+from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.letter_states import LetterState, Said
+from txlayer.core.progress_codec import NO_KEY, hash_of_key
+from txlayer.core.replays import encode_replay
+from txlayer.errors import OutcomeUnknownError
+from txlayer.operate.dead_letters import Chosen, DeadLetterLog, Place
+
+BATCH_BYTES = 16_384
+"""One produce batch; requests are small."""
+
+IN_FLIGHT_MAX = 1_000
+"""Requests that wait for their acknowledgement: a command that is killed leaves at most so many unknown, and the same
+request id asks the topic which came through."""
+
+_WRITE_S = 120.0
+"""Longer than any record waits for its acknowledgement before the client gives it up."""
+_ROUND_S = 0.1
+
+
+class Request(NamedTuple):
+    """A request for the replay topic of `topic`."""
+
+    topic: str
+    partition: int
+    key: bytes | None  # the dead letter's
+    record: ReplayRecord
+
+
+class Written(NamedTuple):
+    """An acknowledged request."""
+
+    request: Request
+    offset: int
+
+
+class RequestWriter:
+    """Writes requests of one group. One thread uses it."""
+
+    def __init__(
+        self,
+        make_log_writer: Callable[[int], HalfWriter],
+        *,
+        group: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._make_log_writer = make_log_writer
+        self._group = group
+        self._clock = clock
+        self._pause = pause
+
+    def write(
+        self,
+        requests: Iterable[Request],
+        *,
+        rate_max: float | None = None,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> list[Written]:
+        """Write them in this order, at most `rate_max` a second; returns when all are acknowledged.
+
+        Requests of one partition stand there in their order.
+
+        Raises:
+            OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
+                acknowledged before stay. The same requests may be written again, but those that came through.
+        """
+        writing = _Writing(self._make_log_writer(BATCH_BYTES), self._clock, on_progress)
+        try:
+            due = self._clock()
+            for request in requests:
+                self._wait_until(due, writing)
+                writing.add(replay_topic(self._group, request.topic), request)
+                if rate_max is not None:
+                    due = max(due, self._clock() - 1 / rate_max) + 1 / rate_max
+            writing.settle(0)
+        finally:
+            writing.close()
+        return writing.written
+
+    def _wait_until(self, due: float, writing: _Writing) -> None:
+        while (left_s := due - self._clock()) > 0:
+            writing.serve(0)
+            self._pause(min(left_s, _ROUND_S))
+
+
+class _Writing:
+    """Requests under way through one writer."""
+
+    def __init__(
+        self, writer: HalfWriter, clock: Callable[[], float], on_progress: Callable[[int], None]
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._on_progress = on_progress
+        self._errors: list[tuple[Any, str]] = []
+        self._in_flight_count = 0
+        self._placeless_count = 0
+        self.written: list[Written] = []
+
+    def add(self, topic: str, request: Request) -> None:
+        def reported(error: Any, record: Any) -> None:
+            self._in_flight_count -= 1
+            if error is not None:
+                self._errors.append((error, topic))
+            elif (offset := record.offset()) is None:
+                self._placeless_count += 1
+            else:
+                self.written.append(Written(request, offset))
+
+        value = encode_replay(request.record)
+        while True:
+            try:
+                self._writer.produce(topic, value, request.key, request.partition, reported, None, 0, None)  # fmt: skip
+            except BufferError:
+                self.serve()
+            else:
+                break
+        self._in_flight_count += 1
+        self.serve(0)
+        if self._in_flight_count >= IN_FLIGHT_MAX:
+            self.settle(IN_FLIGHT_MAX // 2)
+        self._check()
+
+    def serve(self, timeout_s: float = _ROUND_S) -> None:
+        if self._writer.poll(timeout_s):
+            self._on_progress(len(self.written))
+
+    def settle(self, count_max: int) -> None:
+        """Wait until at most so many are unacknowledged."""
+        give_up_at = self._clock() + _WRITE_S
+        while self._in_flight_count > count_max and self._clock() < give_up_at:
+            self.serve()
+            self._check()
+        if self._in_flight_count > count_max:
+            raise OutcomeUnknownError(
+                f"{self._in_flight_count} requests were not acknowledged", step="request"
+            )
+        self._check()
+
+    def close(self) -> None:
+        self._writer.close(0)
+
+    def _check(self) -> None:
+        failed = self._writer.failure()
+        if failed is not None:
+            raise failed
+        if self._errors:
+            error, topic = self._errors[0]
+            raise self._writer.error_of(error, topic=topic, txn_id="")
+        if self._placeless_count:
+            raise OutcomeUnknownError(
+                f"{self._placeless_count} requests are stored, and nobody told where",
+                step="request",
+            )
+
+
+LOOK_AGAIN_S = 0.2
+"""Between two looks at the replay topic."""
+
+
+class Replaying:
+    """Requests of one id about dead letters of one group. One thread uses it."""
+
+    def __init__(
+        self,
+        logs: Mapping[str, DeadLetterLog],
+        writer: RequestWriter,
+        *,
+        kind: ReplayKind,
+        request_id: str,
+        text: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._logs = logs
+        self._writer = writer
+        self._kind = kind
+        self.request_id = request_id
+        self._text = text
+        self._clock = clock
+        self._pause = pause
+
+    def request(
+        self,
+        chosen: Iterable[Chosen],
+        *,
+        rate_max: float | None = None,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> int:
+        """Ask for these, in this order, at most `rate_max` a second; how many were asked for.
+
+        Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`,
+        lets the later ones go.
+
+        Raises: as `RequestWriter.write`. The same request id, chosen again, leaves out those that came through.
+        """
+        requests = (
+            Request(
+                each.place.topic, each.place.partition, each.key,
+                ReplayRecord(self._kind, self.request_id, each.place.offset, text=self._text),
+            )
+            for each in self._behind_those_that_are_gone(chosen)
+        )  # fmt: skip
+        return len(self._writer.write(requests, rate_max=rate_max, on_progress=on_progress))
+
+    def _behind_those_that_are_gone(self, chosen: Iterable[Chosen]) -> Iterator[Chosen]:
+        statuses = {topic: log.queues() for topic, log in self._logs.items()}
+        looked_up: set[Place] = set()
+        for each in chosen:
+            topic, partition, _ = each.place
+            stuck = statuses[topic][partition].stuck if self._kind is ReplayKind.REPLAY else {}
+            hashes = {NO_KEY, NO_KEY if each.key is None else hash_of_key(each.key)}
+            for offset in (stuck[key_hash] for key_hash in hashes & stuck.keys()):
+                place = Place(topic, partition, offset)
+                if place not in looked_up:
+                    looked_up.add(place)
+                    if self._logs[topic].at(partition, offset) is None:
+                        yield each._replace(place=place)
+            yield each
+
+    def wait(
+        self,
+        chosen: Sequence[Chosen],
+        *,
+        patience_s: float,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        """Return when all have a result, or when for `patience_s` none came. `on_progress` is told how many have."""
+        give_up_at, answered_before = self._clock() + patience_s, -1
+        while True:
+            for topic in {each.place.topic for each in chosen}:
+                self._logs[topic].follow()
+            answered = sum(self.result(each) is not None for each in chosen)
+            on_progress(answered)
+            if answered > answered_before:
+                give_up_at, answered_before = self._clock() + patience_s, answered
+            if answered >= len(chosen) or self._clock() >= give_up_at:
+                return
+            self._pause(LOOK_AGAIN_S)
+
+    def result(self, chosen: Chosen) -> Said | None:
+        """What the owner of its partition answered, as far as it was read."""
+        topic, partition, offset = chosen.place
+        return self._logs[topic].states(partition).of(offset).results.get(self.request_id)
+
+    def state(self, chosen: Chosen) -> LetterState:
+        """What became of it, as far as it was read."""
+        topic, partition, offset = chosen.place
+        return self._logs[topic].states(partition).of(offset).state
+
+
+BATCH_COUNT_MAX = 500
+"""Copies in one Kafka transaction: it stays short, and a command that was killed does little again."""
+
+
+class Copy(NamedTuple):
+    """A dead letter to publish elsewhere."""
+
+    place: Place
+    record: Record
+
+
+def transactional_id(group: str, request_id: str) -> str:
+    """One for each request, so that the same command, run again, ends what its killed run left open."""
+    return writer_name(group, f"republish.{request_id}")
+
+
+class Republisher:
+    """Publishes copies of one request. One thread uses it."""
+
+    def __init__(
+        self,
+        transactions: KafkaTransactions,
+        *,
+        group: str,
+        request_id: str,
+        to: str,
+        text: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._transactions = transactions
+        self._group = group
+        self._request_id = request_id
+        self._to = to
+        self._text = text
+        self._clock = clock
+        self._pause = pause
+
+    def start(self) -> None:
+        """End what an earlier run of the request left open; read what it did only after this.
+
+        Raises:
+            TxLayerError: the broker refused or did not answer; nothing was written.
+        """
+        self._transactions.start()
+
+    def publish(
+        self,
+        copies: Iterable[Copy],
+        *,
+        rate_max: float | None = None,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        """Publish in this order, at most `rate_max` a second, those of one key in one partition.
+
+        Raises:
+            TxLayerError: those that `on_progress` was told of are published; of the batch under way nobody knows. The
+                same request id, started again, tells by the replay topic.
+        """
+        done_count, due = 0, self._clock()
+        for batch in _batches(copies, rate_max):
+            while (left_s := due - self._clock()) > 0:
+                self._pause(left_s)
+            self._transactions.write([entry for copy in batch for entry in self._entries(copy)])
+            done_count += len(batch)
+            on_progress(done_count)
+            if rate_max is not None:
+                due += len(batch) / rate_max
+
+    def _entries(self, copy: Copy) -> tuple[Entry, Entry]:
+        place, record = copy
+        mark = encode_replay_mark(ReplayMark(self._request_id, place.partition, place.offset))
+        headers = [h for h in original_headers(record.headers()) if h[0] != REPLAY_HEADER]
+        said = ReplayRecord(
+            ReplayKind.RESULT, self._request_id, place.offset, ReplayOutcome.REPUBLISHED, f"{self._to}: {self._text}"
+        )  # fmt: skip
+        return (
+            Entry(self._to, -1, record.key(), record.value(), [*headers, (REPLAY_HEADER, mark)]),
+            Entry(
+                replay_topic(self._group, place.topic), place.partition, record.key(), encode_replay(said)
+            ),
+        )  # fmt: skip
+
+
+def _batches(copies: Iterable[Copy], rate_max: float | None) -> Iterator[list[Copy]]:
+    """At a low rate small ones: a second's worth at most."""
+    size = BATCH_COUNT_MAX if rate_max is None else min(max(int(rate_max), 1), BATCH_COUNT_MAX)
+    rest = iter(copies)
+    while batch := list(islice(rest, size)):
+        yield batch

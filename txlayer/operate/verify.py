@@ -1,0 +1,825 @@
+"""`verify`: a window read, every transaction of it judged, the promises proved or refuted. Never: a rule of its own.
+
+Two passes over a file on disk: by transaction id, and by ordering key. Memory holds one id, or one key's late ones, at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from txlayer.adapters.administration import Administration
+from txlayer.adapters.append_time import append_time_of
+from txlayer.adapters.ports import LogReader, Record, TopicPartition
+from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.config import ClientConfig, SystemTopics
+from txlayer.core import codec
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
+from txlayer.core.fields import WHOLE_LENGTH_MAX
+from txlayer.core.judging import (
+    ABANDON,
+    COMMIT,
+    CUT,
+    FOREVER,
+    MISSING,
+    ROLLBACK,
+    UNBOUND,
+    AsideTrace,
+    ContentTrace,
+    DoubtTrace,
+    ForwardTrace,
+    HalfTrace,
+    Judged,
+    OpTrace,
+    OrderMark,
+    Traces,
+    Window,
+    judge,
+)
+from txlayer.core.judging_order import OrderFold
+from txlayer.core.messages import (
+    Headers,
+    OrderMode,
+    Origin,
+    Resolution,
+    Undecodable,
+    nonce_of,
+    txn_id_of,
+    user_headers,
+)
+from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
+from txlayer.core.proving import Finding, Proof
+from txlayer.core.verdicts import Promise, Verdict
+from txlayer.errors import NotAuthorisedError, TopicMismatchError
+
+CACHE_BYTES = 16 * 1024 * 1024
+"""What SQLite may keep in memory; beyond it, it writes to disk."""
+BATCH_COUNT = 10_000
+"""Traces that are kept together."""
+
+HALF, OP, DOUBT, CONTENT, FORWARD, ASIDE = range(6)
+_WIDTH = len(HalfTrace._fields)
+"""The widest trace."""
+_SCHEMA = f"""
+CREATE TABLE traces (txn_id TEXT, kind INTEGER, {", ".join(f"c{n}" for n in range(_WIDTH))});
+CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER, decided INTEGER, line INTEGER,
+    half_offset INTEGER, is_prepare INTEGER, is_in_half_order INTEGER, role INTEGER, txn_id TEXT, nonce TEXT, verdict TEXT);
+"""
+_INSERT = "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PADDING = [(None,) * (_WIDTH - n) for n in range(_WIDTH + 1)]
+
+OrderedMark = tuple[OrderMark, str, str, Verdict]
+"""(mark, txn_id, nonce, verdict so far)."""
+
+
+class TraceShelf:
+    """For one thread; `with` removes the file at its end."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = TemporaryDirectory(prefix="txlayer-verify-", dir=folder)
+        path = Path(self._folder.name) / "traces.sqlite"
+        # Written once and thrown away: nothing of it has to survive a crash.
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for setting in (
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "temp_store = FILE",
+            f"cache_size = -{CACHE_BYTES // 1024}",
+        ):
+            self._connection.execute(f"PRAGMA {setting}")
+        self._connection.executescript(_SCHEMA)
+        self._waiting: list[tuple[Any, ...]] = []
+        self._waiting_marks: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+        self._folder.cleanup()
+
+    def keep(self, txn_id: str, kind: int, trace: tuple[Any, ...]) -> None:
+        """One trace."""
+        self._waiting.append((txn_id, kind, *trace, *_PADDING[len(trace)]))
+        if len(self._waiting) >= BATCH_COUNT:
+            self._write(_INSERT, self._waiting)
+
+    def each(self) -> Iterator[Traces]:
+        """Everything that was kept, id by id; memory holds one id at a time."""
+        self._write(_INSERT, self._waiting)
+        with closing(self._connection.execute("SELECT * FROM traces ORDER BY txn_id")) as rows:
+            for txn_id, group in groupby(rows, key=itemgetter(0)):
+                yield _traces(txn_id, group)
+
+    def mark(self, mark: OrderMark, *, txn_id: str, nonce: str, verdict: Verdict) -> None:
+        """One visible message of a transaction with an ordering key."""
+        decided, line = mark.decided_at or (None, None)
+        place = mark.place
+        self._waiting_marks.append(
+            (
+                mark.key_hash, place.topic, place.partition, place.offset, decided, line, mark.half_offset,
+                mark.is_prepare, mark.is_in_half_order, mark.role, txn_id, nonce, verdict.value,
+            )
+        )  # fmt: skip
+        if len(self._waiting_marks) >= BATCH_COUNT:
+            self._write(_MARK, self._waiting_marks)
+
+    def marks(self) -> Iterator[OrderedMark]:
+        """All marks by key, topic, partition and offset; those without an offset yet by their decision."""
+        self._write(_MARK, self._waiting_marks)
+        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset, decided, line"
+        with closing(self._connection.execute(query)) as rows:
+            for (
+                key,
+                topic,
+                partition,
+                offset,
+                decided,
+                line,
+                half,
+                *how,
+                txn_id,
+                nonce,
+                verdict,
+            ) in rows:
+                decided_at = None if decided is None else (decided, line)
+                mark = OrderMark(key, Origin(topic, partition, offset), decided_at, half, *how)
+                yield mark, txn_id, nonce, Verdict(verdict)
+
+    def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.executemany(statement, rows)
+        self._connection.execute("COMMIT")
+        rows.clear()
+
+
+def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
+    found = Traces(txn_id)
+    for row in rows:
+        kind = row[1]
+        if kind == HALF:
+            found.halves.append(HalfTrace._make(row[2:]))
+        elif kind == OP:
+            found.ops.append(OpTrace._make(row[2 : 2 + len(OpTrace._fields)]))
+        elif kind == DOUBT:
+            found.doubts.append(DoubtTrace._make(row[2 : 2 + len(DoubtTrace._fields)]))
+        elif kind == CONTENT:
+            found.contents.append(ContentTrace._make(row[2 : 2 + len(ContentTrace._fields)]))
+        elif kind == ASIDE:
+            found.asides.append(AsideTrace._make(row[2 : 2 + len(AsideTrace._fields)]))
+        else:
+            found.forwards.append(ForwardTrace._make(row[2 : 2 + len(ForwardTrace._fields)]))
+    return found
+
+
+EDGE_COUNT = 20_000
+"""A second copy of a half record lies at most so far behind the first (docs/explanation/protocol.md, "Stored offsets")."""
+
+
+class TraceRecords:
+    """Knows of a window what telling its records apart takes; for one thread."""
+
+    def __init__(self, shelf: TraceShelf, topics: SystemTopics, *, partition_count: int) -> None:
+        self._shelf = shelf
+        self._topics = topics
+        self._partition_count = partition_count
+        self.named_topics: set[str] = set()
+        """Real topics that the half messages name."""
+        self.earliest_ms: dict[str, int] = {}
+        """{real topic: the earliest time that a producer gave to a message of it}."""
+        self.strange_count = 0
+        self.half_starts: Mapping[int, int] = {}
+        self.half_ends: Mapping[int, int] = {}
+        """Between them half was read."""
+        self.since_ms = 0
+        self.is_past = False
+        """Whether half goes on behind what was read of it."""
+        self.stable_ends: Mapping[TopicPartition, int] = {}
+        """Of the real topics: behind it nobody sees yet what becomes of a record."""
+        self.op_firsts: dict[TopicPartition, int] = {}
+        """{op partition: the append time of the first record that was read}."""
+        self.real_first_ms: dict[TopicPartition, int] = {}
+        """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
+        self._edge: set[str] = (
+            set()
+        )  # transactions whose first half record may lie before the window
+        self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+
+    def half(self, record: Record) -> None:
+        """A record of the half topic."""
+        headers = record.headers()
+        raw = codec.half_header_of(headers)
+        head = None if raw is None else codec.decode_half_header(raw)
+        partition = record.partition()
+        if head is None or isinstance(head, Undecodable):
+            self.strange_count += 1
+            return
+        options, txn_id = head.options, txn_id_of(head.key)
+        count = self._partition_count
+        home = (
+            half_partition(ordering_key=None, txn_id=txn_id, partition_count=count)
+            if options.key_hash is None
+            else partition_of_key_hash(options.key_hash, partition_count=count)
+        )
+        if home != partition:
+            self.strange_count += 1
+            return
+        if not self._topics.is_system(head.topic):
+            self.named_topics.add(head.topic)
+            if options.timestamp_ms is not None:
+                known = self.earliest_ms.get(head.topic, options.timestamp_ms)
+                self.earliest_ms[head.topic] = min(known, options.timestamp_ms)
+        if record.offset() < self.half_starts.get(partition, 0) + EDGE_COUNT:
+            self._edge.add(head.key)
+        key = record.key()
+        content = content_of(head.topic, head.index, key, record.value(), headers)
+        self._shelf.keep(
+            txn_id, HALF,
+            (
+                nonce_of(head.key), partition, record.offset(), head.index, head.count, head.topic, content,
+                record.timestamp()[1], options.key_hash or "", options.order is OrderMode.PREPARE,
+                options.immunity_ms or 0, head.producer_group, head.born_ms,
+                _or_unbound(options.timestamp_ms), _or_unbound(options.partition),
+                _or_unbound(options.key_murmur) if key is None else murmur2(key),
+            ),
+        )  # fmt: skip
+
+    def op(self, record: Record) -> None:
+        """A record of the op topic."""
+        partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
+        self.op_firsts.setdefault((record.topic(), partition), at_ms)
+        lines = codec.split_ops(record.value())
+        if isinstance(lines, Undecodable):
+            self.strange_count += 1
+            return
+        first, end = self.half_starts.get(partition, 0), self.half_ends.get(partition, 1 << 62)
+        for number, line in enumerate(lines):
+            # A line counts only where it names a half record: most lines of a long op log name one outside the window.
+            fields = line.split("|", 5)
+            if len(fields) > 5 and _is_offset(fields[4]) and not first <= int(fields[4]) < end:
+                # At the window's edge a second copy may be in it whose first one, which the line names, is not.
+                is_at_edge = int(fields[4]) < first and fields[2] in self._edge
+                if not is_at_edge:
+                    continue
+            op = codec.decode_op(line)
+            if isinstance(op, Undecodable):
+                self.strange_count += 1
+            elif op.resolution is not Resolution.UNKNOWN:
+                said = COMMIT if op.resolution is Resolution.COMMIT else ROLLBACK
+                trace = (
+                    nonce_of(op.key), partition, offset, number, at_ms,
+                    ABANDON if op.is_abandon else said, op.last_offset, op.producer_group,
+                )  # fmt: skip
+                self._shelf.keep(txn_id_of(op.key), OP, trace)
+
+    def doubt(self, record: Record) -> None:
+        """A record of the doubt topic."""
+        parsed = codec.parse_doubt_key(record.key())
+        if parsed is None:
+            self._aside(record)
+            return
+        key, index = parsed
+        txn_id, nonce, offset = txn_id_of(key), nonce_of(key), record.offset()
+        value = record.value()
+        if index is not None:
+            content = None if value is None else self._content_on_doubt(record, index)
+            self._shelf.keep(txn_id, CONTENT, (nonce, record.partition(), offset, index, content))
+            return
+        summary = None if value is None else codec.decode_summary(key, value)
+        if isinstance(summary, Undecodable):
+            self.strange_count += 1
+            return
+        trace: tuple[Any, ...] = (nonce, record.partition(), offset, record.timestamp()[1])
+        if summary is None:
+            trace += ("", -1, -1, "", 0, 0, 0)
+        else:
+            copies = ",".join(map(str, summary.twin_offsets))
+            trace += (
+                summary.state, summary.first_offset, summary.last_offset, copies, summary.seen, summary.count,
+                summary.appended_ms,
+            )  # fmt: skip
+        self._shelf.keep(txn_id, DOUBT, trace)
+
+    def _aside(self, record: Record) -> None:
+        """What a coordinator kept aside is no part of the transaction that it names; of most nobody knows one."""
+        kept = codec.parse_kept_aside_key(record.key())
+        if kept is None or record.value() is None:
+            return
+        origin, line = kept
+        txn_key = None
+        if line is None and origin.topic == self._topics.half:
+            head = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
+            txn_key = None if isinstance(head, Undecodable) else head.key
+        elif line is not None:
+            op = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
+            txn_key = None if isinstance(op, Undecodable) else op.key
+        if txn_key is not None:
+            trace = (origin.partition, origin.offset, -1 if line is None else line)
+            self._shelf.keep(txn_id_of(txn_key), ASIDE, trace)
+
+    def begin_slice(self) -> None:
+        """Forget which committed records were seen: another slice of offsets begins."""
+        self._seen.clear()
+
+    def committed(self, record: Record) -> None:
+        """A record of a real topic that every reader sees."""
+        self._seen[record.topic(), record.partition()].add(record.offset())
+        self._forward(record, is_committed=True)
+
+    def uncommitted(self, record: Record) -> None:
+        """A record of a real topic; those that were seen committed are passed over."""
+        place = (record.topic(), record.partition())
+        appended_ms = append_time_of(record)
+        if appended_ms is not None:
+            self.real_first_ms[place] = min(self.real_first_ms.get(place, appended_ms), appended_ms)
+        if record.offset() not in self._seen[place]:
+            self._forward(record, is_committed=False)
+
+    def _forward(self, record: Record, *, is_committed: bool) -> None:
+        headers = record.headers()
+        ids, origins = [], []
+        for name, value in headers or ():
+            if name == codec.ID_HEADER:
+                ids.append(value)
+            elif name == codec.ORIGIN_HEADER:
+                origins.append(value)
+            elif name in (REPLAY_HEADER, DLQ_HEADER):
+                return  # a dead letter, or one published again because somebody asked for it
+        if not ids and not origins:
+            return  # somebody else's
+        origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
+        if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable):
+            origin = (
+                -1,
+                -1,
+                0,
+                0,
+                0,
+            )  # whoever writes our headers in another form writes a phantom
+        partition, offset, index, count, born_ms = origin
+        if index >= count:
+            partition = offset = -1
+        at_ms, is_append_time = record.timestamp()[1], append_time_of(record) is not None
+        if self.is_past and offset >= self.half_ends.get(partition, 1 << 62):
+            return  # of a transaction behind the window
+        is_older = 0 <= offset < self.half_starts.get(partition, 0)
+        if is_older and at_ms < self.since_ms:
+            return  # stored and visible before the window
+        topic, number, key = record.topic(), record.partition(), record.key()
+        content = content_of(topic, index, key, record.value(), headers)
+        is_hidden = not is_committed and record.offset() >= self.stable_ends.get(
+            (topic, number), 1 << 62
+        )
+        trace = (
+            topic, number, record.offset(), partition, offset, count, content, is_committed, is_hidden,
+            index, born_ms, at_ms, is_append_time, None if key is None else hash(key),
+        )  # fmt: skip
+        self._shelf.keep((ids[0] or b"").decode("utf-8", "replace") if ids else "", FORWARD, trace)
+
+    def _content_on_doubt(self, record: Record, index: int) -> int:
+        if codec.is_cut(record.headers()):
+            return CUT
+        key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
+        raw = codec.half_header_of(headers)
+        head = None if raw is None else codec.decode_half_header(raw)
+        topic = "" if head is None or isinstance(head, Undecodable) else head.topic
+        return content_of(topic, index, key, value, headers)
+
+
+def content_of(
+    topic: str, index: int, key: bytes | None, value: bytes | None, headers: Headers | None
+) -> int:
+    """64 bits that stand for what must be the same in a half message, on doubt, and in what is forwarded of it.
+
+    They are Python's own hash, of which nobody outside can know the seed: they are compared within one process alone.
+    """
+    ours: Any = tuple(user_headers(headers))
+    return hash((topic, index, key, value, ours))
+
+
+def _or_unbound(number: int | None) -> int:
+    return UNBOUND if number is None else number
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= WHOLE_LENGTH_MAX
+
+
+MARGIN_MS = 10 * 60 * 1000
+"""Clocks of brokers and coordinators may differ by this, and a producer may take so long to prepare."""
+COMPACTION_LAG = "min.compaction.lag.ms"
+"""For so long compaction leaves what doubt said."""
+PATIENCE_S = 30.0
+"""No record and no end of a partition for so long: the broker does not answer any more."""
+SLICE_COUNT = 200_000
+"""Offsets of real topics that are read committed and uncommitted before the two are compared: bounds memory."""
+_TELL_COUNT = 5_000
+
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+
+Ranges = dict[TopicPartition, Range]
+
+
+class HeldBack(NamedTuple):
+    """A partition on which an open Kafka transaction holds `read_committed` readers back."""
+
+    topic: str
+    partition: int
+    stable: int
+    end: int
+
+
+class Asked(NamedTuple):
+    """Which window."""
+
+    since_ms: int
+    until_ms: int | None = None
+    topics: tuple[str, ...] = ()
+    """Real topics; empty: those that the half messages name."""
+    grace_ms: int = 60_000
+    overdue_ms: int = 900_000
+    clock_error_ms: int = CLOCK_ERROR_MS
+    """By how much the clocks of two brokers may differ."""
+
+
+class Reading(NamedTuple):
+    """What was read."""
+
+    window: Window
+    topics: tuple[str, ...]
+    record_counts: dict[str, int]
+    held_back: tuple[HeldBack, ...]
+    strange_count: int
+    """Half and op records that are none of ours; coordinators keep them aside."""
+
+
+class WindowReader:
+    """Reads one window; for one thread, and to be used once."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        make_admin: Callable[[], Administration],
+        make_reader: Callable[[str], LogReader],
+        on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`make_reader` is told the isolation level; `on_progress` how many offsets of how many are read."""
+        self._config = config
+        self._make_admin = make_admin
+        self._make_reader = make_reader
+        self._on_progress = on_progress
+        self._wall_clock = wall_clock
+        self._held_back: list[HeldBack] = []
+        self._counts: Counter[str] = Counter()
+        self._done = self._total = 0
+
+    def read(self, asked: Asked, shelf: TraceShelf) -> Reading:
+        """Keep everything of the window on the shelf.
+
+        Raises:
+            TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read; the shelf holds a part.
+        """
+        with closing(self._make_admin()) as admin:
+            count = self._partition_count(admin, self._config.topics.half)
+            traces = TraceRecords(shelf, self._config.topics, partition_count=count)
+            halves = [(self._config.topics.half, p) for p in range(count)]
+            starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
+            ends = self._judged_ends(admin, halves, asked)
+            ends = {p: max(end, starts[p]) for p, end in ends.items()}
+            traces.half_starts = {p: start for (_, p), start in starts.items()}
+            self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
+            wanted = asked.topics or tuple(sorted(traces.named_topics))
+            reals, missing = self._partitions(admin, wanted, is_asked=bool(asked.topics))
+            cut_ms = int(self._wall_clock() * 1000)
+            # From here on the order of the lines is the argument (see above).
+            real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
+            others = self._doubt_and_op(admin, count, asked.since_ms)
+            firsts = admin.start_offsets(
+                [*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)]
+            )
+            compacted = {topic for topic in wanted if self._is_compacted(admin, topic)}
+            doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
+            tails = self._tails(admin, halves, ends, asked)
+        self._read("half", tails, traces.half)
+        topics = self._config.topics
+        traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
+        traces.since_ms, traces.is_past = asked.since_ms, asked.until_ms is not None
+        traces.stable_ends = {p: end for p, (_, end) in real_ranges[0].items()}
+        self._read("op", {p: r for p, r in others.items() if p[0] == topics.op}, traces.op)
+        self._read("doubt", {p: r for p, r in others.items() if p[0] == topics.doubt}, traces.doubt)
+        self._read_real(*real_ranges, traces)
+        held_back = self._still_held_back()
+        window = Window(
+            half_topic=topics.half,
+            starts=traces.half_starts,
+            ends={p: offset for (_, p), offset in ends.items()},
+            cut_ms=cut_ms, grace_ms=asked.grace_ms, overdue_ms=asked.overdue_ms,
+            clock_error_ms=asked.clock_error_ms,
+            doubt_from_ms=cut_ms - doubt_lag_ms,
+            unread_topics=frozenset((traces.named_topics - set(wanted)) | missing | compacted),
+            op_from_ms={
+                p: from_ms
+                for (topic, p), from_ms in _shortened(others, firsts, asked.since_ms, traces.op_firsts).items()
+                if topic == topics.op
+            },
+            real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
+            partition_counts=Counter(topic for topic, _ in reals),
+        )  # fmt: skip
+        return Reading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
+
+    # --- where to begin and to end ------------------------------------------------------------------------------------
+
+    def _partition_count(self, admin: Administration, topic: str) -> int:
+        count = admin.partition_count(topic)
+        if count is None:
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates a namespace's", topic=topic, found="none"
+            )  # fmt: skip
+        return count
+
+    def _judged_ends(
+        self, admin: Administration, halves: Collection[TopicPartition], asked: Asked
+    ) -> dict[TopicPartition, int]:
+        ends = self._ends(admin, halves)
+        if asked.until_ms is None:
+            return ends
+        until = admin.offsets_at(halves, at_ms=asked.until_ms)
+        return {p: min(until[p], end) for p, end in ends.items()}
+
+    def _tails(
+        self,
+        admin: Administration,
+        halves: Collection[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+        asked: Asked,
+    ) -> Ranges:
+        """Half records behind the end, so that transactions that begin before it are whole."""
+        newest = admin.end_offsets(halves)
+        if asked.until_ms is not None:
+            until = admin.offsets_at(halves, at_ms=asked.until_ms + MARGIN_MS)
+            newest = {p: min(until[p], end) for p, end in newest.items()}
+        return {p: (end, max(newest[p], end)) for p, end in ends.items()}
+
+    def _partitions(
+        self, admin: Administration, topics: Collection[str], *, is_asked: bool
+    ) -> tuple[list[TopicPartition], set[str]]:
+        found: list[TopicPartition] = []
+        missing = set()
+        for topic in topics:
+            count = (
+                self._partition_count(admin, topic) if is_asked else admin.partition_count(topic)
+            )
+            if count is None:
+                missing.add(topic)
+            found += [(topic, p) for p in range(count or 0)]
+        return found, missing
+
+    def _real_ranges(
+        self,
+        admin: Administration,
+        reals: Collection[TopicPartition],
+        since_ms: int,
+        earliest_ms: Mapping[str, int],
+    ) -> tuple[Ranges, Ranges]:
+        """(committed, uncommitted)."""
+        if not reals:
+            return {}, {}
+        stable = self._ends(admin, reals)
+        whole = admin.end_offsets(reals, is_committed=False)
+        starts: dict[TopicPartition, int] = {}
+        for topic in {topic for topic, _ in reals}:
+            # Forwarded records carry the coordinator's clock, or a time that the user chose.
+            at_ms = min(since_ms, earliest_ms.get(topic, since_ms)) - MARGIN_MS
+            mine = [p for p in reals if p[0] == topic]
+            starts.update(admin.offsets_at(mine, at_ms=max(at_ms, 0)))
+        return (
+            {p: (starts[p], max(stable[p], starts[p])) for p in reals},
+            {p: (starts[p], max(whole[p], starts[p])) for p in reals},
+        )
+
+    def _doubt_and_op(self, admin: Administration, count: int, since_ms: int) -> Ranges:
+        topics = self._config.topics
+        doubts = [(topics.doubt, p) for p in range(self._partition_count(admin, topics.doubt))]
+        ops = [(topics.op, p) for p in range(count)]
+        ends = self._ends(admin, doubts) | self._ends(admin, ops)
+        starts = admin.start_offsets(doubts)
+        starts |= admin.offsets_at(ops, at_ms=max(since_ms - MARGIN_MS, 0))
+        return {p: (starts[p], max(end, starts[p])) for p, end in ends.items()}
+
+    def _is_compacted(self, admin: Administration, topic: str) -> bool:
+        return "compact" in self._setting(admin, topic, "cleanup.policy")
+
+    def _setting(self, admin: Administration, topic: str, name: str) -> str:
+        """Empty where it may not be read: docs/howto/verify.md says what follows from that."""
+        try:
+            state = admin.describe_topics([topic]).get(topic)
+        except NotAuthorisedError:
+            return ""
+        return "" if state is None else state.settings.get(name, "")
+
+    def _ends(
+        self, admin: Administration, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        stable = admin.end_offsets(partitions)
+        whole = admin.end_offsets(partitions, is_committed=False)
+        self._held_back += [
+            HeldBack(*p, stable[p], whole[p]) for p in partitions if stable[p] < whole[p]
+        ]
+        return stable
+
+    def _still_held_back(self) -> tuple[HeldBack, ...]:
+        # While coordinators run, some Kafka transaction is nearly always open: only one that stays is told.
+        partitions = {(held.topic, held.partition): held for held in self._held_back}
+        if not partitions:
+            return ()
+        with closing(self._make_admin()) as admin:
+            stable = admin.end_offsets(partitions)
+        return tuple(held for p, held in partitions.items() if stable[p] == held.stable)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, role: str, ranges: Ranges, on_record: Callable[[Record], None]) -> None:
+        self._plan(ranges)
+        with closing(self._make_reader(COMMITTED)) as reader:
+            self._read_with(reader, role, ranges, on_record)
+
+    def _plan(self, *several: Ranges) -> None:
+        self._total += sum(end - start for ranges in several for start, end in ranges.values())
+
+    def _read_with(
+        self, reader: LogReader, role: str, ranges: Ranges, on_record: Callable[[Record], None]
+    ) -> None:
+        done = 0
+
+        def count(record: Record) -> None:
+            nonlocal done
+            on_record(record)
+            done += 1
+            if not done % _TELL_COUNT:
+                self._on_progress(self._done + done, self._total)
+
+        read_ranges(reader, ranges, count, patience_s=PATIENCE_S)
+        # Markers and compacted records have offsets, too.
+        self._done += sum(end - start for start, end in ranges.values())
+        self._on_progress(self._done, self._total)
+        self._counts[role] += done
+
+    def _read_real(self, committed: Ranges, uncommitted: Ranges, traces: TraceRecords) -> None:
+        """Twice, slice by slice: what a reader of committed records does not see is told apart by its offset."""
+        self._plan(committed, uncommitted)
+        if not committed:
+            return
+        size = max(SLICE_COUNT // len(committed), 1)
+        with (
+            closing(self._make_reader(COMMITTED)) as stable,
+            closing(self._make_reader(UNCOMMITTED)) as whole,
+        ):
+            behind = 0
+            while any(start + behind < end for start, end in uncommitted.values()):
+                traces.begin_slice()
+                self._read_with(
+                    stable, "committed", _slice(committed, behind, size), traces.committed
+                )
+                self._read_with(
+                    whole, "uncommitted", _slice(uncommitted, behind, size), traces.uncommitted
+                )
+                behind += size
+
+
+def _shortened(
+    ranges: Ranges,
+    firsts: Mapping[TopicPartition, int],
+    since_ms: int,
+    first_ms: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """{partition: what came up to this time may be gone, or was not read}, without those that are there from offset 0."""
+    found = {}
+    for partition, (start, _) in ranges.items():
+        if start > firsts.get(partition, start):
+            found[partition] = since_ms - MARGIN_MS
+        elif start > 0:
+            found[partition] = first_ms.get(partition, FOREVER)
+    return found
+
+
+def _slice(ranges: Ranges, behind: int, size: int) -> Ranges:
+    return {
+        p: (start + behind, min(start + behind + size, end))
+        for p, (start, end) in ranges.items()
+        if start + behind < end
+    }
+
+
+class Verification(NamedTuple):
+    """What was read, and what it proves."""
+
+    reading: Reading
+    proof: Proof
+    read_s: float
+    judge_s: float
+
+
+class Telling(NamedTuple):
+    """Who hears how far it is."""
+
+    read: Callable[[int, int], None] = lambda _done, _total: None
+    judged: Callable[[int], None] = lambda _count: None
+
+
+def verify(
+    config: ClientConfig,
+    asked: Asked,
+    *,
+    make_admin: Callable[[], Administration],
+    make_reader: Callable[[str], LogReader],
+    folder: Path | None = None,
+    telling: Telling | None = None,
+) -> Verification:
+    """Read a window and judge it; `folder` is where its file stands meanwhile, else the system's own for such files.
+
+    Raises:
+        TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
+        BrokerUnavailableError, NotAuthorisedError: they cannot be read. Nothing is proved.
+    """
+    telling = telling or Telling()
+    started = time.monotonic()
+    with TraceShelf(folder) as shelf:
+        reader = WindowReader(
+            config, make_admin=make_admin, make_reader=make_reader, on_progress=telling.read
+        )
+        reading = reader.read(asked, shelf)
+        read_at = time.monotonic()
+        proof = prove(shelf, reading.window, on_judged=telling.judged)
+        return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
+
+
+def prove(
+    shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
+) -> Proof:
+    """The verdicts on everything that stands on the shelf."""
+    proof = Proof()
+    for found in judgements(shelf, window, on_judged=on_judged):
+        if isinstance(found, Late):
+            proof.add_late(found.finding, before=found.before)
+        else:
+            proof.add(found)
+    return proof
+
+
+class Late(NamedTuple):
+    """An attempt that was judged before, and whose order is wrong."""
+
+    finding: Finding
+    before: Verdict
+
+
+def judgements(
+    shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
+) -> Iterator[Judged | Late]:
+    """Each attempt once, and behind them those that came too late for their ordering key, once each."""
+    for number, traces in enumerate(shelf.each(), start=1):
+        for judged in judge(traces, window):
+            for mark in judged.order_marks:
+                shelf.mark(mark, txn_id=judged.txn_id, nonce=judged.nonce, verdict=judged.verdict)
+            if not judged.may_wait:
+                yield judged
+        if not number % _TELL_COUNT:
+            on_judged(number)
+    fold, key_hash = OrderFold(), ""
+    late: set[tuple[str, str]] = set()  # of one key: a transaction is late once
+    for mark, txn_id, nonce, verdict in shelf.marks():
+        if mark.key_hash != key_hash:
+            key_hash = mark.key_hash
+            late.clear()
+        if mark.role == MISSING:
+            found = fold.verdict_of_missing(mark, verdict)
+            place = Origin(window.half_topic, mark.place.partition, mark.half_offset)
+            is_waiting = found is Verdict.OPEN
+            yield Judged(
+                txn_id, nonce, found, place, "committed, and nowhere", is_committed=True, is_on_its_way=is_waiting
+            )  # fmt: skip
+            continue
+        why = fold.is_late(mark)
+        if why and (txn_id, nonce) not in late:
+            late.add((txn_id, nonce))
+            finding = Finding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
+            yield Late(finding, verdict)
