@@ -38,6 +38,7 @@ from txlayer.operate.status import (
     CoordinatorStatus,
     PartitionStatus,
     read_status,
+    status_json,
 )
 
 _LIBRARY_NAME = "rdkafka"
@@ -162,17 +163,8 @@ def reset(
 
 
 def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
-    total_lag = sum(p.op_lag for p in found.partitions)
     if as_json:
-        body = found._asdict() | {
-            "op_lag": total_lag,
-            "members": [m._asdict() for m in found.members],
-            "partitions": [
-                p._asdict() | {"op_lag": p.op_lag, "half_span": p.half_span}
-                for p in found.partitions
-            ],
-        }
-        typer.echo(json.dumps(body))
+        typer.echo(json.dumps(status_json(found)))
         return
     output.console().print(status_table(found))
 

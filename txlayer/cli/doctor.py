@@ -16,7 +16,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, with_bundles
 from txlayer.config import CoordinatorConfig
-from txlayer.operate.doctor import Finding, Level, examine, is_ill, limits_of
+from txlayer.operate.doctor import Finding, Level, examine, findings_json, is_ill, limits_of
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
@@ -83,16 +83,6 @@ def doctor(
         show_findings(found, namespace=config.namespace, show_all=show_all)
     if is_ill(found, is_strict=strict):
         raise typer.Exit(ExitCode.FINDING)
-
-
-def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[str, object]:
-    """For a program: every finding, those that are in order too."""
-    counts = Counter(finding.level for finding in found)
-    return {
-        "namespace": config.namespace,
-        "counts": {level.value: counts[level] for level in Level},
-        "findings": [{**f._asdict(), "level": f.level.value} for f in found],
-    }
 
 
 def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -> None:

@@ -24,7 +24,13 @@ from txlayer.core.leases import LeaseEffect
 from txlayer.core.lock_codec import parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
-from txlayer.operate.locks import FoldedEntry, LocksByHand, LockStanding, LockState
+from txlayer.operate.locks import (
+    LocksByHand,
+    LockStanding,
+    LockState,
+    lease_json,
+    record_json,
+)
 from txlayer.operate.operators import signed_reason
 
 app = typer.Typer(
@@ -85,7 +91,7 @@ def list_locks(
     """
     config = connection.consumer_config()
     with _by_hand(config) as locks:
-        found = [standing_json(s) for s in locks.read()]
+        found = [lease_json(s) for s in locks.read()]
     rows = [
         row
         for row in found
@@ -125,7 +131,7 @@ def show(
     if standing is None:
         _unknown(queue, as_json=as_json)
         raise typer.Exit(ExitCode.FINDING)
-    row = {**standing_json(standing), "records": history}
+    row = {**lease_json(standing), "records": history}
     if as_json:
         typer.echo(json.dumps(row))
     else:
@@ -166,7 +172,7 @@ def release(
         if is_written:
             effect = locks.release(lease, reason=signed)
             standing = locks.standing(queue) or standing
-    row = {**standing_json(standing), "is_written": is_written, "effect": effect.value}
+    row = {**lease_json(standing), "is_written": is_written, "effect": effect.value}
     if as_json:
         typer.echo(json.dumps(row))
     elif not is_written:
@@ -220,43 +226,6 @@ def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
 
 
 # --- rows --------------------------------------------------------------------------------------------------------------
-
-
-def standing_json(standing: LockStanding) -> Json:
-    """One queue."""
-    lease = standing.lease
-    group, topic, partition = parse_queue(lease.queue)
-    return {
-        "queue": lease.queue,
-        "group": group,
-        "topic": topic,
-        "partition": partition,
-        "state": standing.state.value,
-        "holder": lease.holder,
-        "instance_id": lease.instance_id or None,
-        "generation": lease.generation,
-        "token": lease.token,
-        "renewed_ms": lease.renewed_ms,
-        "expires_in_ms": standing.expires_in_ms,
-        "reason": lease.reason or None,
-    }
-
-
-def record_json(folded: FoldedEntry) -> Json:
-    """One record of the lock log."""
-    entry, effect = folded
-    record = entry.record
-    return {
-        "offset": entry.offset,
-        "appended_ms": entry.appended_ms,
-        "kind": record.kind.name.lower(),
-        "effect": effect.value,
-        "holder": record.holder,
-        "instance_id": record.instance_id or None,
-        "generation": record.generation,
-        "token": record.token,
-        "reason": record.reason or None,
-    }
 
 
 def list_table(rows: list[Json]) -> Table:

@@ -19,7 +19,7 @@ from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.proving import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
-from txlayer.operate.verify import Asked, Telling, Verification
+from txlayer.operate.verify import Asked, Telling, Verification, verification_json
 from txlayer.operate.verify import verify as verify_window
 
 _ID_LENGTH_MAX = 128
@@ -221,50 +221,3 @@ def _read_line(found: Verification) -> str:
     seconds = found.read_s + found.judge_s
     per_million = f", {seconds / total * 1e6:.1f} s per million" if total else ""
     return f"{parts}: {total:,} records read in {found.read_s:.1f} s, judged in {found.judge_s:.1f} s{per_million}"
-
-
-def verification_json(
-    found: Verification, *, asked: Asked, config: ClientConfig
-) -> dict[str, object]:
-    """For a program; findings up to the limit of what is kept."""
-    proof, reading = found.proof, found.reading
-    return {
-        "namespace": config.namespace,
-        "since_ms": asked.since_ms,
-        "until_ms": asked.until_ms,
-        "read_until_ms": reading.window.cut_ms,
-        "topics": list(reading.topics),
-        "unread_topics": sorted(reading.window.unread_topics),
-        "is_refuted": proof.is_refuted,
-        "transaction_count": proof.transaction_count,
-        "promises": {
-            status.promise.name: {
-                "status": status.word,
-                "proved_count": status.proved_count,
-                "refuted_count": status.refuted_count,
-                "undecidable_count": status.undecidable_count,
-            }
-            for status in proof.statuses()
-        },
-        "verdicts": {v.value: proof.verdicts[v] for v in Verdict if proof.verdicts[v]},
-        "finding_count": proof.finding_count,
-        "findings": [
-            {
-                "verdict": f.verdict.value,
-                "severity": severity(f.verdict).value,
-                "txn_id": f.txn_id,
-                "nonce": f.nonce,
-                "topic": f.place.topic,
-                "partition": f.place.partition,
-                "offset": f.place.offset,
-                "reason": f.detail,
-                "breaks": [p.name for p in f.promises],
-            }
-            for f in proof.findings
-        ],
-        "open_kafka_transactions": [held._asdict() for held in reading.held_back],
-        "strange_count": reading.strange_count,
-        "record_counts": reading.record_counts,
-        "read_s": round(found.read_s, 3),
-        "judge_s": round(found.judge_s, 3),
-    }

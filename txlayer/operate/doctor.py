@@ -635,3 +635,13 @@ def is_ill(findings: Iterable[Finding], *, is_strict: bool) -> bool:
     """True when the exit code must say so: errors, and warnings when they count."""
     levels = {finding.level for finding in findings}
     return Level.ERROR in levels or (is_strict and Level.WARNING in levels)
+
+
+def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[str, object]:
+    """For a program: every finding, those that are in order too."""
+    counts = Counter(finding.level for finding in found)
+    return {
+        "namespace": config.namespace,
+        "counts": {level.value: counts[level] for level in Level},
+        "findings": [{**f._asdict(), "level": f.level.value} for f in found],
+    }

@@ -12,7 +12,9 @@ from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
 from txlayer.config import SystemTopics
 from txlayer.core.handling import LockKind, LockRecord
 from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
+from txlayer.core.lock_codec import parse_queue
 from txlayer.errors import BrokerUnavailableError
+from txlayer.operate import Json
 
 HISTORY_COUNT_MAX = 20
 """Records of one queue that `txlayer locks show` tells."""
@@ -145,3 +147,40 @@ class LocksByHand:
             state = LockState.EXPIRED
         age_ms = now_ms - lease.renewed_ms
         return LockStanding(lease, state, age_ms, self._table.expiry_ms - age_ms)
+
+
+def lease_json(standing: LockStanding) -> Json:
+    """One queue."""
+    lease = standing.lease
+    group, topic, partition = parse_queue(lease.queue)
+    return {
+        "queue": lease.queue,
+        "group": group,
+        "topic": topic,
+        "partition": partition,
+        "state": standing.state.value,
+        "holder": lease.holder,
+        "instance_id": lease.instance_id or None,
+        "generation": lease.generation,
+        "token": lease.token,
+        "renewed_ms": lease.renewed_ms,
+        "expires_in_ms": standing.expires_in_ms,
+        "reason": lease.reason or None,
+    }
+
+
+def record_json(folded: FoldedEntry) -> Json:
+    """One record of the lock log."""
+    entry, effect = folded
+    record = entry.record
+    return {
+        "offset": entry.offset,
+        "appended_ms": entry.appended_ms,
+        "kind": record.kind.name.lower(),
+        "effect": effect.value,
+        "holder": record.holder,
+        "instance_id": record.instance_id or None,
+        "generation": record.generation,
+        "token": record.token,
+        "reason": record.reason or None,
+    }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from txlayer.adapters.administration import Administration, GroupMember
 from txlayer.config import SystemTopics
 from txlayer.errors import TopicMismatchError
+from txlayer.operate import Json
 
 
 class PartitionStatus(NamedTuple):
@@ -83,3 +84,14 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
     return CoordinatorStatus(
         topics.coordinator_group, group.state, group.members, tuple(partitions)
     )
+
+
+def status_json(found: CoordinatorStatus) -> Json:
+    """What `txlayer coordinator status --json` prints."""
+    return found._asdict() | {
+        "op_lag": sum(p.op_lag for p in found.partitions),
+        "members": [m._asdict() for m in found.members],
+        "partitions": [
+            p._asdict() | {"op_lag": p.op_lag, "half_span": p.half_span} for p in found.partitions
+        ],
+    }

@@ -59,7 +59,7 @@ from txlayer.core.messages import (
 )
 from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
 from txlayer.core.proving import Finding, Proof
-from txlayer.core.verdicts import Promise, Verdict
+from txlayer.core.verdicts import Promise, Verdict, severity
 from txlayer.errors import NotAuthorisedError, TopicMismatchError
 
 CACHE_BYTES = 16 * 1024 * 1024
@@ -823,3 +823,50 @@ def judgements(
             late.add((txn_id, nonce))
             finding = Finding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
             yield Late(finding, verdict)
+
+
+def verification_json(
+    found: Verification, *, asked: Asked, config: ClientConfig
+) -> dict[str, object]:
+    """For a program; findings up to the limit of what is kept."""
+    proof, reading = found.proof, found.reading
+    return {
+        "namespace": config.namespace,
+        "since_ms": asked.since_ms,
+        "until_ms": asked.until_ms,
+        "read_until_ms": reading.window.cut_ms,
+        "topics": list(reading.topics),
+        "unread_topics": sorted(reading.window.unread_topics),
+        "is_refuted": proof.is_refuted,
+        "transaction_count": proof.transaction_count,
+        "promises": {
+            status.promise.name: {
+                "status": status.word,
+                "proved_count": status.proved_count,
+                "refuted_count": status.refuted_count,
+                "undecidable_count": status.undecidable_count,
+            }
+            for status in proof.statuses()
+        },
+        "verdicts": {v.value: proof.verdicts[v] for v in Verdict if proof.verdicts[v]},
+        "finding_count": proof.finding_count,
+        "findings": [
+            {
+                "verdict": f.verdict.value,
+                "severity": severity(f.verdict).value,
+                "txn_id": f.txn_id,
+                "nonce": f.nonce,
+                "topic": f.place.topic,
+                "partition": f.place.partition,
+                "offset": f.place.offset,
+                "reason": f.detail,
+                "breaks": [p.name for p in f.promises],
+            }
+            for f in proof.findings
+        ],
+        "open_kafka_transactions": [held._asdict() for held in reading.held_back],
+        "strange_count": reading.strange_count,
+        "record_counts": reading.record_counts,
+        "read_s": round(found.read_s, 3),
+        "judge_s": round(found.judge_s, 3),
+    }
