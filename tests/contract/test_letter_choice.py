@@ -19,10 +19,10 @@ from txlayer.core.progress_codec import KEY_HASH_BYTES, encode, fixed_part
 from txlayer.core.topicspec import CreateTopic
 from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import (
-    Choice,
+    DeadLetterFilter,
     DeadLetterLog,
-    LetterFilter,
-    Place,
+    DeadLetterPlace,
+    DeadLetterSelection,
     Unable,
     choose,
     still_able,
@@ -43,7 +43,7 @@ class Field:
 
     def plant(
         self, *letters: tuple[bytes | None, DeadLetterReason], parked: Mapping[bytes, int] | None = None
-    ) -> list[Place]:  # fmt: skip
+    ) -> list[DeadLetterPlace]:  # fmt: skip
         """Dead letters of (key, reason) in partition 0; `parked` is what the group stores with them."""
         given = []
         for key, reason in letters:
@@ -56,7 +56,7 @@ class Field:
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member
         )
         self._wait_for(self.stage.dead_letters, count=self._count)
-        return [Place(self.stage.topic, 0, offset) for offset in offsets]
+        return [DeadLetterPlace(self.stage.topic, 0, offset) for offset in offsets]
 
     def say(self, *records: ReplayRecord) -> None:
         """Records on the replay topic."""
@@ -84,17 +84,17 @@ class Field:
 
     def choose(
         self,
-        *names: Place,
-        wanted: LetterFilter | None = None,
+        *names: DeadLetterPlace,
+        wanted: DeadLetterFilter | None = None,
         limit: int | None = None,
         is_again: bool = False,
         is_whole: bool = True,
         is_copying: bool = False,
         is_dropping: bool = False,
-    ) -> Choice:
+    ) -> DeadLetterSelection:
         """What the request `r` would be about."""
         return choose(
-            {self.stage.topic: self.log()}, wanted=wanted or LetterFilter(), names=names, request_id="r", limit=limit,
+            {self.stage.topic: self.log()}, wanted=wanted or DeadLetterFilter(), names=names, request_id="r", limit=limit,
             is_again=is_again, is_whole=is_whole, is_copying=is_copying, is_dropping=is_dropping,
         )  # fmt: skip
 
@@ -111,15 +111,17 @@ def field(lab: Lab) -> Iterator[Field]:
     made.close()
 
 
-def ask(place: Place, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:  # fmt: skip
+def ask(place: DeadLetterPlace, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:  # fmt: skip
     return ReplayRecord(kind, request_id, place.offset, text="zoe: mended")
 
 
-def answer(place: Place, outcome: ReplayOutcome, *, request_id: str = "r") -> ReplayRecord:
+def answer(
+    place: DeadLetterPlace, outcome: ReplayOutcome, *, request_id: str = "r"
+) -> ReplayRecord:
     return ReplayRecord(ReplayKind.RESULT, request_id, place.offset, outcome)
 
 
-def places(choice: Choice) -> list[Place]:
+def places(choice: DeadLetterSelection) -> list[DeadLetterPlace]:
     return [each.place for each in choice.in_turn]
 
 
@@ -147,7 +149,10 @@ def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
         ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
         ask(asked, request_id="a"),
     )  # fmt: skip
-    nowhere, elsewhere = Place(field.stage.topic, 0, 9_999), Place("other", 0, 0)
+    nowhere, elsewhere = (
+        DeadLetterPlace(field.stage.topic, 0, 9_999),
+        DeadLetterPlace("other", 0, 0),
+    )
 
     choice = field.choose(free, handled, asked, nowhere, elsewhere)
     again = field.choose(handled, asked, is_again=True)
@@ -243,7 +248,7 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
     first, second = field.plant((b"k1", REJECTED), (b"k2", REJECTED))
     log = field.log()
     logs = {field.stage.topic: log}
-    chosen = choose(logs, wanted=LetterFilter(), request_id="r").in_turn
+    chosen = choose(logs, wanted=DeadLetterFilter(), request_id="r").in_turn
     field.say(ask(first, request_id="a"))
 
     able, taken = still_able(logs, chosen, is_again=False)

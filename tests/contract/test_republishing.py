@@ -17,7 +17,7 @@ from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.messages import Origin
 from txlayer.core.replays import decode_replay
 from txlayer.errors import LifecycleError
-from txlayer.operate.dead_letters import Place
+from txlayer.operate.dead_letters import DeadLetterPlace
 from txlayer.operate.requests import BATCH_COUNT_MAX, Copy, Republisher, transactional_id
 
 
@@ -70,7 +70,7 @@ def republisher(stage: Stage, to: str, request_id: str, *, killed_at: int = 1_00
 def copies(stage: Stage, *offsets: int) -> list[Copy]:
     return [
         Copy(
-            Place(stage.topic, 0, offset),
+            DeadLetterPlace(stage.topic, 0, offset),
             FakeRecord(b"k", b"v%d" % offset, [("txl-dlq", b"x"), ("a", b"b")], Origin("t", 0, 0)),
         )
         for offset in offsets

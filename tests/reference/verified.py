@@ -12,7 +12,7 @@ from txlayer.adapters.ports import LogReader
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import TopicState
 from txlayer.core.verdicts import Verdict
-from txlayer.operate.verify import Asked, Late, TraceShelf, WindowReader, judgements
+from txlayer.operate.verify import Late, TraceShelf, WantedWindow, WindowReader, judgements
 
 Place = tuple[str, int]
 
@@ -43,7 +43,7 @@ def verified(history: History, *, now_ms: int) -> Told:
     topics = tuple(
         cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")}
     )
-    asked = Asked(
+    asked = WantedWindow(
         since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms
     )  # fmt: skip
     with TraceShelf() as shelf:

@@ -13,7 +13,7 @@ from tests.reference.test_model import KEY, OP, Log
 from tests.reference.verified import verified
 from tests.reference.wire import Record
 from tests.support.spark_histories import TogetherJudged
-from txlayer.operate.verify import Asked
+from txlayer.operate.verify import WantedWindow
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.verdicts import Judging
 
@@ -165,7 +165,7 @@ def together(
     for name, history in histories.items():
         prefix = f"{judged.renamed[name].number}~"
         said = sorted(plain(r.verdict) for r in rows if r.txn_id.startswith(prefix))
-        settings = replace(history.settings, clock_error_ms=Asked(since_ms=0).clock_error_ms)
+        settings = replace(history.settings, clock_error_ms=WantedWindow(since_ms=0).clock_error_ms)
         told = verified(replace(history, settings=settings), now_ms=NOW_MS)
         words = sorted(map(plain, [*told.words.values(), *("orphan" for _ in told.orphans)]))
         found[name] = ("+".join(said), "+".join(words))
@@ -185,7 +185,7 @@ def test_the_two_judges_say_the_same(name: str, together: dict[str, tuple[str, s
 
 
 def test_the_two_judges_allow_the_clocks_of_brokers_the_same() -> None:
-    allowed = Asked(since_ms=0).clock_error_ms
+    allowed = WantedWindow(since_ms=0).clock_error_ms
 
     assert allowed == LedgerSettings(bronze="", root="").clock_error_ms
     assert allowed == Judging(cut_ms=0).clock_error_ms

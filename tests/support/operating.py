@@ -21,7 +21,7 @@ from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core.messages import Resolution
-from txlayer.operate.settle import ByHand
+from txlayer.operate.settle import ManualSettlement
 
 NOWHERE = 1_000_000
 """A half offset that no test reaches."""
@@ -82,7 +82,7 @@ class Tx:
 
 
 @contextmanager
-def by_hand(arena: Arena) -> Iterator[ByHand]:
+def by_hand(arena: Arena) -> Iterator[ManualSettlement]:
     """An operator's session, step by step."""
     connections = connect_coordinator(
         CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
@@ -91,7 +91,7 @@ def by_hand(arena: Arena) -> Iterator[ByHand]:
         ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     )
     try:
-        yield ByHand(connections=connections, producers=producers, config=CoordinatorConfig(
+        yield ManualSettlement(connections=connections, producers=producers, config=CoordinatorConfig(
             bootstrap_servers=arena.servers, namespace=arena.namespace
         ))  # fmt: skip
     finally:

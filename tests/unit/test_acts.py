@@ -9,15 +9,15 @@ from txlayer.core.history import HistoryFold
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.operate.overview import Standing
+from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import (
-    Act,
-    Result,
-    Said,
-    became,
+    OperatorAction,
+    RecordedLine,
+    SettlementResult,
     known_before,
     line_of,
     of_settled,
+    result_of,
 )
 
 KEY = "order-1/00000001"
@@ -25,11 +25,11 @@ OWN = (20, 3)
 COMMIT, ROLLBACK, UNKNOWN = Resolution
 
 
-def standing(state: str, *, reason: ParkReason | None = None) -> Standing:
+def standing(state: str, *, reason: ParkReason | None = None) -> UnsettledTransaction:
     """The transaction in this state; its one half record is at 7."""
     txn = Transaction(KEY, "orders", "shop", 7, 1_000, "900", (0, 0), None)
     txn.extra().reason = reason
-    return Standing(3, state, txn)
+    return UnsettledTransaction(3, state, txn)
 
 
 def said(
@@ -39,18 +39,22 @@ def said(
     offset: int = 7,
     abandon: bool = False,
     group: str = "orders",
-) -> Said:
+) -> RecordedLine:
     """An operator's line; one second per op offset."""
     op = OpMessage(resolution, KEY, group, offset, 900, Source.OPERATOR, is_abandon=abandon)
-    return Said(at, at[0] * 1_000, op)
+    return RecordedLine(at, at[0] * 1_000, op)
 
 
 def result(
-    act: Act, before: str, *lines: Said, now: str | None = None, left_ms: int | None = None
-) -> tuple[Result, str | None]:
+    act: OperatorAction,
+    before: str,
+    *lines: RecordedLine,
+    now: str | None = None,
+    left_ms: int | None = None,
+) -> tuple[SettlementResult, str | None]:
     """(result, state now)."""
     found = None if now is None else standing(now)
-    told = became(act, standing(before), OWN, said=lines, now=found, left_doubt_ms=left_ms)
+    told = result_of(act, standing(before), OWN, said=lines, now=found, left_doubt_ms=left_ms)
     return told[0], told[1]
 
 
@@ -59,23 +63,30 @@ def result(
 
 def test_every_act_on_every_state_that_is_not_settled_has_its_answer_before_writing() -> None:
     states = [s.value for s in TxnState if s not in SETTLED] + [COMMITTING]
-    refused, already = Result.REFUSED, Result.ALREADY
+    refused, already = SettlementResult.REFUSED, SettlementResult.ALREADY
 
-    told = {act: {state: known_before(act, state) for state in states} for act in Act}
+    told = {act: {state: known_before(act, state) for state in states} for act in OperatorAction}
 
     nothing = dict.fromkeys(states)
     decided = {"waiting", "held", "parked-committed", COMMITTING}
-    assert {s: refused if s in decided else None for s in states} == told[Act.CHECK_NOW]
-    assert {s: refused if s in decided else None for s in states} == told[Act.ROLLBACK]
-    assert nothing | {"waiting": already, COMMITTING: already} == told[Act.COMMIT]
-    assert nothing | {COMMITTING: refused} == told[Act.ABANDON]
+    assert {s: refused if s in decided else None for s in states} == told[OperatorAction.CHECK_NOW]
+    assert {s: refused if s in decided else None for s in states} == told[OperatorAction.ROLLBACK]
+    assert nothing | {"waiting": already, COMMITTING: already} == told[OperatorAction.COMMIT]
+    assert nothing | {COMMITTING: refused} == told[OperatorAction.ABANDON]
 
 
 @pytest.mark.parametrize(
     ("act", "letter"),
-    [(Act.CHECK_NOW, "U"), (Act.COMMIT, "C"), (Act.ROLLBACK, "R"), (Act.ABANDON, "A")],
+    [
+        (OperatorAction.CHECK_NOW, "U"),
+        (OperatorAction.COMMIT, "C"),
+        (OperatorAction.ROLLBACK, "R"),
+        (OperatorAction.ABANDON, "A"),
+    ],
 )
-def test_a_line_names_the_last_half_record_and_says_who_and_why(act: Act, letter: str) -> None:
+def test_a_line_names_the_last_half_record_and_says_who_and_why(
+    act: OperatorAction, letter: str
+) -> None:
     op = line_of(act, standing("parked"), operator="zoe@desk", reason="ticket 12|3")
 
     line = codec.encode_op(op)
@@ -87,7 +98,12 @@ def test_a_line_names_the_last_half_record_and_says_who_and_why(act: Act, letter
 def test_a_transaction_without_half_records_is_named_with_offset_0() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
 
-    op = line_of(Act.ROLLBACK, Standing(3, "parked", txn), operator="zoe", reason="gone")
+    op = line_of(
+        OperatorAction.ROLLBACK,
+        UnsettledTransaction(3, "parked", txn),
+        operator="zoe",
+        reason="gone",
+    )
 
     assert 0 == op.last_offset
 
@@ -99,68 +115,88 @@ def test_a_transaction_without_half_records_is_named_with_offset_0() -> None:
 @pytest.mark.parametrize(
     ("act", "resolution", "state"),
     [
-        (Act.COMMIT, COMMIT, "committed"),
-        (Act.ROLLBACK, ROLLBACK, "rolled-back"),
-        (Act.ABANDON, ROLLBACK, "rolled-back"),
+        (OperatorAction.COMMIT, COMMIT, "committed"),
+        (OperatorAction.ROLLBACK, ROLLBACK, "rolled-back"),
+        (OperatorAction.ABANDON, ROLLBACK, "rolled-back"),
     ],
 )
 def test_the_first_line_that_counts_decides(
-    before: str, act: Act, resolution: Resolution, state: str
+    before: str, act: OperatorAction, resolution: Resolution, state: str
 ) -> None:
     own, contrary = said(resolution), COMMIT if resolution is ROLLBACK else ROLLBACK
     other_state = "rolled-back" if state == "committed" else "committed"
 
-    assert (Result.DONE, state) == result(act, before, own)
-    assert (Result.DONE, state) == result(act, before, said(UNKNOWN, (19, 0)), own)
-    assert (Result.DONE, state) == result(act, before, said(contrary, (19, 0), offset=9), own)
+    assert (SettlementResult.DONE, state) == result(act, before, own)
+    assert (SettlementResult.DONE, state) == result(act, before, said(UNKNOWN, (19, 0)), own)
+    assert (SettlementResult.DONE, state) == result(
+        act, before, said(contrary, (19, 0), offset=9), own
+    )
     stranger = said(contrary, (19, 0), group="strangers")
-    assert (Result.DONE, state) == result(act, before, stranger, own)
-    assert (Result.DONE, state) == result(act, before, own, said(contrary, (21, 0)))
-    assert (Result.ALREADY, state) == result(act, before, said(resolution, (20, 2)), own)
-    assert (Result.REFUSED, other_state) == result(act, before, said(contrary, (20, 2)), own)
+    assert (SettlementResult.DONE, state) == result(act, before, stranger, own)
+    assert (SettlementResult.DONE, state) == result(act, before, own, said(contrary, (21, 0)))
+    assert (SettlementResult.ALREADY, state) == result(act, before, said(resolution, (20, 2)), own)
+    assert (SettlementResult.REFUSED, other_state) == result(
+        act, before, said(contrary, (20, 2)), own
+    )
 
 
 def test_a_line_that_names_a_half_record_which_is_not_the_last_any_more_is_ignored() -> None:
-    assert (Result.IGNORED, "open") == result(
-        Act.COMMIT, "open", said(COMMIT, offset=6), now="open"
+    assert (SettlementResult.IGNORED, "open") == result(
+        OperatorAction.COMMIT, "open", said(COMMIT, offset=6), now="open"
     )
 
 
 @pytest.mark.parametrize("state", ["held", "parked-committed"])
 def test_what_is_committed_and_cannot_be_forwarded_is_told_so(state: str) -> None:
-    assert (Result.NOT_FORWARDED, state) == result(Act.COMMIT, "parked", said(COMMIT), now=state)
-    assert (Result.NOT_FORWARDED, state) == result(Act.COMMIT, state, said(COMMIT), now=state)
+    assert (SettlementResult.NOT_FORWARDED, state) == result(
+        OperatorAction.COMMIT, "parked", said(COMMIT), now=state
+    )
+    assert (SettlementResult.NOT_FORWARDED, state) == result(
+        OperatorAction.COMMIT, state, said(COMMIT), now=state
+    )
 
 
 def test_what_waits_for_its_key_is_committed() -> None:
-    assert (Result.DONE, "waiting") == result(Act.COMMIT, "open", said(COMMIT), now="waiting")
+    assert (SettlementResult.DONE, "waiting") == result(
+        OperatorAction.COMMIT, "open", said(COMMIT), now="waiting"
+    )
 
 
 def test_a_commit_after_another_operators_abandon_is_refused() -> None:
     given_up = said(ROLLBACK, (19, 0), abandon=True)
 
-    assert (Result.REFUSED, "rolled-back") == result(
-        Act.COMMIT, "held", given_up, said(COMMIT), left_ms=19_500
+    assert (SettlementResult.REFUSED, "rolled-back") == result(
+        OperatorAction.COMMIT, "held", given_up, said(COMMIT), left_ms=19_500
     )
-    assert (Result.DONE, "committed") == result(Act.COMMIT, "held", said(COMMIT), left_ms=20_500)
+    assert (SettlementResult.DONE, "committed") == result(
+        OperatorAction.COMMIT, "held", said(COMMIT), left_ms=20_500
+    )
 
 
 def test_an_abandon_of_what_was_forwarded_before_is_refused() -> None:
     own = said(ROLLBACK, abandon=True)
 
-    assert (Result.DONE, "rolled-back") == result(Act.ABANDON, "held", own, left_ms=20_500)
-    assert (Result.REFUSED, "committed") == result(Act.ABANDON, "held", own, left_ms=19_500)
-    assert (Result.ALREADY, "rolled-back") == result(
-        Act.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, left_ms=19_500
+    assert (SettlementResult.DONE, "rolled-back") == result(
+        OperatorAction.ABANDON, "held", own, left_ms=20_500
     )
-    assert (Result.DONE, "rolled-back") == result(Act.ABANDON, "waiting", own)
-    assert (Result.IGNORED, "held") == result(Act.ABANDON, "held", own, now="held")
+    assert (SettlementResult.REFUSED, "committed") == result(
+        OperatorAction.ABANDON, "held", own, left_ms=19_500
+    )
+    assert (SettlementResult.ALREADY, "rolled-back") == result(
+        OperatorAction.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, left_ms=19_500
+    )
+    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "waiting", own)
+    assert (SettlementResult.IGNORED, "held") == result(
+        OperatorAction.ABANDON, "held", own, now="held"
+    )
 
 
 def test_to_ask_is_done_when_the_coordinator_knows_and_needless_when_it_is_decided() -> None:
-    assert (Result.DONE, "open") == result(Act.CHECK_NOW, "open", said(UNKNOWN), now="open")
-    assert (Result.ALREADY, "committed") == result(
-        Act.CHECK_NOW, "open", said(UNKNOWN), said(COMMIT, (21, 0))
+    assert (SettlementResult.DONE, "open") == result(
+        OperatorAction.CHECK_NOW, "open", said(UNKNOWN), now="open"
+    )
+    assert (SettlementResult.ALREADY, "committed") == result(
+        OperatorAction.CHECK_NOW, "open", said(UNKNOWN), said(COMMIT, (21, 0))
     )
 
 
@@ -170,18 +206,18 @@ def test_to_ask_is_done_when_the_coordinator_knows_and_needless_when_it_is_decid
 @pytest.mark.parametrize(
     ("act", "resolution", "expected"),
     [
-        (Act.COMMIT, COMMIT, Result.ALREADY),
-        (Act.COMMIT, ROLLBACK, Result.REFUSED),
-        (Act.ROLLBACK, ROLLBACK, Result.ALREADY),
-        (Act.ROLLBACK, COMMIT, Result.REFUSED),
-        (Act.ABANDON, ROLLBACK, Result.ALREADY),
-        (Act.ABANDON, COMMIT, Result.REFUSED),
-        (Act.CHECK_NOW, COMMIT, Result.REFUSED),
-        (Act.CHECK_NOW, ROLLBACK, Result.REFUSED),
+        (OperatorAction.COMMIT, COMMIT, SettlementResult.ALREADY),
+        (OperatorAction.COMMIT, ROLLBACK, SettlementResult.REFUSED),
+        (OperatorAction.ROLLBACK, ROLLBACK, SettlementResult.ALREADY),
+        (OperatorAction.ROLLBACK, COMMIT, SettlementResult.REFUSED),
+        (OperatorAction.ABANDON, ROLLBACK, SettlementResult.ALREADY),
+        (OperatorAction.ABANDON, COMMIT, SettlementResult.REFUSED),
+        (OperatorAction.CHECK_NOW, COMMIT, SettlementResult.REFUSED),
+        (OperatorAction.CHECK_NOW, ROLLBACK, SettlementResult.REFUSED),
     ],
 )
 def test_what_is_settled_is_so_already_or_refuses(
-    act: Act, resolution: Resolution, expected: Result
+    act: OperatorAction, resolution: Resolution, expected: SettlementResult
 ) -> None:
     fold = HistoryFold("order-1")
     value = codec.encode_ops([codec.encode_op(said(resolution).op)])

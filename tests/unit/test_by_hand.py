@@ -12,16 +12,16 @@ from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate import settle
-from txlayer.operate.overview import Standing
-from txlayer.operate.settle import Act, ByHand, Line, Written, line_of
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, WrittenLine, line_of
 
 ROUND_MS = 100
 
 
-def standing(number: int, *, partition: int = 0) -> Standing:
+def standing(number: int, *, partition: int = 0) -> UnsettledTransaction:
     """A transaction of that number."""
     key = f"order-{number}/00000001"
-    return Standing(
+    return UnsettledTransaction(
         partition, "parked", Transaction(key, "orders", "shop", number, 1_000, "900", (0, 0), None)
     )
 
@@ -29,7 +29,7 @@ def standing(number: int, *, partition: int = 0) -> Standing:
 def line(number: int, *, partition: int = 0, reason: str = "ticket 12") -> Line:
     """A commit of it."""
     found = standing(number, partition=partition)
-    return Line(found, line_of(Act.COMMIT, found, operator="zoe", reason=reason))
+    return Line(found, line_of(OperatorAction.COMMIT, found, operator="zoe", reason=reason))
 
 
 class Coordinators:
@@ -53,10 +53,10 @@ class Coordinators:
         self.now_ms += int(length_s * 1000)
 
 
-def hands(coordinators: Any = None, producers: FakeConnections | None = None) -> ByHand:
+def hands(coordinators: Any = None, producers: FakeConnections | None = None) -> ManualSettlement:
     """A session on fakes."""
     moving: Any = coordinators or Coordinators({})
-    return ByHand(
+    return ManualSettlement(
         CoordinatorConfig(),
         moving,
         producers or FakeConnections(ProducerConfig()),
@@ -118,7 +118,7 @@ def test_without_an_op_topic_the_command_that_makes_it_is_named() -> None:
 
 def test_waiting_ends_when_every_line_is_behind_the_stored_positions() -> None:
     moving = Coordinators({0: 7, 1: 0}, {0: 8, 1: 3}, {1: 4})
-    written = [Written(standing(1), (7, 5)), Written(standing(2, partition=1), (3, 0))]
+    written = [WrittenLine(standing(1), (7, 5)), WrittenLine(standing(2, partition=1), (3, 0))]
 
     assert {0, 1} == hands(moving).wait(written, patience_s=1)
     assert 3 == moving.asked_count
@@ -126,7 +126,7 @@ def test_waiting_ends_when_every_line_is_behind_the_stored_positions() -> None:
 
 def test_waiting_ends_when_the_coordinators_stand_still_for_so_long() -> None:
     moving = Coordinators({0: 8, 1: 3})
-    written = [Written(standing(1), (7, 5)), Written(standing(2, partition=1), (3, 0))]
+    written = [WrittenLine(standing(1), (7, 5)), WrittenLine(standing(2, partition=1), (3, 0))]
 
     assert {0} == hands(moving).wait(written, patience_s=1)
     assert 1_000 <= moving.now_ms < 1_000 + 2 * ROUND_MS
@@ -135,12 +135,12 @@ def test_waiting_ends_when_the_coordinators_stand_still_for_so_long() -> None:
 def test_coordinators_that_come_nearer_are_waited_for() -> None:
     moving = Coordinators(*({0: n // 8} for n in range(200)))
 
-    assert {0} == hands(moving).wait([Written(standing(1), (20, 0))], patience_s=1)
+    assert {0} == hands(moving).wait([WrittenLine(standing(1), (20, 0))], patience_s=1)
     assert moving.now_ms > 10_000
 
 
 def test_who_does_not_want_to_wait_asks_once() -> None:
     moving = Coordinators({0: 3})
 
-    assert set() == hands(moving).wait([Written(standing(1), (3, 0))], patience_s=0)
+    assert set() == hands(moving).wait([WrittenLine(standing(1), (3, 0))], patience_s=0)
     assert (1, 0) == (moving.asked_count, moving.now_ms)

@@ -11,7 +11,7 @@ from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp
 from txlayer.core.dead_letters import CUT_HEADER, dead_letter_of, is_cut, original_headers
 from txlayer.core.handling import DeadLetter, DeadLetterReason
 from txlayer.core.messages import Origin
-from txlayer.operate.dead_letters import Chosen, Place
+from txlayer.operate.dead_letters import Chosen, DeadLetterPlace
 from txlayer.operate.replay import _copies
 
 
@@ -76,7 +76,8 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
 def test_no_copy_of_a_dead_letter_without_content_is_published() -> None:
     letters = Letters(Letter(("txl-dlq", b"")), Letter((CUT_HEADER, b"9"), ("txl-dlq", b"")))
     chosen = [
-        cast("Chosen", type("Choice", (), {"place": Place("t", 0, offset)})) for offset in (0, 1)
+        cast("Chosen", type("Choice", (), {"place": DeadLetterPlace("t", 0, offset)}))
+        for offset in (0, 1)
     ]
     gone: list[Chosen] = []
 

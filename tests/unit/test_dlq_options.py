@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.cli.dlq import Filters, parse_letter
+from txlayer.cli.dlq import DeadLetterFilters, parse_letter
 from txlayer.cli.options import parse_instant
 from txlayer.core.handling import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
-from txlayer.operate.dead_letters import LetterFilter, Place
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPlace
 from txlayer.operate.replay import author_of
 
 NOW_MS = 1_700_000_000_000
@@ -37,9 +37,9 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
-    assert Place("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
-    assert Place("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
-    assert "orders/3:17" == str(Place("orders", 3, 17))
+    assert DeadLetterPlace("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
+    assert DeadLetterPlace("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
+    assert "orders/3:17" == str(DeadLetterPlace("orders", 3, 17))
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_what_names_no_dead_letter_is_refused(text: str, topics: list[str]) -> N
 
 
 def test_a_key_is_text_or_hex() -> None:
-    by_text = Filters(key="Zoë").read(now_ms=NOW_MS)
-    by_hex = Filters(key_hex="5a6fc3ab").read(now_ms=NOW_MS)
+    by_text = DeadLetterFilters(key="Zoë").read(now_ms=NOW_MS)
+    by_hex = DeadLetterFilters(key_hex="5a6fc3ab").read(now_ms=NOW_MS)
 
-    assert LetterFilter("Zoë".encode()) == by_text == by_hex
+    assert DeadLetterFilter("Zoë".encode()) == by_text == by_hex
 
 
 def test_every_option_narrows() -> None:
-    found = Filters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(
+    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(
         now_ms=NOW_MS
     )
 

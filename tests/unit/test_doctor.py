@@ -20,7 +20,7 @@ from txlayer.core.cluster_facts import (
 )
 from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.operate import doctor
-from txlayer.operate.doctor import RULES, Finding, Level, Rule, examine, is_ill
+from txlayer.operate.doctor import RULES, ClusterFinding, Level, Rule, examine, is_ill
 
 DAY_MS = 86_400_000
 LIMITS = Limits(6_000, 30_000, 600_000, 15, 3 * DAY_MS, 7 * DAY_MS, 60_000, 10_000, 6_000, 4_096)
@@ -173,7 +173,7 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
 ]  # fmt: skip
 
 
-def worst(rule: Rule, facts: ClusterFacts) -> Finding:
+def worst(rule: Rule, facts: ClusterFacts) -> ClusterFinding:
     order = list(Level)
     return min(rule(facts, LIMITS), key=lambda f: order.index(f.level))
 

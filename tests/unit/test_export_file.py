@@ -15,8 +15,8 @@ from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
-from txlayer.operate.export import read_whole, whole_json
-from txlayer.operate.overview import Standing
+from txlayer.operate.export import read_with_contents, whole_json
+from txlayer.operate.overview import UnsettledTransaction
 
 KEY = "order-1/00000001"
 
@@ -29,9 +29,11 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     writer = stage.half_writer()
     writer.produce("txlayer.half", b"\xff", b"key", 0, lambda *_: None, None, 0, headers)
     writer.close(1)
-    found = Standing(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
+    found = UnsettledTransaction(
+        0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None)
+    )
 
-    ((each, contents),) = read_whole(CoordinatorConfig(), stage.connections(), [found])
+    ((each, contents),) = read_with_contents(CoordinatorConfig(), stage.connections(), [found])
     row: dict[str, Any] = json.loads(json.dumps(whole_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(
@@ -52,8 +54,8 @@ def test_a_transaction_without_half_records_has_no_messages() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
     txn.seen = txn.count = 0
 
-    ((_, contents),) = read_whole(
-        CoordinatorConfig(), Stage().connections(), [Standing(0, "parked", txn)]
+    ((_, contents),) = read_with_contents(
+        CoordinatorConfig(), Stage().connections(), [UnsettledTransaction(0, "parked", txn)]
     )
 
     assert [] == contents

@@ -9,7 +9,7 @@ import pytest
 
 from txlayer.core.handling import ReplayKind
 from txlayer.core.progress_codec import hash_of_key
-from txlayer.operate.dead_letters import Chosen, Place, QueueStatus
+from txlayer.operate.dead_letters import Chosen, DeadLetterPlace, QueueStatus
 from txlayer.operate.requests import Replaying, Request
 
 A = b"customer-7"
@@ -50,7 +50,9 @@ class Writer:
 
 
 def chosen(offset: int, key: bytes = A) -> Chosen:
-    return Chosen(Place("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
+    return Chosen(
+        DeadLetterPlace("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None)
+    )
 
 
 def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:

@@ -15,7 +15,7 @@ from txlayer.cli.doctor import show_findings
 from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
 from txlayer.core.topicspec import CreateTopic, Difference
-from txlayer.operate.doctor import Finding, Level
+from txlayer.operate.doctor import ClusterFinding, Level
 from txlayer.operate.drain import Drain, OpenOnes
 from txlayer.operate.status import CoordinatorStatus, PartitionStatus
 
@@ -94,7 +94,7 @@ def test_what_mends_is_one_line_to_be_copied_however_narrow_the_terminal(
     mend = (
         "kafka-acls.sh --add --allow-principal User:coordinator --operation Describe --topic '[a]'"
     )
-    found = [Finding("acl", Level.ERROR, name, "missing", mend) for name in ("op", "half")]
+    found = [ClusterFinding("acl", Level.ERROR, name, "missing", mend) for name in ("op", "half")]
 
     show_findings(found, namespace="txlayer", show_all=False)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from txlayer.cli.tx import Filters, ListedState
+from txlayer.cli.tx import ListedState, TransactionFilters
 from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
-from txlayer.operate.overview import Standing
+from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.unsettled import PARKED, Filter
 
 NOW_MS = 10_000_000
@@ -19,18 +19,18 @@ HOUR_MS = 3_600_000
 
 def standing(
     *, state: str = "open", age_ms: int = 5_000, reason: ParkReason | None = None
-) -> Standing:
+) -> UnsettledTransaction:
     """One transaction of the group orders, for the topics shop and loyalty."""
     txn = Transaction("order-1/00000001", "orders", "shop", 7, NOW_MS - age_ms, "900", (0, 0), None)
     more = txn.extra()
     more.topics = ("shop", "loyalty")
     more.reason = reason
-    return Standing(3, state, txn)
+    return UnsettledTransaction(3, state, txn)
 
 
 def made(**given: Any) -> Filter:
     """A filter out of options, the others not given."""
-    return Filters(**given).read()
+    return TransactionFilters(**given).read()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_filter_lets_through_what_has_all_of_it(wanted: Filter, *, is_meant: b
 
 def test_a_plain_one_has_no_reason_and_its_one_topic() -> None:
     txn = Transaction("order-1/00000001", "orders", "shop", 7, NOW_MS, "900", (0, 0), None)
-    found = Standing(3, "open", txn)
+    found = UnsettledTransaction(3, "open", txn)
 
     assert Filter(topic="shop").lets_through(found, now_ms=NOW_MS)
     assert not Filter(reasons=frozenset(ParkReason)).lets_through(found, now_ms=NOW_MS)

@@ -18,7 +18,7 @@ from txlayer.core.messages import (
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import unsettled
-from txlayer.operate.overview import Standing
+from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.status import PartitionStatus
 
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:
 
 
 def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
-    row = unsettled.standing_json(Standing(3, "open", young()), now_ms=61_000)
+    row = unsettled.unsettled_json(UnsettledTransaction(3, "open", young()), now_ms=61_000)
 
     assert ("order-4711", "5f3a90c2") == (row["txn_id"], row["nonce"])
     assert (3, 7, 7, "half") == tuple(
@@ -132,7 +132,7 @@ def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
 def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -> None:
     txn = from_summary(SUMMARY, doubt_offset=40)
 
-    row = unsettled.standing_json(Standing(0, txn.state.value, txn), now_ms=2_000)
+    row = unsettled.unsettled_json(UnsettledTransaction(0, txn.state.value, txn), now_ms=2_000)
 
     assert {
         "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
@@ -151,7 +151,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
 def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
 
-    row = unsettled.standing_json(Standing(2, "parked", txn), now_ms=1_000)
+    row = unsettled.unsettled_json(UnsettledTransaction(2, "parked", txn), now_ms=1_000)
 
     assert (None, []) == (row["first_half_offset"], row["topics"])
     assert "2:none" in drawn(tx_rows.list_table([row]))
@@ -159,7 +159,7 @@ def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None
 
 def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
     txn = young(group="\x1b[2J[red]x[/red]")
-    row = unsettled.standing_json(Standing(0, "open", txn), now_ms=1_000)
+    row = unsettled.unsettled_json(UnsettledTransaction(0, "open", txn), now_ms=1_000)
 
     assert "\x1b" not in json.dumps([row])
     assert r"\x1b[2J[red]x[/red]" in drawn(tx_rows.list_table([row]))

@@ -15,8 +15,8 @@ from txlayer.core.transitions import COMMITTING
 from txlayer.operate import settle as settling
 from txlayer.operate.export import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
-from txlayer.operate.overview import Standing
-from txlayer.operate.settle import Act, Outcome, Result, Said
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.settle import OperatorAction, RecordedLine, SettlementOutcome, SettlementResult
 
 KEY = "order-1/00000001"
 
@@ -64,15 +64,15 @@ def test_what_cannot_be_meant_ends_with_2_and_one_line(
     assert 1 == err.count("\n")
 
 
-def outcome(result: Result, state: str | None, **more: object) -> Outcome:
+def outcome(result: SettlementResult, state: str | None, **more: object) -> SettlementOutcome:
     """An outcome of the one transaction."""
-    return Outcome(KEY, "orders", 3, "parked", result, state)._replace(**more)  # type: ignore[arg-type]  # by name
+    return SettlementOutcome(KEY, "orders", 3, "parked", result, state)._replace(**more)  # type: ignore[arg-type]  # by name
 
 
-def by(source: Source, reason: str) -> Said:
+def by(source: Source, reason: str) -> RecordedLine:
     """A decision."""
     op = OpMessage(Resolution.COMMIT, KEY, "orders", 7, 900, source, reason=reason)
-    return Said((20, 3), 1_700_000_000_007, op)
+    return RecordedLine((20, 3), 1_700_000_000_007, op)
 
 
 ZOE = {
@@ -85,28 +85,30 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
 @pytest.mark.parametrize(
     ("act", "told", "said"),
     [
-        (Act.COMMIT, outcome(Result.DONE, "committed"), "is committed and forwarded"),
-        (Act.COMMIT, outcome(Result.DONE, "waiting"), "is committed; it waits for an earlier"),
-        (Act.ROLLBACK, outcome(Result.DONE, "rolled-back"), "is rolled back"),
-        (Act.ABANDON, outcome(Result.DONE, "rolled-back"), "is abandoned: nobody will see it"),
-        (Act.CHECK_NOW, outcome(Result.DONE, "open"), "so far: not asked yet, group orders"),
-        (Act.CHECK_NOW, outcome(Result.DONE, "open", checked_count=3), "question 3 was asked"),
-        (Act.CHECK_NOW, outcome(Result.ALREADY, "committed", **ZOE), f"meanwhile: {STANDS}"),
-        (Act.COMMIT, outcome(Result.ALREADY, "committed"), "was committed already"),
-        (Act.COMMIT, outcome(Result.ALREADY, COMMITTING), "already; a coordinator has still to"),
-        (Act.ROLLBACK, outcome(Result.REFUSED, "committed", **ZOE), f"refused: it was {STANDS}; the first"),
-        (Act.ROLLBACK, outcome(Result.REFUSED, "held", **ZOE), f"it was {STANDS} and is held now; `txlayer"),
-        (Act.ABANDON, outcome(Result.REFUSED, COMMITTING), "to carry it out, then look again"),
-        (Act.CHECK_NOW, outcome(Result.REFUSED, "held"), "there is nothing to ask"),
-        (Act.COMMIT, outcome(Result.REFUSED, None), "--since goes further back"),
-        (Act.COMMIT, outcome(Result.NOT_FORWARDED, "held", reason="topic-missing"), "(topic-missing), so it is held"),
-        (Act.COMMIT, outcome(Result.IGNORED, "open"), "is open as before"),
-        (Act.COMMIT, outcome(Result.WRITTEN, "parked", written_at=(20, 3)), "its line, ns.op-3@20:3, but no coordinator"),
-        (Act.COMMIT, outcome(Result.PLANNED, "parked", line="1|C"), "to ns.op-3 would go: 1|C"),
-        (Act.COMMIT, outcome(Result.NOT_FOUND, None), "is not found"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.DONE, "committed"), "is committed and forwarded"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.DONE, "waiting"), "is committed; it waits for an earlier"),
+        (OperatorAction.ROLLBACK, outcome(SettlementResult.DONE, "rolled-back"), "is rolled back"),
+        (OperatorAction.ABANDON, outcome(SettlementResult.DONE, "rolled-back"), "is abandoned: nobody will see it"),
+        (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open"), "so far: not asked yet, group orders"),
+        (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open", checked_count=3), "question 3 was asked"),
+        (OperatorAction.CHECK_NOW, outcome(SettlementResult.ALREADY, "committed", **ZOE), f"meanwhile: {STANDS}"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.ALREADY, "committed"), "was committed already"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.ALREADY, COMMITTING), "already; a coordinator has still to"),
+        (OperatorAction.ROLLBACK, outcome(SettlementResult.REFUSED, "committed", **ZOE), f"refused: it was {STANDS}; the first"),
+        (OperatorAction.ROLLBACK, outcome(SettlementResult.REFUSED, "held", **ZOE), f"it was {STANDS} and is held now; `txlayer"),
+        (OperatorAction.ABANDON, outcome(SettlementResult.REFUSED, COMMITTING), "to carry it out, then look again"),
+        (OperatorAction.CHECK_NOW, outcome(SettlementResult.REFUSED, "held"), "there is nothing to ask"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.REFUSED, None), "--since goes further back"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.NOT_FORWARDED, "held", reason="topic-missing"), "(topic-missing), so it is held"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.IGNORED, "open"), "is open as before"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.WRITTEN, "parked", written_at=(20, 3)), "its line, ns.op-3@20:3, but no coordinator"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.PLANNED, "parked", line="1|C"), "to ns.op-3 would go: 1|C"),
+        (OperatorAction.COMMIT, outcome(SettlementResult.NOT_FOUND, None), "is not found"),
     ],
 )  # fmt: skip
-def test_every_result_has_its_sentence(act: Act, told: Outcome, said: str) -> None:
+def test_every_result_has_its_sentence(
+    act: OperatorAction, told: SettlementOutcome, said: str
+) -> None:
     sentence = tx_rows.sentence(act, told, op_topic="ns.op")
 
     assert sentence.startswith("order-1 / 00000001 ")
@@ -116,17 +118,22 @@ def test_every_result_has_its_sentence(act: Act, told: Outcome, said: str) -> No
 
 def test_a_reason_moves_no_cursor() -> None:
     told = outcome(
-        Result.REFUSED, "committed", decision=by(Source.POLICY, "\x1b[2J"), decided_ms=None
+        SettlementResult.REFUSED,
+        "committed",
+        decision=by(Source.POLICY, "\x1b[2J"),
+        decided_ms=None,
     )
 
-    sentence = tx_rows.sentence(Act.ROLLBACK, told, op_topic="ns.op")
+    sentence = tx_rows.sentence(OperatorAction.ROLLBACK, told, op_topic="ns.op")
 
     assert r"by policy (\x1b[2J)" in sentence
     assert "\x1b" not in sentence
 
 
 def test_an_outcome_as_json_tells_who_decided() -> None:
-    row = settling.outcome_json(Act.COMMIT, outcome(Result.DONE, "committed", **ZOE))
+    row = settling.outcome_json(
+        OperatorAction.COMMIT, outcome(SettlementResult.DONE, "committed", **ZOE)
+    )
 
     assert ("order-1", "00000001", "commit", "done", "parked", "committed") == tuple(
         row[name] for name in ("txn_id", "nonce", "act", "result", "state_before", "state")
@@ -140,7 +147,7 @@ def test_an_outcome_as_json_tells_who_decided() -> None:
 def test_the_nonces_to_choose_from_stand_oldest_first() -> None:
     young = Transaction("order-1/00000002", "orders", "shop", 8, 9_000, "900", (0, 0), None)
     old = Transaction("order-1/00000001", "or\x07ders", "shop", 7, 1_000, "900", (0, 0), None)
-    found = [Standing(3, "open", young), Standing(3, "parked", old)]
+    found = [UnsettledTransaction(3, "open", young), UnsettledTransaction(3, "parked", old)]
 
     text = tx_rows.candidates(found, now_ms=10_000)
 

@@ -24,7 +24,7 @@ from txlayer.cli.dlq import RequestId, check_names, open_logs, request_writer
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
-    Cluster,
+    ClusterOptions,
     DryRun,
     Operator,
     Reason,
@@ -53,7 +53,7 @@ from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.ids import check_group
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
-from txlayer.operate.requests import Written
+from txlayer.operate.requests import WrittenRequest
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 
@@ -96,7 +96,7 @@ def run(  # every option is a parameter
     *,
     workers: Workers = 1,
     reload: Reload = False,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     observing: Observing,
     watch_parent: WatchParent = False,
 ) -> None:
@@ -138,9 +138,9 @@ def run(  # every option is a parameter
         _run_until(consumer, stop)
 
 
-def _reach(consumer: ConsumerService[Any, Any], cluster: Cluster) -> None:
+def _reach(consumer: ConsumerService[Any, Any], cluster: ClusterOptions) -> None:
     """Let the command line and the environment say how to reach the cluster, where they do."""
-    if cluster == Cluster() and not _SAID.intersection(os.environ):
+    if cluster == ClusterOptions() and not _SAID.intersection(os.environ):
         return
     own = consumer.config
     given = cluster.config(
@@ -265,7 +265,7 @@ def _add(kind: ReplayKind) -> None:
         request_id: RequestId = None,
         partition: Partitions = None,
         wait: Wait = "10s",
-        cluster: Cluster,
+        cluster: ClusterOptions,
         as_json: AsJson = False,
     ) -> None:
         check_names(group, [topic])
@@ -293,7 +293,12 @@ for _kind in WORDS:
 
 
 def _tell(
-    kind: ReplayKind, group: str, written: Sequence[Written], taken: set[int], *, as_json: bool
+    kind: ReplayKind,
+    group: str,
+    written: Sequence[WrittenRequest],
+    taken: set[int],
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
         rows = [
@@ -346,7 +351,7 @@ def reset(
     token_above: TokenAbove = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
     """Say where a group goes on with its topics; refused while one of its consumers runs.

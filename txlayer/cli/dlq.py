@@ -18,7 +18,7 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
     Bundle,
-    Cluster,
+    ClusterOptions,
     Connection,
     Operator,
     Reason,
@@ -33,8 +33,13 @@ from txlayer.core.letter_states import LetterState
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import dead_letters as letters_
 from txlayer.operate import replay as replaying
-from txlayer.operate.dead_letters import Choice, DeadLetterLog, LetterFilter, Place
-from txlayer.operate.replay import Order, Outcome, author_of
+from txlayer.operate.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterLog,
+    DeadLetterPlace,
+    DeadLetterSelection,
+)
+from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
 from txlayer.operate.requests import RequestWriter, transactional_id
 
 if TYPE_CHECKING:
@@ -94,7 +99,7 @@ RequestId = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filters(Bundle):
+class DeadLetterFilters(Bundle):
     """Which dead letters a command is about."""
 
     key: Annotated[
@@ -134,7 +139,7 @@ class Filters(Bundle):
         ),
     ] = None
 
-    def read(self, *, states: Sequence[LetterState] = (), now_ms: int) -> LetterFilter:
+    def read(self, *, states: Sequence[LetterState] = (), now_ms: int) -> DeadLetterFilter:
         """What the options say together.
 
         Raises:
@@ -150,7 +155,7 @@ class Filters(Bundle):
                 raise ConfigError(
                     "not a key", name="--key-hex", value=self.key_hex, expected="hex digits"
                 ) from exc
-        return LetterFilter(
+        return DeadLetterFilter(
             raw,
             frozenset(self.reason_code or ()),
             None if self.since is None else parse_instant("--since", self.since, now_ms=now_ms),
@@ -159,7 +164,7 @@ class Filters(Bundle):
         )
 
 
-def parse_letter(text: str, *, topics: Sequence[str]) -> Place:
+def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
     """`orders/3:17`, or `3:17` where `topics` has one.
 
     Raises:
@@ -172,7 +177,7 @@ def parse_letter(text: str, *, topics: Sequence[str]) -> Place:
             f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
             "PARTITION:OFFSET with one --topic"
         )  # fmt: skip
-    return Place(topic, int(match[2]), int(match[3]))
+    return DeadLetterPlace(topic, int(match[2]), int(match[3]))
 
 
 def check_names(group: str, topics: Sequence[str] | None) -> None:
@@ -196,7 +201,7 @@ def list_(
     *,
     group: Group,
     topic: Topics = None,
-    filters: Filters,
+    filters: DeadLetterFilters,
     state: Annotated[
         list[LetterState] | None,
         typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
@@ -208,7 +213,7 @@ def list_(
         int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")
     ] = LIMIT,
     has_keys: Annotated[bool, typer.Option("--keys", help="Show the messages' keys.")] = False,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
@@ -248,7 +253,7 @@ def show(
     group: Group,
     topic: Topics = None,
     has_value: Annotated[bool, typer.Option("--value", help="Show the message's value.")] = False,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
@@ -363,7 +368,7 @@ def _replay(
     request_id: RequestId = None,
     topic: Topics = None,
     is_all: IsAll = False,
-    filters: Filters,
+    filters: DeadLetterFilters,
     limit: Limit = None,
     is_again: IsAgain = False,
     is_only: IsOnly = False,
@@ -379,7 +384,7 @@ def _replay(
     author = author_of(
         "txlayer dlq replay", operator=operator, reason=reason, request_id=request_id
     )
-    order = Order(
+    order = ReplayOrder(
         ReplayKind.REPLAY,
         group,
         tuple(topic or ()),
@@ -408,18 +413,18 @@ def _drop(
     request_id: RequestId = None,
     topic: Topics = None,
     is_all: IsAll = False,
-    filters: Filters,
+    filters: DeadLetterFilters,
     limit: Limit = None,
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = "30s",
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
     check_names(group, topic)
     author = author_of("txlayer dlq drop", operator=operator, reason=reason, request_id=request_id)
-    order = Order(
+    order = ReplayOrder(
         ReplayKind.DROP,
         group,
         tuple(topic or ()),
@@ -435,7 +440,7 @@ def _drop(
 
 
 def _carry_out(
-    order: Order, config: ProducerConfig, *, dry_run: bool, yes: bool, as_json: bool
+    order: ReplayOrder, config: ProducerConfig, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Do what was asked, and print what became of each.
 
@@ -473,14 +478,14 @@ def _carry_out(
 
 
 def _republish(
-    order: Order,
+    order: ReplayOrder,
     to: str,
     config: ProducerConfig,
     logs: Mapping[str, DeadLetterLog],
     *,
     dry_run: bool,
     yes: bool,
-) -> list[Outcome]:
+) -> list[DeadLetterOutcome]:
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
     with KafkaAdmin(config) as admin:
@@ -522,7 +527,7 @@ class _Telling:
         return output.progress(what, total)
 
 
-def _warn(order: Order, choice: Choice) -> None:
+def _warn(order: ReplayOrder, choice: DeadLetterSelection) -> None:
     if choice.added_count:
         typer.echo(
             f"{choice.added_count:,} more dead letters of {choice.parked_key_count:,} parked keys go with them, so that "
@@ -540,7 +545,7 @@ def _warn(order: Order, choice: Choice) -> None:
         )  # fmt: skip
 
 
-def _confirm(order: Order, choice: Choice, *, yes: bool) -> None:
+def _confirm(order: ReplayOrder, choice: DeadLetterSelection, *, yes: bool) -> None:
     if not order.is_all or not choice.chosen or yes:
         return
     now_ms, count = _now_ms(), len(choice.chosen)
@@ -554,7 +559,9 @@ def _confirm(order: Order, choice: Choice, *, yes: bool) -> None:
     )
 
 
-def _names(letters: Sequence[str] | None, topics: Sequence[str] | None) -> tuple[Place, ...]:
+def _names(
+    letters: Sequence[str] | None, topics: Sequence[str] | None
+) -> tuple[DeadLetterPlace, ...]:
     return tuple(parse_letter(text, topics=topics or ()) for text in letters or ())
 
 

@@ -13,7 +13,7 @@ from txlayer.cli import output
 from txlayer.cli.output import age_text, cell, time_text
 from txlayer.core.handling import ReplayKind
 from txlayer.operate import Json
-from txlayer.operate.replay import Outcome, Result
+from txlayer.operate.replay import DeadLetterOutcome, DeadLetterResult
 
 
 def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
@@ -83,26 +83,26 @@ def _error(row: Json) -> str:
     )  # fmt: skip
 
 
-_SENTENCES: Mapping[Result, str] = {
-    Result.PLANNED: "would be asked for",
-    Result.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
-    Result.HANDLED: "was handled",
-    Result.FAILED: "failed again and stays",
-    Result.DROPPED: "is dropped",
-    Result.REPUBLISHED: "is published",
-    Result.REQUESTED_ALREADY: "is asked for already and not answered yet",
-    Result.MISSING: "was not there any more when its turn came",
-    Result.UNKNOWN: "was not understood: the group's consumers do not know such a request",
-    Result.NOT_FOUND: "is not found: no record stands there (any more)",
-    Result.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
-    Result.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
+_SENTENCES: Mapping[DeadLetterResult, str] = {
+    DeadLetterResult.PLANNED: "would be asked for",
+    DeadLetterResult.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
+    DeadLetterResult.HANDLED: "was handled",
+    DeadLetterResult.FAILED: "failed again and stays",
+    DeadLetterResult.DROPPED: "is dropped",
+    DeadLetterResult.REPUBLISHED: "is published",
+    DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
+    DeadLetterResult.MISSING: "was not there any more when its turn came",
+    DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
+    DeadLetterResult.NOT_FOUND: "is not found: no record stands there (any more)",
+    DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
+    DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
     "drop or replay them first",
 }
 
 
-def sentence(outcome: Outcome, kind: ReplayKind) -> str:
+def sentence(outcome: DeadLetterOutcome, kind: ReplayKind) -> str:
     """What became of one dead letter, in one line without control characters."""
-    if outcome.result is Result.ALREADY:
+    if outcome.result is DeadLetterResult.ALREADY:
         state = "" if outcome.state is None else outcome.state.value
         more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
         return f"{outcome.place} was {state} already{more}"

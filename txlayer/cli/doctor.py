@@ -16,7 +16,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, with_bundles
 from txlayer.config import CoordinatorConfig
-from txlayer.operate.doctor import Finding, Level, examine, findings_json, is_ill, limits_of
+from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill, limits_of
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
@@ -85,7 +85,7 @@ def doctor(
         raise typer.Exit(ExitCode.FINDING)
 
 
-def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -> None:
+def show_findings(found: Sequence[ClusterFinding], *, namespace: str, show_all: bool) -> None:
     """Prints them for a person, the worst first."""
     counts = Counter(finding.level for finding in found)
     shown = [f for f in found if show_all or f.level is not Level.OK]
@@ -100,15 +100,15 @@ def show_findings(found: Sequence[Finding], *, namespace: str, show_all: bool) -
     console.print(f"{summary}{more}")
 
 
-def _together(found: Sequence[Finding]) -> list[tuple[Finding, str]]:
+def _together(found: Sequence[ClusterFinding]) -> list[tuple[ClusterFinding, str]]:
     """What is said of several in the same words is said once, of all of them."""
-    same: dict[Finding, list[str]] = {}
+    same: dict[ClusterFinding, list[str]] = {}
     for finding in found:
         same.setdefault(finding._replace(about=""), []).append(finding.about)
     return [(finding, ", ".join(filter(None, about))) for finding, about in same.items()]
 
 
-def _block(finding: Finding, about: str) -> Text:
+def _block(finding: ClusterFinding, about: str) -> Text:
     # Lines as they are, however narrow the terminal: what mends is there to be copied.
     lines = [finding.reason, f"mend it by: {finding.mend}" if finding.mend else ""]
     block = Text(f"{finding.level.value:8} ", style=_STYLES[finding.level])

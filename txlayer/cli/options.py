@@ -90,7 +90,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster(Bundle):
+class ClusterOptions(Bundle):
     """Which cluster a command speaks to, and how."""
 
     bootstrap_servers: BootstrapServers = None
@@ -108,7 +108,7 @@ class Cluster(Bundle):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection(Cluster):
+class Connection(ClusterOptions):
     """Which namespace of which cluster."""
 
     namespace: Namespace = None

@@ -44,8 +44,14 @@ from txlayer.operate.unsettled import PARKED, Filter
 if TYPE_CHECKING:
     from txlayer.core.asides import Aside
     from txlayer.core.history import TransactionHistory
-    from txlayer.operate.overview import Overview, Standing
-    from txlayer.operate.settle import Act, ByHand, Order, Outcome, Plan
+    from txlayer.operate.overview import Overview, UnsettledTransaction
+    from txlayer.operate.settle import (
+        ManualSettlement,
+        OperatorAction,
+        SettlementOrder,
+        SettlementOutcome,
+        SettlementPlan,
+    )
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
@@ -61,7 +67,7 @@ ListedState = Enum(  # type: ignore[misc]  # made from the table of states, whic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filters(Bundle):
+class TransactionFilters(Bundle):
     """Which of the transactions that are not settled a command is about."""
 
     is_open: Annotated[bool, typer.Option("--open", help="Only open ones, as --state open.")] = (
@@ -180,7 +186,7 @@ IsId = Annotated[
 @with_bundles
 def list_(
     *,
-    filters: Filters,
+    filters: TransactionFilters,
     kept_aside: KeptAside = False,
     limit: ListLimit = LIMIT,
     connection: Connection,
@@ -215,7 +221,7 @@ def list_(
             found for found in overview.standing() if wanted.lets_through(found, now_ms=now_ms)
         )
         oldest = unsettled.oldest(matching, limit)
-    rows = [unsettled.standing_json(found, now_ms=now_ms) for found in oldest]
+    rows = [unsettled.unsettled_json(found, now_ms=now_ms) for found in oldest]
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
@@ -252,11 +258,11 @@ def _say_more(left_count: int, *, as_json: bool) -> None:
 class _Counted:
     """Counts what passes through."""
 
-    def __init__(self, found: Iterable[Standing]) -> None:
+    def __init__(self, found: Iterable[UnsettledTransaction]) -> None:
         self._found = found
         self.count = 0
 
-    def __iter__(self) -> Iterator[Standing]:
+    def __iter__(self) -> Iterator[UnsettledTransaction]:
         for found in self._found:
             self.count += 1
             yield found
@@ -386,7 +392,7 @@ def export(
     *,
     output_: Output,
     force: Force = False,
-    filters: Filters,
+    filters: TransactionFilters,
     limit: ExportLimit = None,
     connection: Connection,
 ) -> None:
@@ -396,7 +402,7 @@ def export(
     """
     from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate import export as exporting
-    from txlayer.operate.export import read_whole
+    from txlayer.operate.export import read_with_contents
     from txlayer.operate.overview import Overview
 
     wanted = filters.read()
@@ -414,7 +420,7 @@ def export(
         )
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
-            for each, contents in read_whole(config, connections, oldest):
+            for each, contents in read_with_contents(config, connections, oldest):
                 file.write(json.dumps(exporting.whole_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
@@ -538,7 +544,7 @@ def _add(word: str) -> None:
         operator: Operator = None,
         nonce: Nonce = None,
         is_all: IsAll = False,
-        filters: Filters,
+        filters: TransactionFilters,
         limit: SettleLimit = None,
         dry_run: DryRun = False,
         yes: Yes = False,
@@ -547,10 +553,10 @@ def _add(word: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.operate.settle import Act, Order
+        from txlayer.operate.settle import OperatorAction, SettlementOrder
 
-        order = Order(
-            Act(word),
+        order = SettlementOrder(
+            OperatorAction(word),
             tuple(txn_ids or ()),
             nonce,
             is_all,
@@ -576,7 +582,9 @@ for _word in HELP:
     _add(_word)
 
 
-def _plan(order: Order, hands: ByHand, config: CoordinatorConfig, *, since_ms: int) -> Plan:
+def _plan(
+    order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
+) -> SettlementPlan:
     from txlayer.adapters.history_port import HistoryStart
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
     from txlayer.cli import tx_rows
@@ -597,8 +605,14 @@ def _plan(order: Order, hands: ByHand, config: CoordinatorConfig, *, since_ms: i
 
 
 def _carry_out(
-    order: Order, hands: ByHand, plan: Plan, *, patience_s: float, dry_run: bool, yes: bool
-) -> list[Outcome]:
+    order: SettlementOrder,
+    hands: ManualSettlement,
+    plan: SettlementPlan,
+    *,
+    patience_s: float,
+    dry_run: bool,
+    yes: bool,
+) -> list[SettlementOutcome]:
     from txlayer.operate import settle as settling
 
     if dry_run:
@@ -619,21 +633,21 @@ def _carry_out(
     return [*plan.known, *done]
 
 
-def _fail_unless_good(outcomes: list[Outcome], *, is_waiting: bool) -> None:
-    from txlayer.operate.settle import GOOD, Result
+def _fail_unless_good(outcomes: list[SettlementOutcome], *, is_waiting: bool) -> None:
+    from txlayer.operate.settle import GOOD, SettlementResult
 
     # Without --wait it is no finding that no coordinator has come to the line yet.
-    good = GOOD if is_waiting else GOOD | {Result.WRITTEN}
+    good = GOOD if is_waiting else GOOD | {SettlementResult.WRITTEN}
     if not all(outcome.result in good for outcome in outcomes):
         raise typer.Exit(ExitCode.FINDING)
 
 
-def _confirm(act: Act, plan: Plan) -> None:
+def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
     from txlayer.cli import tx_rows
 
     now_ms, count = _now_ms(), len(plan.lines)
     sample = [
-        unsettled.standing_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
+        unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
     ]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
     output.confirm_bulk(
@@ -644,7 +658,14 @@ def _confirm(act: Act, plan: Plan) -> None:
     )
 
 
-def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_json: bool) -> None:
+def _tell(
+    act: OperatorAction,
+    outcomes: list[SettlementOutcome],
+    plan: SettlementPlan,
+    *,
+    op_topic: str,
+    as_json: bool,
+) -> None:
     from txlayer.cli import tx_rows
     from txlayer.operate import settle as settling
     from txlayer.operate.settle import GOOD
@@ -666,15 +687,15 @@ def _tell(act: Act, outcomes: list[Outcome], plan: Plan, *, op_topic: str, as_js
 
 
 @contextmanager
-def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ByHand]:
+def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
     from txlayer.adapters.connect import connect_coordinator, connect_producer
-    from txlayer.operate.settle import ByHand
+    from txlayer.operate.settle import ManualSettlement
 
     connections = connect_coordinator(config, is_one_shot=True)
     try:
         producers = connect_producer(writer)
         try:
-            yield ByHand(config, connections, producers)
+            yield ManualSettlement(config, connections, producers)
         finally:
             producers.close()
     finally:

@@ -12,8 +12,8 @@ from txlayer.cli.output import age_text, cell, time_text
 from txlayer.core.messages import nonce_of, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import Json
-from txlayer.operate.overview import Standing
-from txlayer.operate.settle import Act, Outcome, Result, operator_of
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.settle import OperatorAction, SettlementOutcome, SettlementResult, operator_of
 
 _STYLES = {
     TxnState.HELD.value: "yellow",
@@ -273,7 +273,7 @@ _NOT_CARRIED_OUT = {
 _GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
 
 
-def sentence(act: Act, outcome: Outcome, *, op_topic: str) -> str:
+def sentence(act: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
     """What became of one transaction, in one line without control characters."""
     o = outcome
     said = _SENTENCES[o.result](act, o, op_topic)
@@ -281,7 +281,7 @@ def sentence(act: Act, outcome: Outcome, *, op_topic: str) -> str:
     return printable(f"{name} {said}")
 
 
-def candidates(found: list[Standing], *, now_ms: int) -> str:
+def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
     """The nonces to choose from, the oldest first."""
     oldest = sorted(found, key=lambda each: each.txn.appended_ms)
     return ", ".join(
@@ -293,38 +293,40 @@ def candidates(found: list[Standing], *, now_ms: int) -> str:
     )
 
 
-def _done(act: Act, o: Outcome, _op_topic: str) -> str:
-    if act is Act.CHECK_NOW:
+def _done(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    if act is OperatorAction.CHECK_NOW:
         # Whether it was asked before this action or because of it makes no difference to the operator.
         asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
         return f"will be asked about at once; so far: {asked}, group {o.group}"
-    if act is Act.COMMIT:
+    if act is OperatorAction.COMMIT:
         more = _NOT_CARRIED_OUT.get(o.state or "")
         return "is committed and forwarded" if more is None else f"is committed; {more}"
-    return "is rolled back" if act is Act.ROLLBACK else "is abandoned: nobody will see it"
+    return (
+        "is rolled back" if act is OperatorAction.ROLLBACK else "is abandoned: nobody will see it"
+    )
 
 
-def _already(act: Act, o: Outcome, _op_topic: str) -> str:
-    if act is Act.CHECK_NOW:
+def _already(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    if act is OperatorAction.CHECK_NOW:
         return f"was decided meanwhile: {_standing_decision(o)}"
     more = _NOT_CARRIED_OUT.get(o.state or "")
     return f"was {_standing_decision(o, already=True)}" + ("" if more is None else f"; {more}")
 
 
-def _not_forwarded(_act: Act, o: Outcome, _op_topic: str) -> str:
+def _not_forwarded(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
     return (
         f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
         f"topic; mend what refuses and commit again, or {_GIVE_UP}"
     )
 
 
-def _refused(act: Act, o: Outcome, _op_topic: str) -> str:
+def _refused(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
     if o.state is None:
         return (
             "is settled, and what decided it is older than what was read; --since goes further back"
         )
     said = f"refused: it was {_standing_decision(o)}"
-    if act is Act.CHECK_NOW:
+    if act is OperatorAction.CHECK_NOW:
         return f"{said}; there is nothing to ask"
     if o.state == COMMITTING:
         return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
@@ -333,11 +335,11 @@ def _refused(act: Act, o: Outcome, _op_topic: str) -> str:
     return f"{said}; the first decision stands"
 
 
-def _ignored(_act: Act, o: Outcome, _op_topic: str) -> str:
+def _ignored(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
     return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
 
 
-def _written(_act: Act, o: Outcome, op_topic: str) -> str:
+def _written(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
     offset, line = o.written_at or (0, 0)
     return (
         f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes effect "
@@ -345,11 +347,11 @@ def _written(_act: Act, o: Outcome, op_topic: str) -> str:
     )
 
 
-def _planned(_act: Act, o: Outcome, op_topic: str) -> str:
+def _planned(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
     return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
 
 
-def _not_found(_act: Act, _o: Outcome, op_topic: str) -> str:
+def _not_found(_act: OperatorAction, _o: SettlementOutcome, op_topic: str) -> str:
     return (
         f"is not found: nothing of this id stands open, and {op_topic} and half hold nothing about it as far back as "
         "--since says"
@@ -357,18 +359,18 @@ def _not_found(_act: Act, _o: Outcome, op_topic: str) -> str:
 
 
 _SENTENCES = {
-    Result.NOT_FOUND: _not_found,
-    Result.DONE: _done,
-    Result.ALREADY: _already,
-    Result.NOT_FORWARDED: _not_forwarded,
-    Result.REFUSED: _refused,
-    Result.IGNORED: _ignored,
-    Result.WRITTEN: _written,
-    Result.PLANNED: _planned,
+    SettlementResult.NOT_FOUND: _not_found,
+    SettlementResult.DONE: _done,
+    SettlementResult.ALREADY: _already,
+    SettlementResult.NOT_FORWARDED: _not_forwarded,
+    SettlementResult.REFUSED: _refused,
+    SettlementResult.IGNORED: _ignored,
+    SettlementResult.WRITTEN: _written,
+    SettlementResult.PLANNED: _planned,
 }
 
 
-def _standing_decision(o: Outcome, *, already: bool = False) -> str:
+def _standing_decision(o: SettlementOutcome, *, already: bool = False) -> str:
     """`committed already at TIME by operator zoe: ticket 12`, as far as it is known."""
     text = _SAID_OF.get(o.state or "", "settled") + (" already" if already else "")
     if o.decided_ms is not None:

@@ -19,7 +19,7 @@ from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.proving import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
-from txlayer.operate.verify import Asked, Telling, Verification, verification_json
+from txlayer.operate.verify import Telling, Verification, WantedWindow, verification_json
 from txlayer.operate.verify import verify as verify_window
 
 _ID_LENGTH_MAX = 128
@@ -118,7 +118,7 @@ def make_asked(
     grace: str,
     overdue_after: str,
     now_ms: int,
-) -> Asked:
+) -> WantedWindow:
     """The options as the window that they mean.
 
     Raises:
@@ -129,14 +129,14 @@ def make_asked(
     until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
     if until_ms is not None and until_ms <= since_ms:
         raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
-    return Asked(
+    return WantedWindow(
         since_ms, until_ms, tuple(sorted(set(topics or ()))),
         milliseconds(parse_duration("--grace", grace)),
         milliseconds(parse_duration("--overdue-after", overdue_after)),
     )  # fmt: skip
 
 
-def _verified(config: ClientConfig, asked: Asked, folder: Path | None) -> Verification:
+def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) -> Verification:
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.client import PlainReader

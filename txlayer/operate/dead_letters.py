@@ -34,7 +34,7 @@ PATIENCE_S = 10.0
 """Nothing came for so long: the broker does not answer any more."""
 
 
-class Place(NamedTuple):
+class DeadLetterPlace(NamedTuple):
     """Where a dead letter stands: in the dead-letter topic of `topic`."""
 
     topic: str  # that the message came from
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 class FoundLetter(NamedTuple):
     """A record of a dead-letter topic."""
 
-    place: Place
+    place: DeadLetterPlace
     at_ms: int  # when it was written
     letter: DeadLetter | Undecodable
     record: Record
@@ -183,7 +183,7 @@ class DeadLetterLog:
                 )
         return found[0] if found else None
 
-    def said_about(self, place: Place) -> list[Said]:
+    def said_about(self, place: DeadLetterPlace) -> list[Said]:
         """Everything that the replay topic says of one dead letter, in order."""
         where = (self.replays, place.partition)
         found: list[Said] = []
@@ -225,7 +225,7 @@ class DeadLetterLog:
                 f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}"
             )
         history = self.states(partition).of(offset)
-        place = Place(self.topic, partition, offset)
+        place = DeadLetterPlace(self.topic, partition, offset)
         return FoundLetter(place, record.timestamp()[1], letter, record, history)
 
     def _count(self, name: str) -> int:
@@ -265,7 +265,7 @@ class Unable(Enum):
 class Chosen(NamedTuple):
     """A dead letter that something is asked for."""
 
-    place: Place
+    place: DeadLetterPlace
     key: bytes | None
     at_ms: int
     letter: DeadLetter
@@ -273,7 +273,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LetterFilter:
+class DeadLetterFilter:
     """What a dead letter must be like; the default lets every one through."""
 
     key: bytes | None = None
@@ -285,7 +285,7 @@ class LetterFilter:
     @property
     def is_empty(self) -> bool:
         """True when it lets every dead letter through."""
-        return self == LetterFilter()
+        return self == DeadLetterFilter()
 
     def lets_through(self, found: FoundLetter) -> bool:
         """True for one that is meant. A record that is no dead letter of ours has no reason."""
@@ -300,12 +300,12 @@ class LetterFilter:
 
 
 @dataclass(slots=True)
-class Choice:
+class DeadLetterSelection:
     """What a command is about."""
 
     chosen: list[Chosen] = field(default_factory=list)  # to be asked for
     asked_before: list[Chosen] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[Place, Unable, LetterHistory | None]] = field(default_factory=list)
+    unable: list[tuple[DeadLetterPlace, Unable, LetterHistory | None]] = field(default_factory=list)
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
     left_count: int = 0  # of a parked key, and not chosen as asked for
     parked_key_count: int = 0
@@ -326,15 +326,15 @@ class Choice:
 def choose(
     logs: Mapping[str, DeadLetterLog],
     *,
-    wanted: LetterFilter,
-    names: Collection[Place] = (),
+    wanted: DeadLetterFilter,
+    names: Collection[DeadLetterPlace] = (),
     request_id: str,
     limit: int | None = None,
     is_again: bool = False,
     is_whole: bool = False,
     is_copying: bool = False,
     is_dropping: bool = False,
-) -> Choice:
+) -> DeadLetterSelection:
     """What `names` name, or without any what the filter lets through, of these topics.
 
     What `request_id` stands for already is `asked_before`: it was asked for, or with `is_copying` republished. With
@@ -347,7 +347,7 @@ def choose(
     def was_asked(history: LetterHistory) -> bool:
         return request_id in (history.copies if is_copying else history.asked)
 
-    choice = Choice()
+    choice = DeadLetterSelection()
     if names:
         for place in dict.fromkeys(names):
             found = logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None  # fmt: skip
@@ -374,14 +374,14 @@ def newcomers(
     others: Iterable[Chosen],
     *,
     request_id: str,
-) -> Choice:
+) -> DeadLetterSelection:
     """What followed the parked keys of `handled` into the dead letters since, and nobody has asked for.
 
     Not of a key that is among `others`: an earlier one of it was not handled.
     """
     stuck = {(c.place.topic, c.place.partition, c.key) for c in others}
     known = [c for c in handled if (c.place.topic, c.place.partition, c.key) not in stuck]
-    choice = Choice(asked_before=known)
+    choice = DeadLetterSelection(asked_before=known)
     for log in logs.values():
         _add_parked(choice, log, request_id=request_id, is_whole=True)
     choice.chosen = [c for c in choice.chosen if c.letter.reason is DeadLetterReason.KEY_PARKED]
@@ -404,8 +404,8 @@ def still_able(
 
 
 def _add_named(
-    choice: Choice,
-    place: Place,
+    choice: DeadLetterSelection,
+    place: DeadLetterPlace,
     found: FoundLetter | None,
     able: Collection[LetterState],
     was_asked: Callable[[LetterHistory], bool],
@@ -424,9 +424,9 @@ def _add_named(
 
 
 def _add_filtered(
-    choice: Choice,
+    choice: DeadLetterSelection,
     log: DeadLetterLog,
-    wanted: LetterFilter,
+    wanted: DeadLetterFilter,
     able: Collection[LetterState],
     was_asked: Callable[[LetterHistory], bool],
 ) -> None:
@@ -444,7 +444,7 @@ def _add_filtered(
 
 
 def _add_parked(
-    choice: Choice, log: DeadLetterLog, *, request_id: str, is_whole: bool
+    choice: DeadLetterSelection, log: DeadLetterLog, *, request_id: str, is_whole: bool
 ) -> list[Chosen]:
     """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
 
@@ -485,7 +485,7 @@ def _add_parked(
     return more
 
 
-def _spare_last(choice: Choice, topic: str, left: Sequence[Chosen]) -> None:
+def _spare_last(choice: DeadLetterSelection, topic: str, left: Sequence[Chosen]) -> None:
     """Take the last dead letter of each parked key out of the choice where an earlier one is left."""
     for partition, key in {(c.place.partition, c.key) for c in left}:
         queue = (topic, partition)
@@ -568,7 +568,7 @@ class Listing:
 
 
 def list_letters(
-    logs: Mapping[str, DeadLetterLog], wanted: LetterFilter, *, is_all: bool, limit: int
+    logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *, is_all: bool, limit: int
 ) -> Listing:
     """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`.
 
@@ -616,7 +616,7 @@ class _Oldest:
 KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}
 
 
-def place_json(place: Place) -> Json:
+def place_json(place: DeadLetterPlace) -> Json:
     """Where a dead letter stands."""
     return {
         "letter": str(place),

@@ -41,7 +41,7 @@ class Level(Enum):
     OK = "ok"  #: looked at, in order
 
 
-class Finding(NamedTuple):
+class ClusterFinding(NamedTuple):
     """One line of the table."""
 
     check: str  # a name that scripts may rely on: area.subject
@@ -51,9 +51,9 @@ class Finding(NamedTuple):
     mend: str = ""  # a command, or what to do; "" where nothing is to be done
 
 
-def fine(check: str, about: str, reason: str) -> Finding:
+def fine(check: str, about: str, reason: str) -> ClusterFinding:
     """It was looked at."""
-    return Finding(check, Level.OK, about, reason)
+    return ClusterFinding(check, Level.OK, about, reason)
 
 
 def counted(count: int, noun: str) -> str:
@@ -94,7 +94,7 @@ def release_of(level: int) -> str:
     return name if level <= RELEASES[-1][0] else f"newer than {RELEASES[-1][1]}"
 
 
-def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Every broker new enough, and all alike."""
     check = "broker.version"
     known = {b.broker_id: b.metadata_level_max for b in facts.brokers}
@@ -102,25 +102,27 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     for broker_id, level in known.items():
         about = f"broker {broker_id}"
         if level is None:
-            yield Finding(check, Level.INFO, about, "it did not tell its features, so its release is not known")  # fmt: skip
+            yield ClusterFinding(check, Level.INFO, about, "it did not tell its features, so its release is not known")  # fmt: skip
         elif level < VERIFIED_LEVEL:
             reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that nobody began (KAFKA-14402)"
-            yield Finding(check, Level.ERROR, about, reason, "upgrade the brokers to 4.0 or later")
+            yield ClusterFinding(
+                check, Level.ERROR, about, reason, "upgrade the brokers to 4.0 or later"
+            )
         elif level < SUPPORTED_LEVEL:
             reason = f"Kafka {release_of(level)} is older than {release_of(SUPPORTED_LEVEL)}, the oldest that txlayer is tested with"
-            yield Finding(
+            yield ClusterFinding(
                 check, Level.WARNING, about, reason, "upgrade the brokers to 4.0 or later"
             )
         else:
             yield fine(check, about, f"Kafka {release_of(level)}")
     if len(levels) > 1:
         shown = ", ".join(release_of(level) for level in sorted(levels))
-        yield Finding(
+        yield ClusterFinding(
             check, Level.WARNING, "cluster", f"brokers of different releases: {shown}", "finish the upgrade"
         )  # fmt: skip
 
 
-def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """KIP-890 in force."""
     check = "broker.transaction-version"
     for broker in facts.brokers:
@@ -132,18 +134,18 @@ def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[Findin
             yield fine(check, about, f"transaction.version={level}")
         else:
             reason = f"transaction.version={level}: the brokers do not defend Kafka transactions as KIP-890 says"
-            yield Finding(
+            yield ClusterFinding(
                 check, Level.WARNING, about, reason,
                 f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version={TRANSACTION_VERSION}",
             )  # fmt: skip
 
 
-def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Brokers verify that a Kafka transaction was begun."""
     name = "transaction.partition.verification.enable"
     for broker in facts.brokers:
         if broker.settings.get(name) == "false":
-            yield Finding(
+            yield ClusterFinding(
                 "broker.verification", Level.ERROR, f"broker {broker.broker_id}",
                 f"{name}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)",
                 _alter(broker, name, "true"),
@@ -152,7 +154,7 @@ def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
             yield fine("broker.verification", f"broker {broker.broker_id}", f"{name}=true")
 
 
-def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """The coordinators' time-out is allowed, and hanging Kafka transactions are swept soon."""
     check = "broker.transaction-timeout"
     for broker in facts.brokers:
@@ -160,21 +162,21 @@ def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Finding
         most = _number(broker.settings, "transaction.max.timeout.ms")
         if most is not None and most < limits.kafka_transaction_timeout_ms:
             reason = f"transaction.max.timeout.ms={most} is below kafka_transaction_timeout: no coordinator can begin"
-            yield Finding(check, Level.ERROR, about, reason, f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(broker, 'transaction.max.timeout.ms', '900000')}")  # fmt: skip
+            yield ClusterFinding(check, Level.ERROR, about, reason, f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(broker, 'transaction.max.timeout.ms', '900000')}")  # fmt: skip
         elif most is not None:
             yield fine(check, about, f"transaction.max.timeout.ms={most}")
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         sweep = _number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
             reason = f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
-            yield Finding(check, Level.WARNING, about, reason, f"{sweep_name}=1000 in server.properties")  # fmt: skip
+            yield ClusterFinding(check, Level.WARNING, about, reason, f"{sweep_name}=1000 in server.properties")  # fmt: skip
         kept = _number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
             reason = f"transactional.id.expiration.ms={kept}: a coordinator that pauses for so long loses its producers"
-            yield Finding(check, Level.WARNING, about, reason, "transactional.id.expiration.ms=604800000 in server.properties")  # fmt: skip
+            yield ClusterFinding(check, Level.WARNING, about, reason, "transactional.id.expiration.ms=604800000 in server.properties")  # fmt: skip
 
 
-def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """The group's session time-out lies between the brokers' bounds."""
     check = "broker.session-timeout"
     for broker in facts.brokers:
@@ -188,10 +190,12 @@ def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         else:
             reason = f"session_timeout {length(asked)} is not between {least} and {most} ms: no coordinator can join"
             bound = least if asked < least else most
-            yield Finding(check, Level.ERROR, about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms")
+            yield ClusterFinding(
+                check, Level.ERROR, about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms"
+            )
 
 
-def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """Stored offsets outlive an outage, and their metadata fits."""
     check = "broker.offsets"
     for broker in facts.brokers:
@@ -205,21 +209,23 @@ def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
                 f"offsets of a group without members are kept for {length(minutes * 60_000)}, a transaction may be open for "
                 f"{length(limits.longest_ms)}: after an outage of that length no coordinator starts"
             )
-            yield Finding(check, Level.WARNING, about, reason, "offsets.retention.minutes=10080 in server.properties")  # fmt: skip
+            yield ClusterFinding(check, Level.WARNING, about, reason, "offsets.retention.minutes=10080 in server.properties")  # fmt: skip
         if most is not None and most < limits.metadata_bytes_max:
             is_fine = False
             reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {limits.metadata_bytes_max}"
-            yield Finding(check, Level.WARNING, about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}")
+            yield ClusterFinding(
+                check, Level.WARNING, about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}"
+            )
         if is_fine and minutes is not None:
             yield fine(check, about, f"kept for {length(minutes * 60_000)}")
 
 
-def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """A mistyped topic must not come into being."""
     name = "auto.create.topics.enable"
     for broker in facts.brokers:
         if broker.settings.get(name) == "true":
-            yield Finding(
+            yield ClusterFinding(
                 "broker.auto-creation", Level.WARNING, f"broker {broker.broker_id}",
                 f"{name}=true: a client that mistypes a topic creates it with one partition",
                 f"{name}=false in server.properties",
@@ -228,19 +234,19 @@ def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
             yield fine("broker.auto-creation", f"broker {broker.broker_id}", f"{name}=false")
 
 
-def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Offsets and Kafka transactions survive the loss of a broker."""
     check = "broker.internal-topics"
     enough = min(3, len(facts.brokers))
     for topic in facts.internal_topics:
         if topic.replication_factor < enough:
             reason = f"{counted(topic.replication_factor, 'replica')} on {counted(len(facts.brokers), 'broker')}: with one of them stored offsets and Kafka transactions are gone"
-            yield Finding(check, Level.ERROR, topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")  # fmt: skip
+            yield ClusterFinding(check, Level.ERROR, topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")  # fmt: skip
         elif "delete" in topic.settings.get("cleanup.policy", ""):
             reason = (
                 "cleanup.policy deletes: stored offsets or Kafka transactions are forgotten by age"
             )
-            yield Finding(
+            yield ClusterFinding(
                 check, Level.ERROR, topic.name, reason,
                 f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config cleanup.policy=compact",
             )  # fmt: skip
@@ -267,30 +273,30 @@ SKEW_COUNT_MIN = 10_000
 """Below it chance alone makes partitions unequal."""
 
 
-def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """The topics are as topics/ says: `txlayer topics check`."""
     check = "topics.settings"
     apply = f"txlayer topics apply --namespace {facts.namespace}"
     for change in facts.changes:
         if isinstance(change, CreateTopic):
-            yield Finding(check, Level.ERROR, change.topic, "missing", apply)
+            yield ClusterFinding(check, Level.ERROR, change.topic, "missing", apply)
         elif isinstance(change, AlterSetting):
             reason = f"{change.setting}={change.found}, must be {change.wanted}: {change.why}"
-            yield Finding(check, Level.ERROR, change.topic, reason, apply)
+            yield ClusterFinding(check, Level.ERROR, change.topic, reason, apply)
         elif isinstance(change, StoreFirstOffsets):
             reason = f"no offsets stored for {change.group}: {change.why}"
-            yield Finding(check, Level.ERROR, change.topic, reason, apply)
+            yield ClusterFinding(check, Level.ERROR, change.topic, reason, apply)
         else:
             reason = f"{change.what}: {change.found}, must be {change.wanted}: {change.why}"
             mend = "by hand; txlayer changes nothing that could lose a record"
             if change.what.startswith("offsets"):
                 mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
-            yield Finding(check, Level.ERROR, change.topic, reason, mend)
+            yield ClusterFinding(check, Level.ERROR, change.topic, reason, mend)
     if not facts.changes:
         yield fine(check, facts.namespace, "every topic is as topics/ says")
 
 
-def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Replicas enough to survive a broker."""
     check = "topics.replication"
     brokers = len(facts.brokers)
@@ -301,13 +307,13 @@ def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         elif found < min(brokers, REPLICAS):
             reason = f"{counted(found, 'replica')} on {counted(brokers, 'broker')}: acknowledged records are gone with one of them (P1)"
             level = Level.ERROR if brokers >= REPLICAS else Level.WARNING
-            yield Finding(check, level, topic.name, reason, f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}")  # fmt: skip
+            yield ClusterFinding(check, level, topic.name, reason, f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}")  # fmt: skip
         else:
             reason = f"{counted(found, 'replica')}, because the cluster has {counted(brokers, 'broker')}: what a lost disk held is gone"
-            yield Finding(check, Level.WARNING, topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")  # fmt: skip
+            yield ClusterFinding(check, Level.WARNING, topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")  # fmt: skip
 
 
-def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """min.insync.replicas protects, does not stop everything, and is met."""
     check = "topics.in-sync"
     for topic in (*facts.topics, *facts.real_topics):
@@ -317,14 +323,14 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         if least is not None and replicas >= REPLICAS and least < 2:
             reason = f"min.insync.replicas={least}: one broker alone may acknowledge, and take it with it (P1)"
             mend = f"txlayer topics apply --namespace {facts.namespace}" if topic in facts.topics else alter  # fmt: skip
-            found.append(Finding(check, Level.ERROR, topic.name, reason, mend))
+            found.append(ClusterFinding(check, Level.ERROR, topic.name, reason, mend))
         if least is not None and replicas > 1 and least >= replicas:
             reason = f"min.insync.replicas={least} of {replicas} replicas: any broker that restarts stops all writers"
-            found.append(Finding(check, Level.WARNING, topic.name, reason, alter))
+            found.append(ClusterFinding(check, Level.WARNING, topic.name, reason, alter))
         if topic.settings.get("unclean.leader.election.enable") == "true":
             reason = "unclean leaders are allowed: one that was not in sync has lost acknowledged records (P1)"
             mend = alter.replace("min.insync.replicas=2", "unclean.leader.election.enable=false")
-            found.append(Finding(check, Level.ERROR, topic.name, reason, mend))
+            found.append(ClusterFinding(check, Level.ERROR, topic.name, reason, mend))
         behind = [p for p, r in enumerate(topic.replicas) if len(topic.in_sync[p]) < len(r)]
         below = [p for p in behind if len(topic.in_sync[p]) < (least or 1)]
         if behind:
@@ -332,11 +338,11 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
             if below:
                 reason += f"; {_few(below)} take no records (min.insync.replicas={least})"
             mend = "start the brokers that are missing, or wait until they have caught up"
-            found.append(Finding(check, Level.ERROR if below else Level.WARNING, topic.name, reason, mend))  # fmt: skip
+            found.append(ClusterFinding(check, Level.ERROR if below else Level.WARNING, topic.name, reason, mend))  # fmt: skip
         yield from found or [fine(check, topic.name, f"min.insync.replicas={least}, all in sync")]
 
 
-def retention(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def retention(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """Half and op outlive the longest transaction; check outlives the longest pause between two questions."""
     check = "topics.retention"
     for name in (facts.half, facts.op):
@@ -354,14 +360,14 @@ def retention(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
             if is_short
             else f"a producer may ask for an immunity of {length(most)}"
         )
-        yield Finding(
+        yield ClusterFinding(
             check, Level.ERROR if is_short else Level.WARNING, name,
             f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)",
             f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX",
         )  # fmt: skip
 
 
-def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Every partition has a leader, and brokers share them."""
     check = "partitions.leaders"
     for topic in (*facts.topics, *facts.real_topics):
@@ -376,21 +382,23 @@ def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         is_even = spread <= 1 or len(topic.leaders) < len(facts.brokers)
         if orphans:
             reason = f"partitions {_few(orphans)} have no leader: nobody reads or writes them"
-            yield Finding(check, Level.ERROR, topic.name, reason, "start the brokers that hold their replicas")  # fmt: skip
+            yield ClusterFinding(check, Level.ERROR, topic.name, reason, "start the brokers that hold their replicas")  # fmt: skip
         if moved and not is_even:
             reason = f"leaders {_shares(counts)}: partitions {_few(moved)} are not led by their preferred broker"
-            yield Finding(
+            yield ClusterFinding(
                 check, Level.WARNING, topic.name, reason,
                 f"kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic {topic.name} --partition N",
             )  # fmt: skip
         elif not is_even:
             reason = f"leaders {_shares(counts)}: one broker does the others' work"
-            yield Finding(check, Level.WARNING, topic.name, reason, "kafka-reassign-partitions.sh")
+            yield ClusterFinding(
+                check, Level.WARNING, topic.name, reason, "kafka-reassign-partitions.sh"
+            )
         elif not orphans:
             yield fine(check, topic.name, f"leaders {_shares(counts)}")
 
 
-def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Transactions are spread over the half partitions."""
     check = "partitions.skew"
     counts = {p.partition: p.half_end - p.half_start for p in facts.partitions}
@@ -402,22 +410,22 @@ def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     if heavy:
         shown = ", ".join(f"{p}: {counts[p]:,}" for p in heavy[:5])
         reason = f"partitions hold {mean:,.0f} records on average, but {shown}: an ordering key is used too often"
-        yield Finding(check, Level.WARNING, facts.half, reason, "finer ordering keys: all of one key's transactions share a partition")  # fmt: skip
+        yield ClusterFinding(check, Level.WARNING, facts.half, reason, "finer ordering keys: all of one key's transactions share a partition")  # fmt: skip
     else:
         yield fine(check, facts.half, f"{mean:,.0f} records per partition, at most {max(counts.values()):,}")  # fmt: skip
 
 
-def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """The topics that messages go to are there."""
     check = "targets.missing"
     for name in facts.missing_real_topics:
         reason = "half messages name it, and it is not there: their transactions are held"
-        yield Finding(check, Level.ERROR, name, reason, f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}")  # fmt: skip
+        yield ClusterFinding(check, Level.ERROR, name, reason, f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}")  # fmt: skip
     if facts.real_topics and not facts.missing_real_topics:
         yield fine(check, counted(len(facts.real_topics), "topic"), "all are there")
 
 
-def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What half takes, the real topic takes too."""
     check = "targets.message-bytes"
     half = facts.topic(facts.half)
@@ -429,7 +437,7 @@ def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         # Our two headers are in the real record, ours of half is as long: an equal limit is nearly enough.
         if most < stored:
             reason = f"max.message.bytes={most}, half takes {stored}: what lies between is stored, committed and then parked as too-large"
-            yield Finding(
+            yield ClusterFinding(
                 check, Level.WARNING, topic.name, reason,
                 f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config max.message.bytes={stored + FORWARD_OVERHEAD_BYTES}",
             )  # fmt: skip
@@ -454,7 +462,7 @@ LOW_WATER_TIMES = 5
 """A transaction leaves half after `doubt_after`; so many times that is not its age any more, something is stuck."""
 
 
-def group(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Coordinators run, and own every partition."""
     check, found = "coordinator.group", facts.group
     if found is None:
@@ -462,27 +470,27 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     run = f"txlayer coordinator run --namespace {facts.namespace}"
     if not found.member_count:
         reason = f"no coordinator runs (the group is {found.state}): nothing is forwarded, nobody is asked"
-        yield Finding(check, Level.ERROR, found.name, reason, run)
+        yield ClusterFinding(check, Level.ERROR, found.name, reason, run)
         return
     if found.state not in ("stable", "assigning", "reconciling"):
         reason = f"{counted(found.member_count, 'member')}, {found.state}: partitions are just being given out"
-        yield Finding(check, Level.WARNING, found.name, reason, "run doctor again; when it stays so, look at the coordinators' log for sessions that end")  # fmt: skip
+        yield ClusterFinding(check, Level.WARNING, found.name, reason, "run doctor again; when it stays so, look at the coordinators' log for sessions that end")  # fmt: skip
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
         reason = f"{counted(found.member_count, 'member')}, but nobody owns partitions {', '.join(map(str, unowned))}"
-        yield Finding(check, Level.ERROR, found.name, reason, "restart the coordinators; all must be of one release and subscribe alike")  # fmt: skip
+        yield ClusterFinding(check, Level.ERROR, found.name, reason, "restart the coordinators; all must be of one release and subscribe alike")  # fmt: skip
     elif found.member_count > len(facts.partitions):
         reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
-        yield Finding(check, Level.INFO, found.name, reason)
+        yield ClusterFinding(check, Level.INFO, found.name, reason)
     elif found.member_count == 1:
         reason = "one member: until somebody restarts it, its end is everybody's"
-        yield Finding(check, Level.WARNING, found.name, reason, run)
+        yield ClusterFinding(check, Level.WARNING, found.name, reason, run)
     else:
         yield fine(check, found.name, f"{found.member_count} members own every partition")
 
 
-def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Resolutions are applied as they come."""
     check = "coordinator.lag"
     lags = {p.partition: p.op_end - p.op_next for p in facts.partitions if p.op_next is not None}
@@ -492,14 +500,14 @@ def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     is_alone = facts.group is not None and not facts.group.member_count
     reason = f"{total:,} op records are not applied, {lags[worst]:,} of them in partition {worst}"
     if total and is_alone:
-        yield Finding(check, Level.ERROR, facts.op, f"{reason}, and no coordinator runs", f"txlayer coordinator run --namespace {facts.namespace}")  # fmt: skip
+        yield ClusterFinding(check, Level.ERROR, facts.op, f"{reason}, and no coordinator runs", f"txlayer coordinator run --namespace {facts.namespace}")  # fmt: skip
     elif lags[worst] > LAG_MAX:
-        yield Finding(check, Level.WARNING, facts.op, reason, f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers")  # fmt: skip
+        yield ClusterFinding(check, Level.WARNING, facts.op, reason, f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers")  # fmt: skip
     else:
         yield fine(check, facts.op, reason)
 
 
-def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What coordinators still have to read is there."""
     check = "coordinator.log-start"
     gone = []
@@ -509,7 +517,7 @@ def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         if p.op_next is not None and p.op_next < p.op_start:
             gone.append(f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}")  # fmt: skip
     for reason in gone:
-        yield Finding(
+        yield ClusterFinding(
             check, Level.ERROR, facts.namespace, f"{reason}: retention took what was not read (P1); no coordinator starts",
             f"txlayer coordinator reset --namespace {facts.namespace} --to earliest",
         )  # fmt: skip
@@ -517,7 +525,7 @@ def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         yield fine(check, facts.namespace, "everything that is still to be read is there")
 
 
-def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """No old transaction holds half back."""
     check = "half.low-water"
     half = facts.topic(facts.half)
@@ -532,15 +540,15 @@ def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         if kept is not None and kept > 0 and age > kept // 2:
             is_fine = False
             reason = f"held back for {length(age)} by a transaction; retention takes it after {length(kept)} (P1)"
-            yield Finding(check, Level.ERROR, about, reason, look)
+            yield ClusterFinding(check, Level.ERROR, about, reason, look)
         elif age > LOW_WATER_TIMES * limits.doubt_after_ms:
             is_fine = False
             reason = f"held back for {length(age)}: a restart reads {span:,} offsets again, and old transactions do not move to doubt"
-            yield Finding(check, Level.WARNING, about, reason, look)
+            yield ClusterFinding(check, Level.WARNING, about, reason, look)
         elif span > SPAN_MAX:
             is_fine = False
             reason = f"a restart reads {span:,} offsets again"
-            yield Finding(check, Level.WARNING, about, reason, "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace")  # fmt: skip
+            yield ClusterFinding(check, Level.WARNING, about, reason, "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace")  # fmt: skip
     if facts.partitions and is_fine:
         spans = [p.half_end - p.low_water for p in facts.partitions if p.low_water is not None]
         yield fine(check, facts.half, f"a restart reads {sum(spans):,} offsets again")
@@ -550,7 +558,7 @@ CLOCK_WARN_MS = 2_000
 """Timestamps of messages and of logs cannot be compared any more."""
 
 
-def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """This machine's clock and the broker's."""
     check, (least, most) = "clock.difference", facts.clock
     # What is certain: the difference lies between the two.
@@ -560,19 +568,19 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
     shown = f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length(off)}"
     mend = "chronyc tracking (or timedatectl) on this machine and on the brokers"
     if off > CLOCK_ERROR_MS:
-        yield Finding(check, Level.ERROR, "clock", shown, mend)
+        yield ClusterFinding(check, Level.ERROR, "clock", shown, mend)
     elif off > CLOCK_WARN_MS:
-        yield Finding(check, Level.WARNING, "clock", shown, mend)
+        yield ClusterFinding(check, Level.WARNING, "clock", shown, mend)
     elif least is None and most is None:
-        yield Finding(check, Level.INFO, "clock", "no record from which the broker's time could be told", "txlayer doctor --try")  # fmt: skip
+        yield ClusterFinding(check, Level.INFO, "clock", "no record from which the broker's time could be told", "txlayer doctor --try")  # fmt: skip
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
-        yield Finding(check, Level.INFO, "clock", f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known", "txlayer doctor --try")  # fmt: skip
+        yield ClusterFinding(check, Level.INFO, "clock", f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known", "txlayer doctor --try")  # fmt: skip
     else:
         yield fine(check, "clock", f"they differ by {least} to {most} ms")
 
 
-def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What these credentials may do, as each role needs it."""
     check = "acl"
     for right in facts.rights:
@@ -580,24 +588,24 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
         if right.is_allowed:
             yield fine(name, about, f"{right.operation} ({right.tried})")
         elif right.is_allowed is None:
-            yield Finding(name, Level.INFO, about, f"{right.operation} could not be found out: {right.detail}")  # fmt: skip
+            yield ClusterFinding(name, Level.INFO, about, f"{right.operation} could not be found out: {right.detail}")  # fmt: skip
         else:
             # Whoever runs doctor need not be every role at once.
             level = Level.ERROR if right.role == "coordinator" else Level.WARNING
             option = {"topic": "--topic", "group": "--group"}.get(right.kind, "--transactional-id")
-            yield Finding(
+            yield ClusterFinding(
                 name, level, about, f"{right.operation} is refused to these credentials ({right.tried})",
                 f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {right.operation} {option} {right.resource}",
             )  # fmt: skip
 
 
-def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[Finding]:
+def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What could not be found out."""
     for what, why in facts.untold.items():
-        yield Finding("untold", Level.INFO, what, why)
+        yield ClusterFinding("untold", Level.INFO, what, why)
 
 
-Rule = Callable[[ClusterFacts, Limits], Iterable[Finding]]
+Rule = Callable[[ClusterFacts, Limits], Iterable[ClusterFinding]]
 
 RULES: Sequence[Rule] = (
     versions,
@@ -626,18 +634,18 @@ RULES: Sequence[Rule] = (
 )
 
 
-def examine(facts: ClusterFacts, limits: Limits) -> list[Finding]:
+def examine(facts: ClusterFacts, limits: Limits) -> list[ClusterFinding]:
     """Every rule's findings, in the order of `RULES`."""
     return [finding for rule in RULES for finding in rule(facts, limits)]
 
 
-def is_ill(findings: Iterable[Finding], *, is_strict: bool) -> bool:
+def is_ill(findings: Iterable[ClusterFinding], *, is_strict: bool) -> bool:
     """True when the exit code must say so: errors, and warnings when they count."""
     levels = {finding.level for finding in findings}
     return Level.ERROR in levels or (is_strict and Level.WARNING in levels)
 
 
-def findings_json(found: list[Finding], *, config: CoordinatorConfig) -> dict[str, object]:
+def findings_json(found: list[ClusterFinding], *, config: CoordinatorConfig) -> dict[str, object]:
     """For a program: every finding, those that are in order too."""
     counts = Counter(finding.level for finding in found)
     return {

@@ -14,19 +14,19 @@ from txlayer.coordinator.recovery import STABLE_PATIENCE_S
 from txlayer.core.messages import user_headers
 from txlayer.core.transaction import Content
 from txlayer.operate import Json
-from txlayer.operate.overview import Standing
-from txlayer.operate.unsettled import standing_json
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.unsettled import unsettled_json
 
 FORMAT = 1
 """Version of a line: a reader refuses one that it does not know."""
 
 
-def whole_json(found: Standing, contents: list[Content], *, now_ms: int) -> Json:
+def whole_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
     """One line of an export."""
     more = found.txn.more
     return {
         "format": FORMAT,
-        **standing_json(found, now_ms=now_ms),
+        **unsettled_json(found, now_ms=now_ms),
         "born_ms": found.txn.summary().born_ms,
         "moved_ms": (more.moved_ms or None) if more is not None else None,
         "messages": [_message_json(content) for content in contents],
@@ -64,9 +64,11 @@ FETCH_COUNT = 100
 """Transactions whose contents are in memory at once."""
 
 
-def read_whole(
-    config: CoordinatorConfig, connections: CoordinatorConnections, found: Sequence[Standing]
-) -> Iterator[tuple[Standing, list[Content]]]:
+def read_with_contents(
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    found: Sequence[UnsettledTransaction],
+) -> Iterator[tuple[UnsettledTransaction, list[Content]]]:
     """Each with its messages in the order of their index, in the order of `found`.
 
     What is settled meanwhile is given all the same: its records stay for as long as the topics keep them (a day on doubt).

@@ -28,7 +28,7 @@ SLICE_MAX = 100_000
 _ANSWER_S = 10.0
 
 
-class Standing(NamedTuple):
+class UnsettledTransaction(NamedTuple):
     """One transaction that is not settled."""
 
     partition: int
@@ -56,7 +56,7 @@ class Overview:
         """{partition: op offset before which every line was looked at}; whole once `standing` is exhausted."""
         return self._op_ends
 
-    def standing(self) -> Iterator[Standing]:
+    def standing(self) -> Iterator[UnsettledTransaction]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
 
         It is a picture of a moving thing: a transaction that a coordinator is just carrying out may show the step before.
@@ -78,7 +78,7 @@ class Overview:
         yield from self._read_on(ledgers, stored)
         for partition, ledger in ledgers.items():
             for txn in ledger.everybody():
-                yield Standing(partition, txn.state.value, txn)
+                yield UnsettledTransaction(partition, txn.state.value, txn)
 
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[Aside]:
         """Every record kept aside of these partitions (None: of all), the oldest first in each.
@@ -120,7 +120,7 @@ class Overview:
 
     def _read_on(
         self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]
-    ) -> Iterator[Standing]:
+    ) -> Iterator[UnsettledTransaction]:
         """Fold what lies behind the stored positions; those that it commits."""
         topics = self._config.topics
         reader = self._connections.make_reader("read_committed")
@@ -179,11 +179,13 @@ class Overview:
         read_ranges(reader, slices, take, is_still_ours=_nobody_asks, patience_s=STABLE_PATIENCE_S)
 
 
-def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[Standing]:
+def _advance(
+    partition: int, ledger: Ledger, *, is_half_read: bool
+) -> Iterator[UnsettledTransaction]:
     while True:
         batch = ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
         for txn in batch.forwards:
-            yield Standing(partition, COMMITTING, txn)
+            yield UnsettledTransaction(partition, COMMITTING, txn)
         ledger.forget_batch()
         if ledger.has_more:
             continue

@@ -20,11 +20,11 @@ from txlayer.core.letter_states import LetterHistory, LetterState, Said
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
-    Choice,
     Chosen,
+    DeadLetterFilter,
     DeadLetterLog,
-    LetterFilter,
-    Place,
+    DeadLetterPlace,
+    DeadLetterSelection,
     Unable,
     choose,
     newcomers,
@@ -39,7 +39,7 @@ from txlayer.operate.requests import (
     Republisher,
     Request,
     RequestWriter,
-    Written,
+    WrittenRequest,
 )
 
 
@@ -78,15 +78,15 @@ ROUND_COUNT_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplayOrder:
     """What an operator asked for."""
 
     kind: ReplayKind
     group: str
     topics: tuple[str, ...]
-    names: tuple[Place, ...]
+    names: tuple[DeadLetterPlace, ...]
     is_all: bool
-    wanted: LetterFilter
+    wanted: DeadLetterFilter
     limit: int | None
     rate: float | None
     author: Author
@@ -125,7 +125,7 @@ class Order:
         return self.kind is ReplayKind.REPLAY and self.to is None and not self.is_only
 
 
-class Result(Enum):
+class DeadLetterResult(Enum):
     """What became of one dead letter, in the words of --json."""
 
     PLANNED = "planned"  #: it would be asked for
@@ -146,59 +146,65 @@ class Result(Enum):
 
 
 _OF_OUTCOME = {
-    ReplayOutcome.HANDLED: Result.HANDLED,
-    ReplayOutcome.FAILED: Result.FAILED,
-    ReplayOutcome.DROPPED: Result.DROPPED,
-    ReplayOutcome.MISSING: Result.MISSING,
-    ReplayOutcome.UNKNOWN: Result.UNKNOWN,
-    ReplayOutcome.REPUBLISHED: Result.REPUBLISHED,
+    ReplayOutcome.HANDLED: DeadLetterResult.HANDLED,
+    ReplayOutcome.FAILED: DeadLetterResult.FAILED,
+    ReplayOutcome.DROPPED: DeadLetterResult.DROPPED,
+    ReplayOutcome.MISSING: DeadLetterResult.MISSING,
+    ReplayOutcome.UNKNOWN: DeadLetterResult.UNKNOWN,
+    ReplayOutcome.REPUBLISHED: DeadLetterResult.REPUBLISHED,
 }
 
 
 _OF_UNABLE = {
-    Unable.NOT_FOUND: Result.NOT_FOUND,
-    Unable.UNDECODABLE: Result.UNDECODABLE,
-    Unable.ENDED: Result.ALREADY,
-    Unable.REQUESTED: Result.REQUESTED_ALREADY,
-    Unable.LAST_OF_KEY: Result.LAST_OF_KEY,
+    Unable.NOT_FOUND: DeadLetterResult.NOT_FOUND,
+    Unable.UNDECODABLE: DeadLetterResult.UNDECODABLE,
+    Unable.ENDED: DeadLetterResult.ALREADY,
+    Unable.REQUESTED: DeadLetterResult.REQUESTED_ALREADY,
+    Unable.LAST_OF_KEY: DeadLetterResult.LAST_OF_KEY,
 }
 
 
-_DONE = {ReplayKind.REPLAY: Result.HANDLED, ReplayKind.DROP: Result.DROPPED}
+_DONE = {ReplayKind.REPLAY: DeadLetterResult.HANDLED, ReplayKind.DROP: DeadLetterResult.DROPPED}
 
 
-class Outcome(NamedTuple):
+class DeadLetterOutcome(NamedTuple):
     """What became of one dead letter."""
 
-    place: Place
-    result: Result
+    place: DeadLetterPlace
+    result: DeadLetterResult
     state: LetterState | None
     request_id: str
     text: str = ""
 
 
-def answered(place: Place, said: Said | None, *, state: LetterState, request_id: str) -> Outcome:
+def answered(
+    place: DeadLetterPlace, said: Said | None, *, state: LetterState, request_id: str
+) -> DeadLetterOutcome:
     """Of one that was asked for, with what its owner answered."""
     if said is None or said.record.outcome is None:
-        return Outcome(place, Result.REQUESTED, state, request_id)
-    return Outcome(place, _OF_OUTCOME[said.record.outcome], state, request_id, said.record.text)
+        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state, request_id)
+    return DeadLetterOutcome(
+        place, _OF_OUTCOME[said.record.outcome], state, request_id, said.record.text
+    )
 
 
 def not_asked(
-    place: Place, why: Unable, history: LetterHistory | None, *, request_id: str
-) -> Outcome:
+    place: DeadLetterPlace, why: Unable, history: LetterHistory | None, *, request_id: str
+) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
     others = "" if history is None else ", ".join(sorted(history.unanswered))
     state = None if history is None else history.state
-    return Outcome(place, _OF_UNABLE[why], state, request_id, others)
+    return DeadLetterOutcome(place, _OF_UNABLE[why], state, request_id, others)
 
 
-def is_good(outcome: Outcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
+def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
     """True when it is as the operator asked."""
-    if outcome.result is Result.ALREADY:
+    if outcome.result is DeadLetterResult.ALREADY:
         return kind is ReplayKind.DROP or outcome.state is LetterState.HANDLED
-    good = {_DONE[kind], Result.PLANNED, Result.REPUBLISHED}
-    return outcome.result in good or (not is_waiting and outcome.result is Result.REQUESTED)
+    good = {_DONE[kind], DeadLetterResult.PLANNED, DeadLetterResult.REPUBLISHED}
+    return outcome.result in good or (
+        not is_waiting and outcome.result is DeadLetterResult.REQUESTED
+    )
 
 
 class Listener(Protocol):
@@ -217,7 +223,7 @@ class Listener(Protocol):
         ...
 
 
-def choose_for(order: Order, logs: Mapping[str, DeadLetterLog]) -> Choice:
+def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
     """The dead letters that an order is about.
 
     Raises: as `DeadLetterLog`.
@@ -235,12 +241,13 @@ def choose_for(order: Order, logs: Mapping[str, DeadLetterLog]) -> Choice:
     )
 
 
-def planned(order: Order, choice: Choice) -> list[Outcome]:
+def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     """What would be asked for, without asking."""
     request_id = order.author.request_id
     outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
     outcomes += [
-        Outcome(c.place, Result.PLANNED, c.history.state, request_id) for c in choice.in_turn
+        DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state, request_id)
+        for c in choice.in_turn
     ]
     for each in choice.asked_before:
         said = each.history.results.get(request_id) or each.history.copies.get(request_id)
@@ -249,12 +256,12 @@ def planned(order: Order, choice: Choice) -> list[Outcome]:
 
 
 def ask(
-    order: Order,
+    order: ReplayOrder,
     writer: RequestWriter,
     logs: Mapping[str, DeadLetterLog],
-    choice: Choice,
+    choice: DeadLetterSelection,
     listener: Listener,
-) -> list[Outcome]:
+) -> list[DeadLetterOutcome]:
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
 
     Raises:
@@ -343,12 +350,12 @@ class Republishing:
 
     def publish(
         self,
-        choice: Choice,
+        choice: DeadLetterSelection,
         logs: Mapping[str, DeadLetterLog],
         *,
         rate_max: float | None,
         listener: Listener,
-    ) -> list[Outcome]:
+    ) -> list[DeadLetterOutcome]:
         """Publish the chosen; what became of each."""
         request_id, chosen = self._author.request_id, choice.in_turn
         gone: list[Chosen] = []
@@ -363,8 +370,8 @@ class Republishing:
             )
         outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
         for each in (*choice.asked_before, *chosen):
-            result = Result.MISSING if each in gone else Result.REPUBLISHED
-            outcomes.append(Outcome(each.place, result, each.history.state, request_id))
+            result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
+            outcomes.append(DeadLetterOutcome(each.place, result, each.history.state, request_id))
         return outcomes
 
     def close(self) -> None:
@@ -385,7 +392,7 @@ def _copies(
         for each in part:
             queues.setdefault(each.place[:2], []).append(each.place.offset)
         records = {
-            Place(topic, partition, offset): record
+            DeadLetterPlace(topic, partition, offset): record
             for (topic, partition), offsets in queues.items()
             for offset, record in reader.fetch(logs[topic].dead_letters, partition, offsets).items()
         }
@@ -407,7 +414,7 @@ def ask_queues(
     record: ReplayRecord,
     *,
     partitions: Sequence[int],
-) -> list[Written]:
+) -> list[WrittenRequest]:
     """Ask the owners of partitions, or of all, to pause or to resume.
 
     Raises: as `RequestWriter.write`.
@@ -432,7 +439,7 @@ def chosen_partitions(log: DeadLetterLog, partitions: Sequence[int]) -> list[int
 
 
 def wait_until_taken(
-    log: DeadLetterLog, written: Sequence[Written], *, patience_s: float
+    log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float
 ) -> set[int]:
     """The partitions whose owners have stored that they took the request."""
     give_up_at = time.monotonic() + patience_s
@@ -448,7 +455,7 @@ def wait_until_taken(
         time.sleep(LOOK_AGAIN_S)
 
 
-def outcome_json(outcome: Outcome, kind: ReplayKind) -> Json:
+def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind) -> Json:
     """One object of `dlq replay --json` and `dlq drop --json`."""
     return {
         **place_json(outcome.place),

@@ -22,7 +22,7 @@ from txlayer.core.letter_states import LetterState, Said
 from txlayer.core.progress_codec import NO_KEY, hash_of_key
 from txlayer.core.replays import encode_replay
 from txlayer.errors import OutcomeUnknownError
-from txlayer.operate.dead_letters import Chosen, DeadLetterLog, Place
+from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
 
 BATCH_BYTES = 16_384
 """One produce batch; requests are small."""
@@ -45,7 +45,7 @@ class Request(NamedTuple):
     record: ReplayRecord
 
 
-class Written(NamedTuple):
+class WrittenRequest(NamedTuple):
     """An acknowledged request."""
 
     request: Request
@@ -74,7 +74,7 @@ class RequestWriter:
         *,
         rate_max: float | None = None,
         on_progress: Callable[[int], None] = lambda _count: None,
-    ) -> list[Written]:
+    ) -> list[WrittenRequest]:
         """Write them in this order, at most `rate_max` a second; returns when all are acknowledged.
 
         Requests of one partition stand there in their order.
@@ -114,7 +114,7 @@ class _Writing:
         self._errors: list[tuple[Any, str]] = []
         self._in_flight_count = 0
         self._placeless_count = 0
-        self.written: list[Written] = []
+        self.written: list[WrittenRequest] = []
 
     def add(self, topic: str, request: Request) -> None:
         def reported(error: Any, record: Any) -> None:
@@ -124,7 +124,7 @@ class _Writing:
             elif (offset := record.offset()) is None:
                 self._placeless_count += 1
             else:
-                self.written.append(Written(request, offset))
+                self.written.append(WrittenRequest(request, offset))
 
         value = encode_replay(request.record)
         while True:
@@ -224,13 +224,13 @@ class Replaying:
 
     def _behind_those_that_are_gone(self, chosen: Iterable[Chosen]) -> Iterator[Chosen]:
         statuses = {topic: log.queues() for topic, log in self._logs.items()}
-        looked_up: set[Place] = set()
+        looked_up: set[DeadLetterPlace] = set()
         for each in chosen:
             topic, partition, _ = each.place
             stuck = statuses[topic][partition].stuck if self._kind is ReplayKind.REPLAY else {}
             hashes = {NO_KEY, NO_KEY if each.key is None else hash_of_key(each.key)}
             for offset in (stuck[key_hash] for key_hash in hashes & stuck.keys()):
-                place = Place(topic, partition, offset)
+                place = DeadLetterPlace(topic, partition, offset)
                 if place not in looked_up:
                     looked_up.add(place)
                     if self._logs[topic].at(partition, offset) is None:
@@ -275,7 +275,7 @@ BATCH_COUNT_MAX = 500
 class Copy(NamedTuple):
     """A dead letter to publish elsewhere."""
 
-    place: Place
+    place: DeadLetterPlace
     record: Record
 
 

@@ -33,11 +33,11 @@ from txlayer.errors import (
 )
 from txlayer.operate import Json, unsettled
 from txlayer.operate.operators import check_signature
-from txlayer.operate.overview import Overview, Standing
+from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.unsettled import PARKED, Filter
 
 
-class Act(Enum):
+class OperatorAction(Enum):
     """What an operator says."""
 
     CHECK_NOW = "check-now"  #: ask its producer group at once
@@ -46,7 +46,7 @@ class Act(Enum):
     ABANDON = "abandon"  #: the same, also of what is committed and cannot be forwarded
 
 
-class Result(Enum):
+class SettlementResult(Enum):
     """What became of it."""
 
     DONE = "done"  #: it took effect
@@ -59,21 +59,21 @@ class Result(Enum):
     NOT_FOUND = "not-found"  #: nothing stands under this id, and nothing was read about it
 
 
-GOOD = frozenset({Result.DONE, Result.ALREADY, Result.PLANNED})
+GOOD = frozenset({SettlementResult.DONE, SettlementResult.ALREADY, SettlementResult.PLANNED})
 """Results after which nothing is left to do."""
 
 UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
 _STUCK = frozenset({TxnState.HELD.value, TxnState.PARKED_COMMITTED.value})
 _COMMITTED, _ROLLED_BACK = TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value
 _RESOLUTIONS = {
-    Act.CHECK_NOW: Resolution.UNKNOWN,
-    Act.COMMIT: Resolution.COMMIT,
-    Act.ROLLBACK: Resolution.ROLLBACK,
-    Act.ABANDON: Resolution.ROLLBACK,
+    OperatorAction.CHECK_NOW: Resolution.UNKNOWN,
+    OperatorAction.COMMIT: Resolution.COMMIT,
+    OperatorAction.ROLLBACK: Resolution.ROLLBACK,
+    OperatorAction.ABANDON: Resolution.ROLLBACK,
 }
 
 
-class Said(NamedTuple):
+class RecordedLine(NamedTuple):
     """One op line, where it stands."""
 
     position: OpPosition
@@ -81,24 +81,26 @@ class Said(NamedTuple):
     op: OpMessage
 
 
-class Outcome(NamedTuple):
+class SettlementOutcome(NamedTuple):
     """What became of one act on one transaction."""
 
     key: str  # "id/nonce"
     group: str
     partition: int | None
     before: str | None  # the state that it was found in; None: it was settled
-    result: Result
+    result: SettlementResult
     state: str | None = None  # now; None: settled, and nobody knows how
     reason: str = ""  # why it stands on doubt now, a ParkReason's value
     written_at: OpPosition | None = None  # of the operator's line
-    decision: Said | None = None  # what decided, as far as it was read
+    decision: RecordedLine | None = None  # what decided, as far as it was read
     decided_ms: int | None = None  # when, as far as it is known
     line: str = ""  # what is, or would be, written
     checked_count: int = 0  # questions asked by now
 
 
-def line_of(act: Act, found: Standing, *, operator: str, reason: str) -> OpMessage:
+def line_of(
+    act: OperatorAction, found: UnsettledTransaction, *, operator: str, reason: str
+) -> OpMessage:
     """The operator's op line."""
     txn = found.txn
     return OpMessage(
@@ -108,62 +110,62 @@ def line_of(act: Act, found: Standing, *, operator: str, reason: str) -> OpMessa
         max(txn.last_offset, 0),  # nobody knows it when no half record came
         txn.summary().born_ms,
         Source.OPERATOR,
-        is_abandon=act is Act.ABANDON,
+        is_abandon=act is OperatorAction.ABANDON,
         reason=operator_reason(operator, reason),
     )
 
 
-def known_before(act: Act, state: str) -> Result | None:
+def known_before(act: OperatorAction, state: str) -> SettlementResult | None:
     """What is known without writing, because the decision is in the log; None: the line must be written."""
     if state in UNDECIDED:
         return None
-    if act is Act.COMMIT:
-        return None if state in _STUCK else Result.ALREADY
+    if act is OperatorAction.COMMIT:
+        return None if state in _STUCK else SettlementResult.ALREADY
     # Of what a coordinator is just forwarding nobody can say whether it could be given up still.
-    if act is Act.ABANDON and state != COMMITTING:
+    if act is OperatorAction.ABANDON and state != COMMITTING:
         return None
-    return Result.REFUSED
+    return SettlementResult.REFUSED
 
 
-def of_settled(act: Act, history: TransactionHistory) -> Outcome:
+def of_settled(act: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
     """What an act would be on a transaction that does not stand any more."""
     h = history
     state = None if h.state is None else h.state.value
     is_so = {
-        Act.CHECK_NOW: False,
-        Act.COMMIT: state == _COMMITTED,
-        Act.ROLLBACK: state == _ROLLED_BACK,
-        Act.ABANDON: state == _ROLLED_BACK,
+        OperatorAction.CHECK_NOW: False,
+        OperatorAction.COMMIT: state == _COMMITTED,
+        OperatorAction.ROLLBACK: state == _ROLLED_BACK,
+        OperatorAction.ABANDON: state == _ROLLED_BACK,
     }[act]
     decision = next(
         (
-            Said((n.offset, n.line), n.appended_ms, n.op)
+            RecordedLine((n.offset, n.line), n.appended_ms, n.op)
             for n in h.op_lines
             if (n.offset, n.line) == h.decided_at
         ),
         None,
     )
-    return Outcome(
+    return SettlementOutcome(
         f"{h.txn_id}/{h.nonce}",
         h.producer_group,
         h.partition,
         None,
-        Result.ALREADY if is_so else Result.REFUSED,
+        SettlementResult.ALREADY if is_so else SettlementResult.REFUSED,
         state,
         decision=decision,
         decided_ms=h.left_doubt_ms if decision is None else decision.appended_ms,
     )
 
 
-def became(
-    act: Act,
-    before: Standing,
+def result_of(
+    act: OperatorAction,
+    before: UnsettledTransaction,
     own: OpPosition,
     *,
-    said: Sequence[Said],
-    now: Standing | None,
+    said: Sequence[RecordedLine],
+    now: UnsettledTransaction | None,
     left_doubt_ms: int | None,
-) -> tuple[Result, str | None, Said | None]:
+) -> tuple[SettlementResult, str | None, RecordedLine | None]:
     """(result, state now, decision among `said`) once the coordinator has gone past the operator's line at `own`.
 
     `said` are the lines since `before` was seen, the oldest first; `now` is None for what is settled, `left_doubt_ms`
@@ -180,66 +182,84 @@ def became(
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
         if decision is None:
             state = before.state if now is None else now.state
-            return (Result.DONE if act is Act.CHECK_NOW else Result.IGNORED), state, None
-        if act is Act.CHECK_NOW:
-            return Result.ALREADY, _state_after(decision, now), decision
-        if decision.op.resolution is Resolution.ROLLBACK or act is Act.ROLLBACK:
-            is_wanted = (act is Act.COMMIT) == (decision.op.resolution is Resolution.COMMIT)
-            good = Result.DONE if decision.position == own else Result.ALREADY
-            return (good if is_wanted else Result.REFUSED), _state_after(decision, now), decision
-    if act is Act.COMMIT:
+            return (
+                (
+                    SettlementResult.DONE
+                    if act is OperatorAction.CHECK_NOW
+                    else SettlementResult.IGNORED
+                ),
+                state,
+                None,
+            )
+        if act is OperatorAction.CHECK_NOW:
+            return SettlementResult.ALREADY, _state_after(decision, now), decision
+        if decision.op.resolution is Resolution.ROLLBACK or act is OperatorAction.ROLLBACK:
+            is_wanted = (act is OperatorAction.COMMIT) == (
+                decision.op.resolution is Resolution.COMMIT
+            )
+            good = SettlementResult.DONE if decision.position == own else SettlementResult.ALREADY
+            return (
+                (good if is_wanted else SettlementResult.REFUSED),
+                _state_after(decision, now),
+                decision,
+            )
+    if act is OperatorAction.COMMIT:
         is_own = decision is None or decision.position == own
         return _committed(counted, now, left_doubt_ms, decision, is_own=is_own)
     return _abandoned(counted, own, before, now, left_doubt_ms, decision)
 
 
-def _state_after(decision: Said, now: Standing | None) -> str:
+def _state_after(decision: RecordedLine, now: UnsettledTransaction | None) -> str:
     if now is not None:
         return now.state
     return _COMMITTED if decision.op.resolution is Resolution.COMMIT else _ROLLED_BACK
 
 
 def _committed(
-    counted: Sequence[Said],
-    now: Standing | None,
+    counted: Sequence[RecordedLine],
+    now: UnsettledTransaction | None,
     left_doubt_ms: int | None,
-    decision: Said | None,
+    decision: RecordedLine | None,
     *,
     is_own: bool,
-) -> tuple[Result, str | None, Said | None]:
+) -> tuple[SettlementResult, str | None, RecordedLine | None]:
     if now is not None and now.state in _STUCK:
-        return Result.NOT_FORWARDED, now.state, decision
+        return SettlementResult.NOT_FORWARDED, now.state, decision
     if now is None and decision is None:
         # It was held or parked after its commit: another operator may have given it up before this line came.
         given_up = _giving_up(counted, left_doubt_ms)
         if given_up is not None:
-            return Result.REFUSED, _ROLLED_BACK, given_up
+            return SettlementResult.REFUSED, _ROLLED_BACK, given_up
     state = _COMMITTED if now is None else now.state
-    return (Result.DONE if is_own else Result.ALREADY), state, decision
+    return (SettlementResult.DONE if is_own else SettlementResult.ALREADY), state, decision
 
 
 def _abandoned(
-    counted: Sequence[Said],
+    counted: Sequence[RecordedLine],
     own: OpPosition,
-    before: Standing,
-    now: Standing | None,
+    before: UnsettledTransaction,
+    now: UnsettledTransaction | None,
     left_doubt_ms: int | None,
-    decision: Said | None,
-) -> tuple[Result, str | None, Said | None]:
+    decision: RecordedLine | None,
+) -> tuple[SettlementResult, str | None, RecordedLine | None]:
     if now is not None:
-        return Result.IGNORED, now.state, decision
+        return SettlementResult.IGNORED, now.state, decision
     # Committed since it was seen: then it was forwarded, unless its target refused within that moment.
     if decision is not None:
-        return Result.REFUSED, _COMMITTED, decision
+        return SettlementResult.REFUSED, _COMMITTED, decision
     given_up = _giving_up(counted, left_doubt_ms)
     if left_doubt_ms is None and before.state == TxnState.WAITING.value:
         given_up = next((s for s in counted if s.op.is_abandon), None)
     if given_up is None:
-        return Result.REFUSED, _COMMITTED, None
-    return (Result.DONE if given_up.position == own else Result.ALREADY), _ROLLED_BACK, given_up
+        return SettlementResult.REFUSED, _COMMITTED, None
+    return (
+        (SettlementResult.DONE if given_up.position == own else SettlementResult.ALREADY),
+        _ROLLED_BACK,
+        given_up,
+    )
 
 
-def _giving_up(counted: Sequence[Said], left_doubt_ms: int | None) -> Said | None:
+def _giving_up(counted: Sequence[RecordedLine], left_doubt_ms: int | None) -> RecordedLine | None:
     """The abandon that ended it; one that came after its messages left the doubt topic ended nothing."""
     if left_doubt_ms is None:
         return None
@@ -264,7 +284,7 @@ _ROUND_S = 0.1
 class Picture:
     """What stood, and the places up to which the logs were read for it."""
 
-    found: list[Standing]
+    found: list[UnsettledTransaction]
     op_ends: Mapping[int, int]
     doubt_ends: Mapping[int, int]
 
@@ -272,14 +292,14 @@ class Picture:
 class Line(NamedTuple):
     """An op line to write for a transaction that stands."""
 
-    found: Standing
+    found: UnsettledTransaction
     op: OpMessage
 
 
-class Written(NamedTuple):
+class WrittenLine(NamedTuple):
     """An acknowledged op line."""
 
-    found: Standing
+    found: UnsettledTransaction
     position: OpPosition
 
 
@@ -287,11 +307,11 @@ class Written(NamedTuple):
 class _Since:
     """What the logs say of the transactions since a picture was made."""
 
-    said: dict[str, list[Said]] = field(default_factory=dict)
+    said: dict[str, list[RecordedLine]] = field(default_factory=dict)
     left_doubt_ms: dict[str, int | None] = field(default_factory=dict)
 
 
-class ByHand:
+class ManualSettlement:
     """One namespace. One thread uses it; nobody is fenced and no group is joined."""
 
     def __init__(
@@ -309,7 +329,7 @@ class ByHand:
         self._clock = clock
         self._pause = pause
 
-    def look(self, is_wanted: Callable[[Standing], bool]) -> Picture:
+    def look(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Picture:
         """What stands now and is wanted, in no promised order; everything in the op log so far is in it.
 
         Raises: as `Overview.standing`.
@@ -323,7 +343,7 @@ class ByHand:
 
     def write(
         self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
-    ) -> list[Written]:
+    ) -> list[WrittenLine]:
         """Write the lines, those of one partition packed into records; returns when all are acknowledged.
 
         `on_progress` is told how many are.
@@ -349,7 +369,7 @@ class ByHand:
 
     def wait(
         self,
-        written: Iterable[Written],
+        written: Iterable[WrittenLine],
         *,
         patience_s: float,
         on_progress: Callable[[int], None] = lambda _count: None,
@@ -379,12 +399,17 @@ class ByHand:
         return wanted.keys() - missing.keys()
 
     def outcomes(
-        self, act: Act, written: Sequence[Written], picture: Picture, *, reached: Collection[int]
-    ) -> list[Outcome]:
+        self,
+        act: OperatorAction,
+        written: Sequence[WrittenLine],
+        picture: Picture,
+        *,
+        reached: Collection[int],
+    ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that nobody `reached`, that they are written."""
         told = [w for w in written if w.found.partition in reached]
         keys = {w.found.txn.key for w in told}
-        now: dict[str, Standing] = {}
+        now: dict[str, UnsettledTransaction] = {}
         since = _Since()
         if told:
             overview = Overview(self._config, self._connections)
@@ -393,16 +418,16 @@ class ByHand:
         return [
             self._outcome(act, w, now.get(w.found.txn.key), since)
             if w.found.txn.key in keys
-            else Outcome(
-                w.found.txn.key, w.found.txn.group, w.found.partition, w.found.state, Result.WRITTEN,
+            else SettlementOutcome(
+                w.found.txn.key, w.found.txn.group, w.found.partition, w.found.state, SettlementResult.WRITTEN,
                 w.found.state, written_at=w.position,
             )
             for w in written
         ]  # fmt: skip
 
-    def said_at(self, partition: int, position: OpPosition) -> Said | None:
+    def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
         """The op line that stands there; None when it is not there any more."""
-        found: list[Said] = []
+        found: list[RecordedLine] = []
 
         def take(record: Any) -> None:
             found.extend(s for s in _lines_of(record) if s.position == position)
@@ -412,14 +437,16 @@ class ByHand:
             self._read({place: (position[0], position[0] + 1)}, take)
         return found[0] if found else None
 
-    def _outcome(self, act: Act, w: Written, now: Standing | None, since: _Since) -> Outcome:
+    def _outcome(
+        self, act: OperatorAction, w: WrittenLine, now: UnsettledTransaction | None, since: _Since
+    ) -> SettlementOutcome:
         txn = w.found.txn
-        result, state, decision = became(
+        result, state, decision = result_of(
             act, w.found, w.position, said=since.said.get(txn.key, ()), now=now,
             left_doubt_ms=since.left_doubt_ms.get(txn.key),
         )  # fmt: skip
         more = None if now is None else now.txn.more
-        return Outcome(
+        return SettlementOutcome(
             txn.key,
             txn.group,
             w.found.partition,
@@ -490,7 +517,7 @@ class _Writing:
         self._errors: list[Any] = []
         self._unsent_count = 0
         self._placeless_count = 0
-        self.written: list[Written] = []
+        self.written: list[WrittenLine] = []
 
     def add(self, lines: Sequence[Line]) -> None:
         value = codec.encode_ops([codec.encode_op(line.op) for line in lines])
@@ -505,7 +532,7 @@ class _Writing:
             if offset is None:
                 self._placeless_count += len(lines)
                 return
-            self.written += [Written(line.found, (offset, n)) for n, line in enumerate(lines)]
+            self.written += [WrittenLine(line.found, (offset, n)) for n, line in enumerate(lines)]
 
         self._unsent_count += 1
         while True:
@@ -556,24 +583,24 @@ def _packed(lines: Sequence[Line], *, bytes_max: int) -> Iterable[list[Line]]:
     yield from (record for record in ready.values() if record)
 
 
-def _lines_of(record: Any) -> Iterable[Said]:
+def _lines_of(record: Any) -> Iterable[RecordedLine]:
     lines = codec.split_ops(record.value())
     if isinstance(lines, Undecodable):
         return
     for number, line in enumerate(lines):
         op = codec.decode_op(line)
         if not isinstance(op, Undecodable):
-            yield Said((record.offset(), number), record.timestamp()[1], op)
+            yield RecordedLine((record.offset(), number), record.timestamp()[1], op)
 
 
 ReadHistories = Callable[[str], list[TransactionHistory]]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SettlementOrder:
     """What an operator asked for."""
 
-    act: Act
+    act: OperatorAction
     txn_ids: tuple[str, ...]
     nonce: str | None
     is_all: bool
@@ -601,32 +628,36 @@ class Order:
             check_txn_id(txn_id)
         check_signature(
             command, operator=self.operator, reason=self.reason, recorded="it is recorded in the op log",
-            may_be_silent=self.act is Act.CHECK_NOW,
+            may_be_silent=self.act is OperatorAction.CHECK_NOW,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SettlementPlan:
     """What would be written, and what is known without writing."""
 
     picture: Picture
     lines: list[Line]
-    known: list[Outcome] = field(default_factory=list)
+    known: list[SettlementOutcome] = field(default_factory=list)
     skipped_count: int = (
         0  # chosen by filter, but decided already: this act says nothing about them
     )
-    ambiguous: list[Standing] = field(default_factory=list)
+    ambiguous: list[UnsettledTransaction] = field(default_factory=list)
     """Transactions of one id that are not settled, and no nonce says which is meant: nothing else is in the plan."""
 
 
-def plan_of(order: Order, hands: ByHand, *, read_histories: ReadHistories, now_ms: int) -> Plan:
+def plan_of(
+    order: SettlementOrder, hands: ManualSettlement, *, read_histories: ReadHistories, now_ms: int
+) -> SettlementPlan:
     """What the order comes to, as the topics are now; nothing is written."""
     if order.is_all:
         return _plan_of_many(order, hands, now_ms=now_ms)
     return _plan_of_named(order, hands, read_histories)
 
 
-def _plan_of_many(order: Order, hands: ByHand, *, now_ms: int) -> Plan:
+def _plan_of_many(
+    order: SettlementOrder, hands: ManualSettlement, *, now_ms: int
+) -> SettlementPlan:
     states = order.wanted.states or PARKED
     picture = hands.look(
         lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms)
@@ -634,23 +665,27 @@ def _plan_of_many(order: Order, hands: ByHand, *, now_ms: int) -> Plan:
     able = [each for each in picture.found if known_before(order.act, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
     skipped_count = len(picture.found) - len(able)
-    return Plan(picture, [_line(order, each) for each in oldest], skipped_count=skipped_count)
+    return SettlementPlan(
+        picture, [_line(order, each) for each in oldest], skipped_count=skipped_count
+    )
 
 
-def _plan_of_named(order: Order, hands: ByHand, read_histories: ReadHistories) -> Plan:
+def _plan_of_named(
+    order: SettlementOrder, hands: ManualSettlement, read_histories: ReadHistories
+) -> SettlementPlan:
     wanted = dict.fromkeys(order.txn_ids)
     picture = hands.look(
         lambda each: (
             txn_id_of(each.txn.key) in wanted and order.nonce in (None, nonce_of(each.txn.key))
         )
     )
-    standing: dict[str, list[Standing]] = {}
+    standing: dict[str, list[UnsettledTransaction]] = {}
     for each in picture.found:
         standing.setdefault(txn_id_of(each.txn.key), []).append(each)
     for found in standing.values():
         if len(found) > 1:
-            return Plan(picture, [], ambiguous=found)
-    plan = Plan(picture, [])
+            return SettlementPlan(picture, [], ambiguous=found)
+    plan = SettlementPlan(picture, [])
     for txn_id in wanted:
         if txn_id not in standing:
             plan.known.append(_settled(order, txn_id, read_histories))
@@ -664,16 +699,20 @@ def _plan_of_named(order: Order, hands: ByHand, read_histories: ReadHistories) -
     return plan
 
 
-def _line(order: Order, found: Standing) -> Line:
+def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
     return Line(found, line_of(order.act, found, operator=order.operator, reason=order.reason))
 
 
-def _decided(found: Standing, result: Result, hands: ByHand) -> Outcome:
+def _decided(
+    found: UnsettledTransaction, result: SettlementResult, hands: ManualSettlement
+) -> SettlementOutcome:
     txn = found.txn
     position = None if txn.more is None else txn.more.decided_at
-    said: Said | None = None if position is None else hands.said_at(found.partition, position)
+    said: RecordedLine | None = (
+        None if position is None else hands.said_at(found.partition, position)
+    )
     reason = None if txn.more is None else txn.more.reason
-    return Outcome(
+    return SettlementOutcome(
         txn.key,
         txn.group,
         found.partition,
@@ -686,7 +725,9 @@ def _decided(found: Standing, result: Result, hands: ByHand) -> Outcome:
     )
 
 
-def _settled(order: Order, txn_id: str, read_histories: ReadHistories) -> Outcome:
+def _settled(
+    order: SettlementOrder, txn_id: str, read_histories: ReadHistories
+) -> SettlementOutcome:
     """Of several attempts the one that is as the operator wants it, else the newest."""
     settled = [
         of_settled(order.act, history)
@@ -695,15 +736,15 @@ def _settled(order: Order, txn_id: str, read_histories: ReadHistories) -> Outcom
     ]
     if not settled:
         key = f"{txn_id}/{order.nonce or ''}"
-        return Outcome(key, "", None, None, Result.NOT_FOUND)
-    return next((o for o in settled if o.result is Result.ALREADY), settled[-1])
+        return SettlementOutcome(key, "", None, None, SettlementResult.NOT_FOUND)
+    return next((o for o in settled if o.result is SettlementResult.ALREADY), settled[-1])
 
 
-def planned(plan: Plan) -> list[Outcome]:
+def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
     """What would be written for each, without writing it."""
     return [
-        Outcome(
-            found.txn.key, found.txn.group, found.partition, found.state, Result.PLANNED, found.state,
+        SettlementOutcome(
+            found.txn.key, found.txn.group, found.partition, found.state, SettlementResult.PLANNED, found.state,
             line=codec.encode_op(op),
         )
         for found, op in plan.lines
@@ -711,14 +752,14 @@ def planned(plan: Plan) -> list[Outcome]:
 
 
 def carry_out(
-    act: Act,
-    hands: ByHand,
-    plan: Plan,
+    act: OperatorAction,
+    hands: ManualSettlement,
+    plan: SettlementPlan,
     *,
     patience_s: float,
     on_written: Callable[[int], None] = lambda _count: None,
     on_reached: Callable[[int, int], None] = lambda _count, _partition_count: None,
-) -> list[Outcome]:
+) -> list[SettlementOutcome]:
     """Write the plan's lines, wait for the coordinators, and return what became of each.
 
     `on_written` gets the number of lines stored so far; `on_reached` the number of partitions whose coordinators have
@@ -726,7 +767,7 @@ def carry_out(
 
     Raises:
         BrokerUnavailableError: the lines are stored, but their effect could not be read.
-        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `ByHand.write`.
+        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `ManualSettlement.write`.
     """
     if not plan.lines:
         return []
@@ -749,7 +790,7 @@ def carry_out(
         ) from exc
 
 
-def outcome_json(act: Act, outcome: Outcome) -> Json:
+def outcome_json(act: OperatorAction, outcome: SettlementOutcome) -> Json:
     """One object of `tx commit --json` and the like."""
     o = outcome
     return {
@@ -770,7 +811,7 @@ def outcome_json(act: Act, outcome: Outcome) -> Json:
     }
 
 
-def _decision_json(said: Said) -> Json:
+def _decision_json(said: RecordedLine) -> Json:
     operator, reason = operator_of(said)
     return {
         "offset": said.position[0],
@@ -787,7 +828,7 @@ def _position_json(position: tuple[int, int] | None) -> Json | None:
     return None if position is None else {"offset": position[0], "line": position[1]}
 
 
-def operator_of(said: Said) -> tuple[str, str]:
+def operator_of(said: RecordedLine) -> tuple[str, str]:
     """(operator, reason) of an op line; the name is empty when no operator wrote it."""
     if said.op.source is not Source.OPERATOR:
         return "", said.op.reason

@@ -15,7 +15,7 @@ from txlayer.operate import Json
 
 if TYPE_CHECKING:
     from txlayer.core.asides import Aside
-    from txlayer.operate.overview import Overview, Standing
+    from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.status import PartitionStatus
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
@@ -38,7 +38,7 @@ class Filter:
         """True when it lets every transaction through."""
         return self == Filter()
 
-    def lets_through(self, found: Standing, *, now_ms: int) -> bool:
+    def lets_through(self, found: UnsettledTransaction, *, now_ms: int) -> bool:
         """True for a transaction that is meant; ages count from the append time of its first half message."""
         txn, age_ms = found.txn, now_ms - found.txn.appended_ms
         reason = None if txn.more is None else txn.more.reason
@@ -52,14 +52,14 @@ class Filter:
         )
 
 
-def oldest(found: Iterable[Standing], limit: int | None) -> list[Standing]:
+def oldest(found: Iterable[UnsettledTransaction], limit: int | None) -> list[UnsettledTransaction]:
     """The oldest of them, the oldest first; of a million no more than `limit` are kept in memory."""
     if limit is None:
         return sorted(found, key=_by_age)
     return heapq.nsmallest(limit, found, key=_by_age)
 
 
-def _by_age(found: Standing) -> tuple[int, int, int]:
+def _by_age(found: UnsettledTransaction) -> tuple[int, int, int]:
     return found.txn.appended_ms, found.partition, found.txn.first_offset
 
 
@@ -93,7 +93,7 @@ def count(overview: Overview) -> Counts:
     return Counts(dict(counts), oldest_ms, doubt, kept_aside)
 
 
-def standing_json(found: Standing, *, now_ms: int) -> Json:
+def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     """One object of `tx list --json`."""
     txn, more = found.txn, found.txn.more
     return {

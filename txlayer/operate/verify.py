@@ -445,7 +445,7 @@ class HeldBack(NamedTuple):
     end: int
 
 
-class Asked(NamedTuple):
+class WantedWindow(NamedTuple):
     """Which window."""
 
     since_ms: int
@@ -458,7 +458,7 @@ class Asked(NamedTuple):
     """By how much the clocks of two brokers may differ."""
 
 
-class Reading(NamedTuple):
+class WindowReading(NamedTuple):
     """What was read."""
 
     window: Window
@@ -491,7 +491,7 @@ class WindowReader:
         self._counts: Counter[str] = Counter()
         self._done = self._total = 0
 
-    def read(self, asked: Asked, shelf: TraceShelf) -> Reading:
+    def read(self, asked: WantedWindow, shelf: TraceShelf) -> WindowReading:
         """Keep everything of the window on the shelf.
 
         Raises:
@@ -544,7 +544,9 @@ class WindowReader:
             real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
             partition_counts=Counter(topic for topic, _ in reals),
         )  # fmt: skip
-        return Reading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
+        return WindowReading(
+            window, tuple(wanted), dict(self._counts), held_back, traces.strange_count
+        )
 
     # --- where to begin and to end ------------------------------------------------------------------------------------
 
@@ -557,7 +559,7 @@ class WindowReader:
         return count
 
     def _judged_ends(
-        self, admin: Administration, halves: Collection[TopicPartition], asked: Asked
+        self, admin: Administration, halves: Collection[TopicPartition], asked: WantedWindow
     ) -> dict[TopicPartition, int]:
         ends = self._ends(admin, halves)
         if asked.until_ms is None:
@@ -570,7 +572,7 @@ class WindowReader:
         admin: Administration,
         halves: Collection[TopicPartition],
         ends: Mapping[TopicPartition, int],
-        asked: Asked,
+        asked: WantedWindow,
     ) -> Ranges:
         """Half records behind the end, so that transactions that begin before it are whole."""
         newest = admin.end_offsets(halves)
@@ -732,7 +734,7 @@ def _slice(ranges: Ranges, behind: int, size: int) -> Ranges:
 class Verification(NamedTuple):
     """What was read, and what it proves."""
 
-    reading: Reading
+    reading: WindowReading
     proof: Proof
     read_s: float
     judge_s: float
@@ -747,7 +749,7 @@ class Telling(NamedTuple):
 
 def verify(
     config: ClientConfig,
-    asked: Asked,
+    asked: WantedWindow,
     *,
     make_admin: Callable[[], Administration],
     make_reader: Callable[[str], LogReader],
@@ -826,7 +828,7 @@ def judgements(
 
 
 def verification_json(
-    found: Verification, *, asked: Asked, config: ClientConfig
+    found: Verification, *, asked: WantedWindow, config: ClientConfig
 ) -> dict[str, object]:
     """For a program; findings up to the limit of what is kept."""
     proof, reading = found.proof, found.reading

@@ -19,7 +19,7 @@ from txlayer.core.messages import Headers, txn_id_of
 from txlayer.core.topicspec import CreateTopic
 from txlayer.core.transitions import TxnState
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
-from txlayer.operate.overview import Overview, Standing
+from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.topics import GroupTopics
 from txlayer.producer.sync import TransactionalProducer
 from txlayer.testing.access import KafkaAccess, unique_name
@@ -157,7 +157,9 @@ AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """Nothing but a person's word moves these."""
 
 
-def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) -> list[Standing]:
+def unsettled(
+    config: CoordinatorConfig, connections: CoordinatorConnections
+) -> list[UnsettledTransaction]:
     """Every transaction that is neither settled nor parked, as the logs say up to their ends of now.
 
     One that is decided counts until the coordinator has carried it out and stored that.
@@ -165,12 +167,12 @@ def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) ->
     return [s for s in Overview(config, connections).standing() if s.state not in AT_REST]
 
 
-def described(standing: Iterable[Standing]) -> str:
+def described(standing: Iterable[UnsettledTransaction]) -> str:
     """Transactions as lines for people, with what each one waits for."""
     return "\n".join(f"  {_unsettled_line(found)}" for found in standing)
 
 
-def _unsettled_line(found: Standing) -> str:
+def _unsettled_line(found: UnsettledTransaction) -> str:
     txn = found.txn
     place = "doubt" if txn.is_in_doubt else f"half {found.partition}:{txn.first_offset}"
     age_s = max(time.time() - txn.appended_ms / 1000, 0)

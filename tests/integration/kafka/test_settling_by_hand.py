@@ -12,7 +12,15 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.crafted import Crafted, Placed
 from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
 from txlayer.core.messages import Resolution
-from txlayer.operate.settle import Act, ByHand, Line, Outcome, Picture, Result, line_of
+from txlayer.operate.settle import (
+    Line,
+    ManualSettlement,
+    OperatorAction,
+    Picture,
+    SettlementOutcome,
+    SettlementResult,
+    line_of,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -20,14 +28,14 @@ COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 NOISE = random.Random(7).randbytes(20_000)
 
 
-def look(hands: ByHand, placed: Placed) -> Picture:
+def look(hands: ManualSettlement, placed: Placed) -> Picture:
     """What an operator sees of one transaction."""
     picture = hands.look(lambda each: each.txn.key == placed.key)
     assert 1 == len(picture.found)
     return picture
 
 
-def say(hands: ByHand, picture: Picture, act: Act) -> Outcome:
+def say(hands: ManualSettlement, picture: Picture, act: OperatorAction) -> SettlementOutcome:
     """Write an operator's word on what was seen, and what became of it."""
     (found,) = picture.found
     lines = [Line(found, line_of(act, found, operator="zoe@desk", reason="ticket 12"))]
@@ -74,10 +82,10 @@ def test_two_operators_who_commit_the_same_parked_transaction_forward_it_once(
 
     with by_hand(arena) as first, by_hand(arena) as second:
         seen_first, seen_second = look(first, placed), look(second, placed)
-        one = say(first, seen_first, Act.COMMIT)
-        other = say(second, seen_second, Act.COMMIT)
+        one = say(first, seen_first, OperatorAction.COMMIT)
+        other = say(second, seen_second, OperatorAction.COMMIT)
 
-    assert [Result.DONE, Result.ALREADY] == [one.result, other.result]
+    assert [SettlementResult.DONE, SettlementResult.ALREADY] == [one.result, other.result]
     assert one.written_at == (other.decision.position if other.decision else None)
     arena.wait_until_visible(txn_id)
     assert 1 == len(arena.visible(txn_id))
@@ -102,13 +110,13 @@ def test_an_open_transaction_is_rolled_back_by_hand(
 @pytest.mark.parametrize(
     ("act", "first", "stands"),
     [
-        (Act.COMMIT, ROLLBACK, "rolled-back"),
-        (Act.ROLLBACK, COMMIT, "committed"),
-        (Act.ABANDON, COMMIT, "committed"),
+        (OperatorAction.COMMIT, ROLLBACK, "rolled-back"),
+        (OperatorAction.ROLLBACK, COMMIT, "committed"),
+        (OperatorAction.ABANDON, COMMIT, "committed"),
     ],
 )
 def test_who_comes_second_is_told_the_decision_that_stands(
-    arena: Arena, crafted: Crafted, act: Act, first: Resolution, stands: str
+    arena: Arena, crafted: Crafted, act: OperatorAction, first: Resolution, stands: str
 ) -> None:
     txn_id = new_id()
     placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
@@ -118,7 +126,7 @@ def test_who_comes_second_is_told_the_decision_that_stands(
         crafted.op(placed, first)
         outcome = say(hands, seen, act)
 
-    assert (Result.REFUSED, stands) == (outcome.result, outcome.state)
+    assert (SettlementResult.REFUSED, stands) == (outcome.result, outcome.state)
     assert first is (outcome.decision.op.resolution if outcome.decision else None)
     expected = 1 if first is COMMIT else 0
     if expected:

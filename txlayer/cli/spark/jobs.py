@@ -52,7 +52,7 @@ Page = Annotated[Path, typer.Option("--page", help="The HTML file; JSON is writt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Bundle):
+class SourceOptions(Bundle):
     """What is copied: the topics of a namespace, and where from."""
 
     bootstrap_servers: BootstrapServers = None
@@ -106,7 +106,7 @@ class Source(Bundle):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session(Bundle):
+class SessionOptions(Bundle):
     """Where and how Spark runs."""
 
     master: Annotated[
@@ -136,12 +136,12 @@ _SHOWN_MAX = 100
 @with_bundles
 def bronze(
     *,
-    source: Source,
+    source: SourceOptions,
     data: Data = _DATA,
     every: Annotated[
         str | None, typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
     ] = None,
-    session: Session,
+    session: SessionOptions,
 ) -> None:  # fmt: skip
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
     settings = source.settings(data)
@@ -163,7 +163,7 @@ def compact(
             help="Forget what is older (90d): records of bronze by day, settled rows of the ledger."
         ),
     ] = None,
-    session: Session,
+    session: SessionOptions,
 ) -> None:
     """Fold many small files of bronze and of the ledger into few."""
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
@@ -184,7 +184,7 @@ def ledger(
     data: Data = _DATA,
     grace: Grace = "1m",
     overdue: Overdue = "15m",
-    session: Session,
+    session: SessionOptions,
 ) -> None:
     """Fold what is new in bronze into one row per transaction, with its verdict."""
     settings = _ledger(data, grace, overdue)
@@ -200,7 +200,7 @@ def report(
     data: Data = _DATA,
     page: Page = _PAGE,
     as_json: AsJson = False,
-    session: Session,
+    session: SessionOptions,
 ) -> None:
     """Write what the ledger says as one HTML file and JSON; exit code 1 when a promise is broken."""
     name = client_config(ClientConfig, namespace=namespace).namespace
@@ -212,13 +212,13 @@ def report(
 @with_bundles
 def audit(
     *,
-    source: Source,
+    source: SourceOptions,
     data: Data = _DATA,
     grace: Grace = "1m",
     overdue: Overdue = "15m",
     page: Page = _PAGE,
     as_json: AsJson = False,
-    session: Session,
+    session: SessionOptions,
 ) -> None:
     """Bronze, ledger and report, one after the other."""
     settings = source.settings(data)
@@ -242,7 +242,7 @@ def compare(
         typer.Option(help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."),
     ] = "txn_id",
     data: Data = _DATA,
-    session: Session,
+    session: SessionOptions,
 ) -> None:  # fmt: skip
     """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
     settings = AgainstSettings(
