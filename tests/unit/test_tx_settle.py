@@ -88,7 +88,7 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
         (OperatorAction.COMMIT, outcome(SettlementResult.DONE, "committed"), "is committed and forwarded"),
         (OperatorAction.COMMIT, outcome(SettlementResult.DONE, "waiting"), "is committed; it waits for an earlier"),
         (OperatorAction.ROLLBACK, outcome(SettlementResult.DONE, "rolled-back"), "is rolled back"),
-        (OperatorAction.ABANDON, outcome(SettlementResult.DONE, "rolled-back"), "is abandoned: nobody will see it"),
+        (OperatorAction.ABANDON, outcome(SettlementResult.DONE, "rolled-back"), "is abandoned: consumers never see it"),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open"), "so far: not asked yet, group orders"),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open", checked_count=3), "question 3 was asked"),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.ALREADY, "committed", **ZOE), f"meanwhile: {STANDS}"),

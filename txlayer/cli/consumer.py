@@ -225,7 +225,7 @@ def file_times(folder: Path) -> dict[str, int]:
 WORDS = {ReplayKind.PAUSE: "pause", ReplayKind.RESUME: "resume"}
 
 HELP = {
-    ReplayKind.PAUSE: """Stop a group's consumers from handling a topic, whoever runs them, until it is resumed.
+    ReplayKind.PAUSE: """Stop all consumers of a group from handling a topic until it is resumed.
 
     Messages wait in the topic; a pause survives restarts. What is being handled is finished.""",
     ReplayKind.RESUME: """Let a group's consumers go on with a topic that was paused.""",

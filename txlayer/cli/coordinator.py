@@ -106,7 +106,7 @@ def run(  # every option is a parameter
         stop.watch(sys.stdin.buffer)
     if not config.target_topics:
         Console(stderr=True).print(
-            "[yellow]warning:[/] no --target-topic: whoever may write the half topic may send to every topic that this "
+            "[yellow]warning:[/] no --target-topic: every client that may write the half topic may send to every topic that this "
             "coordinator may write"
         )
     gc.set_threshold(GC_THRESHOLD)

@@ -281,21 +281,22 @@ def show(
 _EXITS = """
 
     The request is recorded on the replay topic with your name and reason, and the consumer that owns the partition carries
-    it out. Exit codes: 0 it is so, 1 not all are (each is told), 2 usage, 3 no broker, 5 not authorised."""
+    it out. Exit codes: 0 it is so, 1 not all are (the output names each), 2 usage, 3 no broker, 5 not authorised."""
 
 
 HELP = {
     ReplayKind.REPLAY: """Have dead letters handled again by their consumer group, in order per key.
 
     Nothing goes into their topic again. Those of a parked key are replayed whole, and then the key is released.""",
-    ReplayKind.DROP: """Drop dead letters: nobody will handle them.
+    ReplayKind.DROP: """Drop dead letters: no consumer handles them.
 
     They stay readable until the topic's retention removes them.""",
 }
 
 
 IsAll = Annotated[
-    bool, typer.Option("--all", help="All that the filters let through and nobody asked for yet.")
+    bool,
+    typer.Option("--all", help="All that the filters let through and that were not asked for yet."),
 ]
 
 

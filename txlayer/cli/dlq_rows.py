@@ -93,7 +93,7 @@ _SENTENCES: Mapping[DeadLetterResult, str] = {
     DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
     DeadLetterResult.MISSING: "was not there any more when its turn came",
     DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
-    DeadLetterResult.NOT_FOUND: "is not found: no record stands there (any more)",
+    DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
     DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
     DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
     "drop or replay them first",

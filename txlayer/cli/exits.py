@@ -52,11 +52,11 @@ INTERRUPTED = 130
 """What shells say of a program that Ctrl-C ended."""
 
 UNREAD = 141
-"""What shells say of a program whose reader has gone, such as `head`. It is no finding: what it found was not told."""
+"""What shells say of a program whose reader has gone, such as `head`. It is no finding, because the output was not read."""
 
 
 def guard(call: Callable[[], object]) -> int:
-    """Run a command; 0, or the exit code of the error that it ended with, told in one line.
+    """Run a command; 0, or the exit code of its error, which is printed in one line.
 
     SystemExit, which carries an exit code already, passes.
     """

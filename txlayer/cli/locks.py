@@ -87,7 +87,7 @@ def list_locks(
 ) -> None:
     """Show who holds which queue, since which claim, and for how long without a renewal.
 
-    Ages are told by this machine's clock against the brokers'.
+    Ages compare this machine's clock with the brokers'.
     """
     config = connection.consumer_config()
     with _by_hand(config) as locks:
@@ -149,11 +149,11 @@ def release(
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:
-    """End a queue's lease: whoever waits for it claims it at once.
+    """End a queue's lease: a consumer that waits for it claims it at once.
 
     Its holder starts no handler any more when it reads the release; what still runs has a stale token. A member that the
-    group still gives the queue to claims it again, under a new token, after a renewal's time. Exit codes: 0 nobody
-    holds it (also when nobody did before), 1 somebody else does by now, or the log does not tell of the queue.
+    group still gives the queue to claims it again, under a new token, after a renewal's time. Exit codes: 0 it is
+    free (also when it was before), 1 another consumer holds it by now, or the log does not name the queue.
     """
     _check_queue(queue)
     signed = signed_reason("txlayer locks release", operator=operator, reason=reason)
@@ -191,11 +191,11 @@ def _confirm(sentence: str) -> None:
     """Ask a person who sees what would happen.
 
     Raises:
-        UsageError: nobody is there to be asked. Nothing was written.
+        UsageError: there is no terminal. Nothing was written.
         typer.Abort: the answer was no. Nothing was written.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"txlayer locks release: {sentence}, and nobody to ask; say --yes")
+        raise UsageError(f"txlayer locks release: {sentence}, and no terminal to ask; say --yes")
     typer.confirm(f"{sentence}. End this lease?", abort=True, err=True)
 
 
@@ -209,7 +209,7 @@ def _check_queue(queue: str) -> None:
 def _unknown(queue: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo("null")
-    typer.echo(f"the lock log does not tell of {queue}; `txlayer locks list --all` does", err=True)
+    typer.echo(f"the lock log does not name {queue}; `txlayer locks list --all` does", err=True)
 
 
 @contextmanager

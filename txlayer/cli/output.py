@@ -149,7 +149,7 @@ def confirm_bulk(what: str, question: str, *, sample: Table, more_count: int) ->
         typer.Abort: the answer was no. Nothing was written.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} and nobody to ask; say --yes, or look first with --dry-run")
+        raise UsageError(f"{what} and no terminal to ask; say --yes, or look first with --dry-run")
     Console(stderr=True, highlight=False).print(sample)
     if more_count > 0:
         typer.echo(f"and {more_count:,} more", err=True)

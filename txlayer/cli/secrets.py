@@ -47,7 +47,7 @@ def command_line_settings(option: str, parts: list[str]) -> dict[str, str]:
     for name in settings:
         if is_secret(name):
             raise ConfigError(
-                f"whoever may list processes would read it; put it into a file and say {name}{_SUFFIX}=PATH, "
+                f"every user who can list processes could read it; put it into a file and say {name}{_SUFFIX}=PATH, "
                 f"or use {_FILE}",
                 name=f"{option} {name}", expected="no secret on a command line",
             )  # fmt: skip

@@ -157,7 +157,7 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
 def ports_of_workers(
     config: MetricsConfig, worker_count: int
 ) -> Callable[[int], Sequence[str]] | None:
-    """What a worker of a number is told beside the common command; None: nothing.
+    """Arguments of a worker with this number, beside the common command; None: there are none.
 
     Raises:
         ConfigError: the last worker would have no port.
@@ -237,7 +237,7 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
     try:
         found: Any = import_module(module_name)
     except Exception as exc:
-        # The text of a stranger's exception may hold what nobody should read in a log: its kind and place are told.
+        # The text of a foreign exception may hold secrets: only its kind and position are shown.
         raise ConfigError(
             f"the module cannot be imported: {_told(exc)}",
             name=name,

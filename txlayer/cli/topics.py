@@ -211,7 +211,7 @@ class Rights(Bundle):
         typer.Option(
             "--principal",
             metavar="User:NAME",
-            help="Whose rights; as the brokers name whoever connects.",
+            help="Whose rights; as the brokers name the client that connects.",
         ),
     ]
     group: Annotated[
@@ -347,7 +347,7 @@ def drain(
 ) -> None:
     """Wait until nothing is open and nothing is left to read; says what still is. It writes nothing.
 
-    Stop the producers first, and leave the coordinators and whoever answers check-backs running. What is parked must be
+    Stop the producers first, and leave the coordinators and the responders running. What is parked must be
     settled by a person. Safe to repeat.
 
     Exit codes: 0 drained, 1 something is left, 2 usage or configuration, 3 no broker, 5 not authorised.

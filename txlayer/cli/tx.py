@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     )
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at transactions, and settle by hand what nobody else settles."
+    no_args_is_help=True, help="Look at transactions, and settle by hand those that need a person."
 )
 
 # --- which transactions ------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ KeptAside = Annotated[
     bool,
     typer.Option(
         "--kept-aside",
-        help="Show instead the records that nobody can read, or that stood in the wrong place.",
+        help="Show instead the records that cannot be read, or that were in the wrong place.",
     ),
 ]
 
@@ -165,7 +165,7 @@ What = Annotated[
     str,
     typer.Argument(
         metavar="ID|PARTITION:OFFSET|ORIGIN",
-        help="A transaction id; where one of its half messages stands (as in the header txl-origin); "
+        help="A transaction id; the position of one of its half messages (as in the header txl-origin); "
         "or a record kept aside, as `list --kept-aside` names it.",
     ),
 ]
@@ -467,7 +467,7 @@ HELP = {
     "commit": """Commit transactions: their messages are forwarded.
 
     Open and parked ones; of those that are committed and held or parked, try again.""",
-    "rollback": """Roll transactions back: nobody will ever see their messages.
+    "rollback": """Roll transactions back: consumers never see their messages.
 
     Open and parked ones. What is committed already is refused: `txlayer tx abandon` gives it up.""",
     "abandon": """Give transactions up, also those that are committed and cannot be forwarded.
@@ -479,7 +479,7 @@ HELP = {
 _EXITS = """
 
     The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
-    (also when it was before), 1 not all are (the decision that stands is told), 2 usage, 3 no broker, 5 not authorised."""
+    (also when it was before), 1 not all are (the output names the decision), 2 usage, 3 no broker, 5 not authorised."""
 
 
 Ids = Annotated[

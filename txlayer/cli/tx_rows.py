@@ -302,7 +302,9 @@ def _done(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
         more = _NOT_CARRIED_OUT.get(o.state or "")
         return "is committed and forwarded" if more is None else f"is committed; {more}"
     return (
-        "is rolled back" if act is OperatorAction.ROLLBACK else "is abandoned: nobody will see it"
+        "is rolled back"
+        if act is OperatorAction.ROLLBACK
+        else "is abandoned: consumers never see it"
     )
 
 
@@ -332,7 +334,7 @@ def _refused(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
         return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
     if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
         return f"{said} and is {o.state} now; {_GIVE_UP}"
-    return f"{said}; the first decision stands"
+    return f"{said}; the first decision counts"
 
 
 def _ignored(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
@@ -353,7 +355,7 @@ def _planned(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
 
 def _not_found(_act: OperatorAction, _o: SettlementOutcome, op_topic: str) -> str:
     return (
-        f"is not found: nothing of this id stands open, and {op_topic} and half hold nothing about it as far back as "
+        f"is not found: nothing of this id is open, and {op_topic} and half hold nothing about it as far back as "
         "--since says"
     )
 

@@ -71,7 +71,7 @@ Folder = Annotated[
         "--folder",
         file_okay=False,
         exists=True,
-        help="Where its file stands while it runs, some 100 bytes per record; default: the system's own for such files.",
+        help="Folder of its file while it runs, some 100 bytes per record; default: the system's own for such files.",
         show_default=False,
     ),
 ]

@@ -35,7 +35,7 @@ PATIENCE_S = 10.0
 
 
 class DeadLetterPlace(NamedTuple):
-    """Where a dead letter stands: in the dead-letter topic of `topic`."""
+    """Position of a dead letter in the dead-letter topic of `topic`."""
 
     topic: str  # that the message came from
     partition: int
@@ -76,7 +76,7 @@ def topics_of(admin: Administration, group: str) -> list[str]:
 
 
 class DeadLetterLog:
-    """The dead letters of one group and topic. One thread uses it; it fences nobody and joins no group.
+    """The dead letters of one group and topic. One thread uses it; it fences no producer and joins no group.
 
     Raises, from every call:
         TopicMismatchError: the group has no dead-letter topic or no replay topic for this topic.
@@ -110,7 +110,7 @@ class DeadLetterLog:
             counts = {name: self._count(name) for name in (self.dead_letters, self.replays)}
             if len(set(counts.values())) > 1:
                 raise TopicMismatchError(
-                    "a request stands in the partition of its dead letter; `txlayer topics check "
+                    "a request must be in the partition of its dead letter; `txlayer topics check "
                     f"--group {self.group} --topic {self.topic}` tells more",
                     topic=self.replays, expected=f"{counts[self.dead_letters]} partitions",
                     found=f"{counts[self.replays]}",
@@ -170,7 +170,7 @@ class DeadLetterLog:
         )
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
-        """The dead letter that stands there."""
+        """The dead letter at this position."""
         found: list[FoundLetter] = []
         if self._next is None:
             self.follow()
@@ -253,7 +253,7 @@ _NO_KEY = bytes(KEY_HASH_BYTES)
 class Unable(Enum):
     """Why nothing is asked for a dead letter."""
 
-    NOT_FOUND = "not-found"  #: no record stands there
+    NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
     ENDED = "already"  #: it was handled or dropped
     REQUESTED = "requested-already"  #: another request about it has no answer yet
@@ -617,7 +617,7 @@ KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "res
 
 
 def place_json(place: DeadLetterPlace) -> Json:
-    """Where a dead letter stands."""
+    """The position of a dead letter."""
     return {
         "letter": str(place),
         "topic": place.topic,

@@ -1,4 +1,4 @@
-"""The leases of a namespace as a person sees them, and their release by a person's word. Never a claim."""
+"""The leases of a namespace, and their release by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives a command by hand, and why: what stands in the records that it writes."""
+"""The operator's name and reason in the records that a command writes."""
 
 from __future__ import annotations
 

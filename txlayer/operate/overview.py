@@ -1,6 +1,6 @@
-"""What is not settled in a namespace, for whoever looks in: the coordinator's own fold, without taking part in its work.
+"""What is not settled in a namespace, read with the coordinator's own fold without taking part in its work.
 
-Nothing is fenced, stored or written, and no group is joined, so any number may look at any time. Never a second fold.
+Nothing is fenced, stored or written, and no group is joined, so any number may look at any time.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Author:
 
     @property
     def text(self) -> str:
-        """What stands in every request."""
+        """The text in every request."""
         return f"{self.operator}: {self.reason}"
 
 
@@ -138,7 +138,7 @@ class DeadLetterResult(Enum):
     REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
     MISSING = "missing"  #: it was gone when its turn came
     UNKNOWN = "unknown"  #: the group's consumers do not know such a request
-    NOT_FOUND = "not-found"  #: no record stands there
+    NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
     LAST_OF_KEY = (
         "last-of-key"  #: its drop would release its parked key past earlier ones that are open
@@ -314,7 +314,9 @@ def check_target(
         ForbiddenTopicError: it is a system topic, one that the dead letters came from, or does not exist.
     """
     if topics.is_system(to):
-        raise ForbiddenTopicError("--to: nobody may send there", topic=to, reason="a system topic")
+        raise ForbiddenTopicError(
+            "--to: no message may be sent there", topic=to, reason="a system topic"
+        )
     if to in logs:
         raise ForbiddenTopicError(
             "--to: every other group of that topic would see the messages again; leave --to out, and the group's own "

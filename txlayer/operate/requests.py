@@ -1,4 +1,4 @@
-"""An operator's request from the choice to its results: written once each, followed on the replay topic. Never a choice."""
+"""Requests about dead letters: written once each, and followed on the replay topic to their results."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _Writing:
             raise self._writer.error_of(error, topic=topic, txn_id="")
         if self._placeless_count:
             raise OutcomeUnknownError(
-                f"{self._placeless_count} requests are stored, and nobody told where",
+                f"{self._placeless_count} requests are stored at an unknown offset",
                 step="request",
             )
 

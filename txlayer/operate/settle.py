@@ -42,7 +42,7 @@ class OperatorAction(Enum):
 
     CHECK_NOW = "check-now"  #: ask its producer group at once
     COMMIT = "commit"  #: forward it; of what is committed and refused: try again
-    ROLLBACK = "rollback"  #: nobody may ever see it
+    ROLLBACK = "rollback"  #: consumers never see it
     ABANDON = "abandon"  #: the same, also of what is committed and cannot be forwarded
 
 
@@ -312,7 +312,7 @@ class _Since:
 
 
 class ManualSettlement:
-    """One namespace. One thread uses it; nobody is fenced and no group is joined."""
+    """One namespace. One thread uses it; no producer is fenced and no group is joined."""
 
     def __init__(
         self,
@@ -558,7 +558,7 @@ class _Writing:
             raise error
         if self._placeless_count:
             raise OutcomeUnknownError(
-                f"{self._placeless_count} lines are stored, and nobody told where: look with `txlayer tx show`", step="op"
+                f"{self._placeless_count} lines are stored at an unknown offset: look with `txlayer tx show`", step="op"
             )  # fmt: skip
 
     def _serve(self, timeout_s: float = _ROUND_S) -> None:

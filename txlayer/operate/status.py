@@ -1,4 +1,4 @@
-"""What a namespace's coordinators have done, read from the cluster by anybody. Never from the coordinators themselves."""
+"""What a namespace's coordinators have done, as the cluster tells: no coordinator is asked."""
 
 from __future__ import annotations
 

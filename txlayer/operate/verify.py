@@ -1,4 +1,4 @@
-"""`verify`: a window read, every transaction of it judged, the promises proved or refuted. Never: a rule of its own.
+"""`verify`: reads a window, judges every transaction in it, and proves or refutes the promises.
 
 Two passes over a file on disk: by transaction id, and by ordering key. Memory holds one id, or one key's late ones, at a time.
 """

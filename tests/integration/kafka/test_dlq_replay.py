@@ -113,7 +113,7 @@ def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(
     none = planted.dlq("replay", *chosen, *WHY, "--yes")
 
     assert 2 == unasked[0]
-    assert "5 dead letters and nobody to ask; say --yes" in unasked[2]
+    assert "5 dead letters and no terminal to ask; say --yes" in unasked[2]
     assert dict.fromkeys(wanted, "planned") == plan
     assert [] == nothing
     assert dict.fromkeys(wanted[:2], "handled") == few

@@ -246,7 +246,7 @@ def test_a_queue_that_the_log_does_not_tell_of_is_a_finding(
     code, out, err = desk.run(*command[:1], "loyalty/orders/9", *command[1:])
 
     assert (1, "") == (code, out)
-    assert "does not tell of loyalty/orders/9" in err
+    assert "does not name loyalty/orders/9" in err
     assert desk.json(*command[:1], "loyalty/orders/9", *command[1:], code=1) is None
 
 

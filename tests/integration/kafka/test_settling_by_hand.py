@@ -149,7 +149,7 @@ def test_a_rollback_of_what_was_committed_is_refused_and_writes_nothing(
 
     assert (1, "") == (code, out)
     assert f"{settled} / 00000001 refused: it was committed at 20" in err
-    assert "by producer; the first decision stands" in err
+    assert "by producer; the first decision counts" in err
     assert f"{held} / 00000001 refused: it was committed at 20" in err
     assert "and is held now; `txlayer tx abandon`" in err
     assert before == op_ends(arena)

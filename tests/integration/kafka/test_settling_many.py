@@ -38,7 +38,7 @@ def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_lef
     code, out, err = operator.run("commit", *chosen, *WHY, "--yes")
 
     assert 2 == unasked[0]
-    assert "10 transactions and nobody to ask; say --yes" in unasked[2]
+    assert "10 transactions and no terminal to ask; say --yes" in unasked[2]
     assert {"planned"} == {row["result"] for row in planned}
     assert set(ids[:10]) == {row["txn_id"] for row in planned}
     assert unchanged
