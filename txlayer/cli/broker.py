@@ -27,11 +27,12 @@ app = typer.Typer(
 Port = Annotated[
     int | None,
     typer.Option(
-        min=1024, max=65535,
+        min=1024,
+        max=65535,
         help="Port of the broker.  [default: the folder's last one, else 9092]",
         show_default=False,
     ),
-]  # fmt: skip
+]
 Data = Annotated[
     Path | None,
     typer.Option(

@@ -335,10 +335,11 @@ Topic = Annotated[
 TokenAbove = Annotated[
     int | None,
     typer.Option(
-        min=0, max=WHOLE_MAX // 2,
+        min=0,
+        max=WHOLE_MAX // 2,
         help="Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
     ),
-]  # fmt: skip
+]
 
 
 @app.command()

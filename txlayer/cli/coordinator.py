@@ -99,8 +99,11 @@ def run(  # every option is a parameter
         # The same command line, once per worker: a later --workers wins, everything else is as it was said.
         command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
         code = supervise(
-            command, worker_count=workers, wait=stop.wait, own_arguments=ports_of_workers(metrics, workers),
-        )  # fmt: skip
+            command,
+            worker_count=workers,
+            wait=stop.wait,
+            own_arguments=ports_of_workers(metrics, workers),
+        )
         raise typer.Exit(code)
     if watch_parent:
         stop.watch(sys.stdin.buffer)

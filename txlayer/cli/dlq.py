@@ -176,7 +176,7 @@ def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
         raise UsageError(
             f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
             "PARTITION:OFFSET with one --topic"
-        )  # fmt: skip
+        )
     return DeadLetterPlace(topic, int(match[2]), int(match[3]))
 
 
@@ -532,18 +532,21 @@ def _warn(order: ReplayOrder, choice: DeadLetterSelection) -> None:
     if choice.added_count:
         typer.echo(
             f"{choice.added_count:,} more dead letters of {choice.parked_key_count:,} parked keys go with them, so that "
-            "their order is kept; --only leaves them out", err=True,
-        )  # fmt: skip
+            "their order is kept; --only leaves them out",
+            err=True,
+        )
     if choice.left_count and order.kind is ReplayKind.REPLAY and order.to is None:
         typer.echo(
             f"warning: {choice.left_count:,} dead letters of {choice.parked_key_count:,} parked keys are left out: these "
-            "keys lose their order", err=True,
-        )  # fmt: skip
+            "keys lose their order",
+            err=True,
+        )
     if choice.undecodable_count:
         typer.echo(
             f"{choice.undecodable_count:,} records are no dead letters of the group and left out; `txlayer dlq show` "
-            "tells why", err=True,
-        )  # fmt: skip
+            "tells why",
+            err=True,
+        )
 
 
 def _confirm(order: ReplayOrder, choice: DeadLetterSelection, *, yes: bool) -> None:
@@ -591,8 +594,9 @@ def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter
     connections = connect_producer(config)
     try:
         yield RequestWriter(
-            lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group
-        )  # fmt: skip
+            lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes),
+            group=group,
+        )
     finally:
         connections.close()
 

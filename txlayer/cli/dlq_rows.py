@@ -30,8 +30,12 @@ def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
             cell(age_text(row["age_ms"])),
             cell(row.get("attempt_count", "")),
             cell(_error(row)),
-            cell("" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"),
-        ]  # fmt: skip
+            cell(
+                ""
+                if origin is None
+                else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"
+            ),
+        ]
         table.add_row(*cells, *([cell(bytes_text(row["key"]))] if has_key else []))
     return table
 
@@ -44,7 +48,10 @@ def show_tables(row: Json) -> RenderableType:
         ("letter", row["letter"]),
         ("state", row["state"]),
         ("reason", row["reason"] or row["why"]),
-        ("came from", "" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"),
+        (
+            "came from",
+            "" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}",
+        ),
         ("its time", time_text(row.get("origin_ms") or None)),
         ("attempts", row.get("attempt_count", "")),
         ("first", time_text(row.get("first_ms"))),
@@ -53,8 +60,13 @@ def show_tables(row: Json) -> RenderableType:
         ("error", _error(row)),
         ("key", bytes_text(row["key"])),
         *((f"header {h['name']}", bytes_text(h["value"])) for h in row["headers"]),
-        ("value", bytes_text(row["value"]) if "value" in row else f"{row['value_bytes']:,} bytes; --value shows them"),
-    ]  # fmt: skip
+        (
+            "value",
+            bytes_text(row["value"])
+            if "value" in row
+            else f"{row['value_bytes']:,} bytes; --value shows them",
+        ),
+    ]
     for name, value in facts:
         head.add_row(cell(name, "bold"), cell(value))
     if not row["history"]:
@@ -62,9 +74,13 @@ def show_tables(row: Json) -> RenderableType:
     history = output.table("when", "what", "request", "outcome", "who", "text")
     for said in row["history"]:
         history.add_row(
-            cell(time_text(said["at_ms"])), cell(said["kind"]), cell(said["request_id"]),
-            cell(said["outcome"] or ""), cell(said["operator"] or ""), cell(said["text"] or ""),
-        )  # fmt: skip
+            cell(time_text(said["at_ms"])),
+            cell(said["kind"]),
+            cell(said["request_id"]),
+            cell(said["outcome"] or ""),
+            cell(said["operator"] or ""),
+            cell(said["text"] or ""),
+        )
     return Group(head, history)
 
 
@@ -79,8 +95,10 @@ def bytes_text(raw: Json | None) -> str:
 
 def _error(row: Json) -> str:
     return ": ".join(
-        filter(None, (row.get("error_type") or "", row.get("error_message") or row.get("why") or ""))
-    )  # fmt: skip
+        filter(
+            None, (row.get("error_type") or "", row.get("error_message") or row.get("why") or "")
+        )
+    )
 
 
 _SENTENCES: Mapping[DeadLetterResult, str] = {

@@ -73,9 +73,11 @@ def doctor(
     from txlayer.adapters.kafka.inspection import Asked, inspect
 
     asked = Asked(
-        topics=tuple(topic or ()), replication_factor=replication_factor, is_trying=is_trying,
+        topics=tuple(topic or ()),
+        replication_factor=replication_factor,
+        is_trying=is_trying,
         attempt=uuid.uuid4().hex[:12],
-    )  # fmt: skip
+    )
     found = examine(inspect(config, asked), limits_of(config))
     if as_json:
         typer.echo(json.dumps(findings_json(found, config=config)))

@@ -231,9 +231,15 @@ def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
 def list_table(rows: list[Json]) -> Table:
     """The table of `locks list`."""
     table = output.table(
-        "queue", "state", "holder", "instance", "generation", "token", "expires in",
+        "queue",
+        "state",
+        "holder",
+        "instance",
+        "generation",
+        "token",
+        "expires in",
         right=("generation", "token", "expires in"),
-    )  # fmt: skip
+    )
     for row in rows:
         table.add_row(
             cell(row["queue"]),
@@ -250,9 +256,17 @@ def list_table(rows: list[Json]) -> Table:
 def detail(row: Json) -> RenderableType:
     """What `locks show` tells."""
     table = output.table(
-        "offset", "appended", "kind", "effect", "holder", "generation", "token", "reason",
-        title="newest records", right=("offset", "generation", "token"),
-    )  # fmt: skip
+        "offset",
+        "appended",
+        "kind",
+        "effect",
+        "holder",
+        "generation",
+        "token",
+        "reason",
+        title="newest records",
+        right=("offset", "generation", "token"),
+    )
     for record in row["records"]:
         token = "" if record["token"] is None else record["token"]
         table.add_row(

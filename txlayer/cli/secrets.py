@@ -49,8 +49,9 @@ def command_line_settings(option: str, parts: list[str]) -> dict[str, str]:
             raise ConfigError(
                 f"every user who can list processes could read it; put it into a file and say {name}{_SUFFIX}=PATH, "
                 f"or use {_FILE}",
-                name=f"{option} {name}", expected="no secret on a command line",
-            )  # fmt: skip
+                name=f"{option} {name}",
+                expected="no secret on a command line",
+            )
     return settings
 
 
@@ -69,8 +70,11 @@ def with_secrets(settings: Mapping[str, str]) -> dict[str, str]:
             found[secret] = read_secret(name, value)
         else:
             raise ConfigError(
-                "only a secret is read from a file", name=name, value=value, expected=f"{secret}=VALUE"
-            )  # fmt: skip
+                "only a secret is read from a file",
+                name=name,
+                value=value,
+                expected=f"{secret}=VALUE",
+            )
     return found
 
 
@@ -87,7 +91,9 @@ def read_secret(name: str, path: str) -> str:
     except (OSError, ValueError) as exc:
         # The text of the second holds the bytes themselves.
         told = exc.strerror if isinstance(exc, OSError) else "no UTF-8"
-        raise ConfigError(f"cannot be read: {told}", name=name, value=path, expected="a file") from None  # fmt: skip
+        raise ConfigError(
+            f"cannot be read: {told}", name=name, value=path, expected="a file"
+        ) from None
     if not text.strip() or len(content) > SECRET_BYTES_MAX:
         raise ConfigError("empty, or too long", name=name, value=path, expected="a secret")
     return text.removesuffix("\n").removesuffix("\r")
@@ -111,5 +117,6 @@ def refuse_password(url: str, *, option: str, name: str) -> None:
         raise ConfigError(
             f"everybody who can list processes could read the password; set {name} in the environment, "
             f"or {name}_FILE to the path of a file that holds the URL",
-            name=option, expected="no password on a command line",
-        )  # fmt: skip
+            name=option,
+            expected="no password on a command line",
+        )

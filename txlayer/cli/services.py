@@ -221,8 +221,11 @@ def load_object(place: str, kind: type[T], *, folder: str) -> T:
     found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(found, kind):
         raise ConfigError(
-            f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer"
-        )  # fmt: skip
+            f"it is {type(found).__name__}",
+            name="MODULE:CONSUMER",
+            value=place,
+            expected="a consumer",
+        )
     return found
 
 

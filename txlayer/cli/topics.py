@@ -425,10 +425,13 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
     """What is not drained yet, for a person or a program."""
     if as_json:
         body = {
-            "namespace": namespace, "is_drained": found.is_drained, "is_growing": is_growing,
-            "half_unread": found.half_unread, "op_unread": found.op_unread,
+            "namespace": namespace,
+            "is_drained": found.is_drained,
+            "is_growing": is_growing,
+            "half_unread": found.half_unread,
+            "op_unread": found.op_unread,
             "open": [o._asdict() for o in found.open],
-        }  # fmt: skip
+        }
         typer.echo(json.dumps(body))
         return
     if found.is_drained:
@@ -441,7 +444,9 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
         row = (o.producer_group, o.state, str(o.count), f"{o.oldest_ms // 1000} s")
         table.add_row(*map(output.cell, row), output.cell(" ".join(o.txn_ids)))
     output.console().print(table)
-    typer.echo(f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}")  # fmt: skip
+    typer.echo(
+        f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}"
+    )
     if is_growing:
         typer.echo("half is growing: producers still begin transactions; stop them")
 

@@ -76,9 +76,13 @@ def stats_tables(body: Json) -> RenderableType:
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
     states = output.table(
-        "group", "state", "transactions", "oldest", right=("transactions", "oldest"),
+        "group",
+        "state",
+        "transactions",
+        "oldest",
+        right=("transactions", "oldest"),
         title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
-    )  # fmt: skip
+    )
     for row in body["states"]:
         states.add_row(
             cell(row["producer_group"]),
@@ -87,11 +91,18 @@ def stats_tables(body: Json) -> RenderableType:
             cell(age_text(row["oldest_age_ms"])),
         )
     names = {
-        "partition": "partition", "low water": "low_water", "half end": "half_end", "op next": "op_next",
-        "op end": "op_end", "op lag": "op_lag", "doubt low": "doubt_low", "doubt end": "doubt_end",
-        "doubt records": "doubt_record_count", "on doubt": "doubt_transaction_count",
+        "partition": "partition",
+        "low water": "low_water",
+        "half end": "half_end",
+        "op next": "op_next",
+        "op end": "op_end",
+        "op lag": "op_lag",
+        "doubt low": "doubt_low",
+        "doubt end": "doubt_end",
+        "doubt records": "doubt_record_count",
+        "on doubt": "doubt_transaction_count",
         "kept aside": "kept_aside_count",
-    }  # fmt: skip
+    }
     positions, doubt = list(names)[:6], list(names)[6:]
     partitions = output.Parted(
         {
@@ -125,9 +136,12 @@ def history_tables(row: Json) -> RenderableType:
         for r in row["half_records"]:
             message = f"{r['index'] + 1} of {row['message_count']}"
             halves.add_row(
-                cell(r["offset"]), cell(time_text(r["appended_ms"])), cell(r["topic"]), cell(message),
+                cell(r["offset"]),
+                cell(time_text(r["appended_ms"])),
+                cell(r["topic"]),
+                cell(message),
                 cell(_options_text(r)),
-            )  # fmt: skip
+            )
         parts.append(halves)
     parts.extend(_check_tables(row))
     if row["op_lines"]:
@@ -149,9 +163,14 @@ def history_tables(row: Json) -> RenderableType:
                 counts = f"no: names half offset {n['last_half_offset']}"
                 counts = counts if is_own else f"no: names group {n['producer_group']}"
             ops.add_row(
-                cell(f"{n['offset']}:{n['line']}"), cell(time_text(n["appended_ms"])), cell(n["resolution"]),
-                cell(n["source"] + check), cell(n["operator"] or ""), cell(n["reason"] or ""), cell(counts),
-            )  # fmt: skip
+                cell(f"{n['offset']}:{n['line']}"),
+                cell(time_text(n["appended_ms"])),
+                cell(n["resolution"]),
+                cell(n["source"] + check),
+                cell(n["operator"] or ""),
+                cell(n["reason"] or ""),
+                cell(counts),
+            )
         parts.append(ops)
     return Group(*parts)
 
@@ -166,9 +185,12 @@ def _check_tables(row: Json) -> list[RenderableType]:
             ]
             for n in answers:
                 checks.add_row(
-                    cell(q["number"]), cell(time_text(q["asked_ms"])), cell(time_text(n["appended_ms"])),
-                    cell(n["resolution"]), cell(n["source"]),
-                )  # fmt: skip
+                    cell(q["number"]),
+                    cell(time_text(q["asked_ms"])),
+                    cell(time_text(n["appended_ms"])),
+                    cell(n["resolution"]),
+                    cell(n["source"]),
+                )
         parts.append(checks)
     if row["refusals"]:
         refused = output.table("told", "what came too late", title="refused")
@@ -223,7 +245,15 @@ def _options_text(row: Json) -> str:
 
 def aside_list(rows: list[Json]) -> Table:
     """The table of `tx list --kept-aside`."""
-    table = output.table("kept aside", "reason", "what is wrong", "names transaction", "age", right=("age",), whole=("reason",))  # fmt: skip
+    table = output.table(
+        "kept aside",
+        "reason",
+        "what is wrong",
+        "names transaction",
+        "age",
+        right=("age",),
+        whole=("reason",),
+    )
     for row in rows:
         cells = (row["name"], row["reason"] or "", row["why"], _named(row), age_text(row["age_ms"]))
         table.add_row(*(cell(text) for text in cells))

@@ -96,9 +96,13 @@ def verify(
     """
     config = connection.config(ClientConfig)
     asked = make_asked(
-        since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after,
+        since=since,
+        until=until,
+        topics=topics,
+        grace=grace,
+        overdue_after=overdue_after,
         now_ms=int(time.time() * 1000),
-    )  # fmt: skip
+    )
     found = _verified(config, asked, folder)
     if as_json:
         typer.echo(json.dumps(verification_json(found, asked=asked, config=config)))
@@ -130,10 +134,12 @@ def make_asked(
     if until_ms is not None and until_ms <= since_ms:
         raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
     return WantedWindow(
-        since_ms, until_ms, tuple(sorted(set(topics or ()))),
+        since_ms,
+        until_ms,
+        tuple(sorted(set(topics or ()))),
         milliseconds(parse_duration("--grace", grace)),
         milliseconds(parse_duration("--overdue-after", overdue_after)),
-    )  # fmt: skip
+    )
 
 
 def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) -> Verification:
@@ -178,7 +184,11 @@ def verification_tables(
     table = output.table("promise", "", "says the window", title=f"namespace {config.namespace}")
     for status in proof.statuses():
         style = _STYLES.get(status.word, "")
-        table.add_row(status.promise.name, status.promise.value, f"[{style}]{sentence(status)}[/]" if style else sentence(status))  # fmt: skip
+        table.add_row(
+            status.promise.name,
+            status.promise.value,
+            f"[{style}]{sentence(status)}[/]" if style else sentence(status),
+        )
     yield table
     verdicts = output.table("verdict", "transactions")
     for verdict in Verdict:

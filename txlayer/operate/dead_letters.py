@@ -112,9 +112,10 @@ class DeadLetterLog:
                 raise TopicMismatchError(
                     "a request must be in the partition of its dead letter; `txlayer topics check "
                     f"--group {self.group} --topic {self.topic}` tells more",
-                    topic=self.replays, expected=f"{counts[self.dead_letters]} partitions",
+                    topic=self.replays,
+                    expected=f"{counts[self.dead_letters]} partitions",
                     found=f"{counts[self.replays]}",
-                )  # fmt: skip
+                )
             self._partition_count = counts[self.dead_letters]
         return self._partition_count
 
@@ -350,7 +351,9 @@ def choose(
     choice = DeadLetterSelection()
     if names:
         for place in dict.fromkeys(names):
-            found = logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None  # fmt: skip
+            found = (
+                logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None
+            )
             _add_named(
                 choice, place, found, frozenset(LetterState) if is_again else able, was_asked
             )
@@ -546,8 +549,9 @@ def open_logs(
         raise TopicMismatchError(
             f"group {group} has no dead-letter topic; `txlayer topics apply --group {group} --topic TOPIC` creates "
             "that of a topic",
-            topic=f"{group}.TOPIC.dlq", found="none",
-        )  # fmt: skip
+            topic=f"{group}.TOPIC.dlq",
+            found="none",
+        )
     logs = {
         topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader)
         for topic in found

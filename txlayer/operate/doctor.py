@@ -70,9 +70,19 @@ def length(ms: int) -> str:
 
 
 RELEASES = (
-    (7, "3.3"), (8, "3.4"), (9, "3.5"), (12, "3.6"), (15, "3.7"), (20, "3.8"), (21, "3.9"), (22, "4.0"), (26, "4.1"),
-    (28, "4.2"), (30, "4.3"), (31, "4.4"),
-)  # fmt: skip
+    (7, "3.3"),
+    (8, "3.4"),
+    (9, "3.5"),
+    (12, "3.6"),
+    (15, "3.7"),
+    (20, "3.8"),
+    (21, "3.9"),
+    (22, "4.0"),
+    (26, "4.1"),
+    (28, "4.2"),
+    (30, "4.3"),
+    (31, "4.4"),
+)
 """(first level of `metadata.version`, release). Source: Apache Kafka, MetadataVersion."""
 VERIFIED_LEVEL = 12
 """3.6: the first release that refuses records of a Kafka transaction which the coordinator does not know (KIP-890, part 1)."""
@@ -102,7 +112,12 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     for broker_id, level in known.items():
         about = f"broker {broker_id}"
         if level is None:
-            yield ClusterFinding(check, Level.INFO, about, "it did not tell its features, so its release is not known")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.INFO,
+                about,
+                "it did not tell its features, so its release is not known",
+            )
         elif level < VERIFIED_LEVEL:
             reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that nobody began (KAFKA-14402)"
             yield ClusterFinding(
@@ -118,8 +133,12 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     if len(levels) > 1:
         shown = ", ".join(release_of(level) for level in sorted(levels))
         yield ClusterFinding(
-            check, Level.WARNING, "cluster", f"brokers of different releases: {shown}", "finish the upgrade"
-        )  # fmt: skip
+            check,
+            Level.WARNING,
+            "cluster",
+            f"brokers of different releases: {shown}",
+            "finish the upgrade",
+        )
 
 
 def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -135,9 +154,12 @@ def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[Cluste
         else:
             reason = f"transaction.version={level}: the brokers do not defend Kafka transactions as KIP-890 says"
             yield ClusterFinding(
-                check, Level.WARNING, about, reason,
+                check,
+                Level.WARNING,
+                about,
+                reason,
                 f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version={TRANSACTION_VERSION}",
-            )  # fmt: skip
+            )
 
 
 def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -146,10 +168,12 @@ def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindin
     for broker in facts.brokers:
         if broker.settings.get(name) == "false":
             yield ClusterFinding(
-                "broker.verification", Level.ERROR, f"broker {broker.broker_id}",
+                "broker.verification",
+                Level.ERROR,
+                f"broker {broker.broker_id}",
                 f"{name}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)",
                 _alter(broker, name, "true"),
-            )  # fmt: skip
+            )
         elif name in broker.settings:
             yield fine("broker.verification", f"broker {broker.broker_id}", f"{name}=true")
 
@@ -162,18 +186,32 @@ def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Cluster
         most = _number(broker.settings, "transaction.max.timeout.ms")
         if most is not None and most < limits.kafka_transaction_timeout_ms:
             reason = f"transaction.max.timeout.ms={most} is below kafka_transaction_timeout: no coordinator can begin"
-            yield ClusterFinding(check, Level.ERROR, about, reason, f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(broker, 'transaction.max.timeout.ms', '900000')}")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.ERROR,
+                about,
+                reason,
+                f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(broker, 'transaction.max.timeout.ms', '900000')}",
+            )
         elif most is not None:
             yield fine(check, about, f"transaction.max.timeout.ms={most}")
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         sweep = _number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
             reason = f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
-            yield ClusterFinding(check, Level.WARNING, about, reason, f"{sweep_name}=1000 in server.properties")  # fmt: skip
+            yield ClusterFinding(
+                check, Level.WARNING, about, reason, f"{sweep_name}=1000 in server.properties"
+            )
         kept = _number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
             reason = f"transactional.id.expiration.ms={kept}: a coordinator that pauses for so long loses its producers"
-            yield ClusterFinding(check, Level.WARNING, about, reason, "transactional.id.expiration.ms=604800000 in server.properties")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.WARNING,
+                about,
+                reason,
+                "transactional.id.expiration.ms=604800000 in server.properties",
+            )
 
 
 def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
@@ -209,7 +247,13 @@ def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
                 f"offsets of a group without members are kept for {length(minutes * 60_000)}, a transaction may be open for "
                 f"{length(limits.longest_ms)}: after an outage of that length no coordinator starts"
             )
-            yield ClusterFinding(check, Level.WARNING, about, reason, "offsets.retention.minutes=10080 in server.properties")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.WARNING,
+                about,
+                reason,
+                "offsets.retention.minutes=10080 in server.properties",
+            )
         if most is not None and most < limits.metadata_bytes_max:
             is_fine = False
             reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {limits.metadata_bytes_max}"
@@ -226,10 +270,12 @@ def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindi
     for broker in facts.brokers:
         if broker.settings.get(name) == "true":
             yield ClusterFinding(
-                "broker.auto-creation", Level.WARNING, f"broker {broker.broker_id}",
+                "broker.auto-creation",
+                Level.WARNING,
+                f"broker {broker.broker_id}",
                 f"{name}=true: a client that mistypes a topic creates it with one partition",
                 f"{name}=false in server.properties",
-            )  # fmt: skip
+            )
         elif name in broker.settings:
             yield fine("broker.auto-creation", f"broker {broker.broker_id}", f"{name}=false")
 
@@ -241,15 +287,24 @@ def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFin
     for topic in facts.internal_topics:
         if topic.replication_factor < enough:
             reason = f"{counted(topic.replication_factor, 'replica')} on {counted(len(facts.brokers), 'broker')}: with one of them stored offsets and Kafka transactions are gone"
-            yield ClusterFinding(check, Level.ERROR, topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.ERROR,
+                topic.name,
+                reason,
+                "kafka-reassign-partitions.sh with 3 replicas",
+            )
         elif "delete" in topic.settings.get("cleanup.policy", ""):
             reason = (
                 "cleanup.policy deletes: stored offsets or Kafka transactions are forgotten by age"
             )
             yield ClusterFinding(
-                check, Level.ERROR, topic.name, reason,
+                check,
+                Level.ERROR,
+                topic.name,
+                reason,
                 f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config cleanup.policy=compact",
-            )  # fmt: skip
+            )
         else:
             yield fine(check, topic.name, counted(topic.replication_factor, "replica"))
 
@@ -260,9 +315,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 def _alter(broker: BrokerFacts, name: str, value: str) -> str:
-    return (
-        f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --broker {broker.broker_id} --add-config {name}={value}"
-    )  # fmt: skip
+    return f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --broker {broker.broker_id} --add-config {name}={value}"
 
 
 REPLICAS = 3
@@ -307,10 +360,22 @@ def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding
         elif found < min(brokers, REPLICAS):
             reason = f"{counted(found, 'replica')} on {counted(brokers, 'broker')}: acknowledged records are gone with one of them (P1)"
             level = Level.ERROR if brokers >= REPLICAS else Level.WARNING
-            yield ClusterFinding(check, level, topic.name, reason, f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                level,
+                topic.name,
+                reason,
+                f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}",
+            )
         else:
             reason = f"{counted(found, 'replica')}, because the cluster has {counted(brokers, 'broker')}: what a lost disk held is gone"
-            yield ClusterFinding(check, Level.WARNING, topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.WARNING,
+                topic.name,
+                reason,
+                "three brokers, then kafka-reassign-partitions.sh",
+            )
 
 
 def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -322,7 +387,11 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         found = []
         if least is not None and replicas >= REPLICAS and least < 2:
             reason = f"min.insync.replicas={least}: one broker alone may acknowledge, and take it with it (P1)"
-            mend = f"txlayer topics apply --namespace {facts.namespace}" if topic in facts.topics else alter  # fmt: skip
+            mend = (
+                f"txlayer topics apply --namespace {facts.namespace}"
+                if topic in facts.topics
+                else alter
+            )
             found.append(ClusterFinding(check, Level.ERROR, topic.name, reason, mend))
         if least is not None and replicas > 1 and least >= replicas:
             reason = f"min.insync.replicas={least} of {replicas} replicas: any broker that restarts stops all writers"
@@ -338,7 +407,11 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
             if below:
                 reason += f"; {_few(below)} take no records (min.insync.replicas={least})"
             mend = "start the brokers that are missing, or wait until they have caught up"
-            found.append(ClusterFinding(check, Level.ERROR if below else Level.WARNING, topic.name, reason, mend))  # fmt: skip
+            found.append(
+                ClusterFinding(
+                    check, Level.ERROR if below else Level.WARNING, topic.name, reason, mend
+                )
+            )
         yield from found or [fine(check, topic.name, f"min.insync.replicas={least}, all in sync")]
 
 
@@ -361,10 +434,12 @@ def retention(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
             else f"a producer may ask for an immunity of {length(most)}"
         )
         yield ClusterFinding(
-            check, Level.ERROR if is_short else Level.WARNING, name,
+            check,
+            Level.ERROR if is_short else Level.WARNING,
+            name,
             f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)",
             f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX",
-        )  # fmt: skip
+        )
 
 
 def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -373,22 +448,28 @@ def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     for topic in (*facts.topics, *facts.real_topics):
         orphans = [p for p, leader in enumerate(topic.leaders) if leader is None]
         moved = [
-            p for p, leader in enumerate(topic.leaders)
+            p
+            for p, leader in enumerate(topic.leaders)
             if leader is not None and topic.replicas[p] and leader != topic.replicas[p][0]
-        ]  # fmt: skip
+        ]
         counts = Counter({b.broker_id: 0 for b in facts.brokers})
         counts.update(leader for leader in topic.leaders if leader is not None)
         spread = max(counts.values(), default=0) - min(counts.values(), default=0)
         is_even = spread <= 1 or len(topic.leaders) < len(facts.brokers)
         if orphans:
             reason = f"partitions {_few(orphans)} have no leader: nobody reads or writes them"
-            yield ClusterFinding(check, Level.ERROR, topic.name, reason, "start the brokers that hold their replicas")  # fmt: skip
+            yield ClusterFinding(
+                check, Level.ERROR, topic.name, reason, "start the brokers that hold their replicas"
+            )
         if moved and not is_even:
             reason = f"leaders {_shares(counts)}: partitions {_few(moved)} are not led by their preferred broker"
             yield ClusterFinding(
-                check, Level.WARNING, topic.name, reason,
+                check,
+                Level.WARNING,
+                topic.name,
+                reason,
                 f"kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic {topic.name} --partition N",
-            )  # fmt: skip
+            )
         elif not is_even:
             reason = f"leaders {_shares(counts)}: one broker does the others' work"
             yield ClusterFinding(
@@ -410,9 +491,19 @@ def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     if heavy:
         shown = ", ".join(f"{p}: {counts[p]:,}" for p in heavy[:5])
         reason = f"partitions hold {mean:,.0f} records on average, but {shown}: an ordering key is used too often"
-        yield ClusterFinding(check, Level.WARNING, facts.half, reason, "finer ordering keys: all of one key's transactions share a partition")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.WARNING,
+            facts.half,
+            reason,
+            "finer ordering keys: all of one key's transactions share a partition",
+        )
     else:
-        yield fine(check, facts.half, f"{mean:,.0f} records per partition, at most {max(counts.values()):,}")  # fmt: skip
+        yield fine(
+            check,
+            facts.half,
+            f"{mean:,.0f} records per partition, at most {max(counts.values()):,}",
+        )
 
 
 def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -420,7 +511,13 @@ def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding
     check = "targets.missing"
     for name in facts.missing_real_topics:
         reason = "half messages name it, and it is not there: their transactions are held"
-        yield ClusterFinding(check, Level.ERROR, name, reason, f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.ERROR,
+            name,
+            reason,
+            f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}",
+        )
     if facts.real_topics and not facts.missing_real_topics:
         yield fine(check, counted(len(facts.real_topics), "topic"), "all are there")
 
@@ -438,9 +535,12 @@ def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindi
         if most < stored:
             reason = f"max.message.bytes={most}, half takes {stored}: what lies between is stored, committed and then parked as too-large"
             yield ClusterFinding(
-                check, Level.WARNING, topic.name, reason,
+                check,
+                Level.WARNING,
+                topic.name,
+                reason,
                 f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config max.message.bytes={stored + FORWARD_OVERHEAD_BYTES}",
-            )  # fmt: skip
+            )
         else:
             yield fine(check, topic.name, f"max.message.bytes={most}")
 
@@ -474,12 +574,24 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         return
     if found.state not in ("stable", "assigning", "reconciling"):
         reason = f"{counted(found.member_count, 'member')}, {found.state}: partitions are just being given out"
-        yield ClusterFinding(check, Level.WARNING, found.name, reason, "run doctor again; when it stays so, look at the coordinators' log for sessions that end")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.WARNING,
+            found.name,
+            reason,
+            "run doctor again; when it stays so, look at the coordinators' log for sessions that end",
+        )
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
         reason = f"{counted(found.member_count, 'member')}, but nobody owns partitions {', '.join(map(str, unowned))}"
-        yield ClusterFinding(check, Level.ERROR, found.name, reason, "restart the coordinators; all must be of one release and subscribe alike")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.ERROR,
+            found.name,
+            reason,
+            "restart the coordinators; all must be of one release and subscribe alike",
+        )
     elif found.member_count > len(facts.partitions):
         reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
         yield ClusterFinding(check, Level.INFO, found.name, reason)
@@ -500,9 +612,21 @@ def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     is_alone = facts.group is not None and not facts.group.member_count
     reason = f"{total:,} op records are not applied, {lags[worst]:,} of them in partition {worst}"
     if total and is_alone:
-        yield ClusterFinding(check, Level.ERROR, facts.op, f"{reason}, and no coordinator runs", f"txlayer coordinator run --namespace {facts.namespace}")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.ERROR,
+            facts.op,
+            f"{reason}, and no coordinator runs",
+            f"txlayer coordinator run --namespace {facts.namespace}",
+        )
     elif lags[worst] > LAG_MAX:
-        yield ClusterFinding(check, Level.WARNING, facts.op, reason, f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.WARNING,
+            facts.op,
+            reason,
+            f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers",
+        )
     else:
         yield fine(check, facts.op, reason)
 
@@ -513,14 +637,21 @@ def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     gone = []
     for p in facts.partitions:
         if p.low_water is not None and p.low_water < p.half_start:
-            gone.append(f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}")  # fmt: skip
+            gone.append(
+                f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
+            )
         if p.op_next is not None and p.op_next < p.op_start:
-            gone.append(f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}")  # fmt: skip
+            gone.append(
+                f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
+            )
     for reason in gone:
         yield ClusterFinding(
-            check, Level.ERROR, facts.namespace, f"{reason}: retention took what was not read (P1); no coordinator starts",
+            check,
+            Level.ERROR,
+            facts.namespace,
+            f"{reason}: retention took what was not read (P1); no coordinator starts",
             f"txlayer coordinator reset --namespace {facts.namespace} --to earliest",
-        )  # fmt: skip
+        )
     if facts.partitions and not gone:
         yield fine(check, facts.namespace, "everything that is still to be read is there")
 
@@ -548,7 +679,13 @@ def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
         elif span > SPAN_MAX:
             is_fine = False
             reason = f"a restart reads {span:,} offsets again"
-            yield ClusterFinding(check, Level.WARNING, about, reason, "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace")  # fmt: skip
+            yield ClusterFinding(
+                check,
+                Level.WARNING,
+                about,
+                reason,
+                "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace",
+            )
     if facts.partitions and is_fine:
         spans = [p.half_end - p.low_water for p in facts.partitions if p.low_water is not None]
         yield fine(check, facts.half, f"a restart reads {sum(spans):,} offsets again")
@@ -572,10 +709,22 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     elif off > CLOCK_WARN_MS:
         yield ClusterFinding(check, Level.WARNING, "clock", shown, mend)
     elif least is None and most is None:
-        yield ClusterFinding(check, Level.INFO, "clock", "no record from which the broker's time could be told", "txlayer doctor --try")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.INFO,
+            "clock",
+            "no record from which the broker's time could be told",
+            "txlayer doctor --try",
+        )
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
-        yield ClusterFinding(check, Level.INFO, "clock", f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known", "txlayer doctor --try")  # fmt: skip
+        yield ClusterFinding(
+            check,
+            Level.INFO,
+            "clock",
+            f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known",
+            "txlayer doctor --try",
+        )
     else:
         yield fine(check, "clock", f"they differ by {least} to {most} ms")
 
@@ -588,15 +737,20 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         if right.is_allowed:
             yield fine(name, about, f"{right.operation} ({right.tried})")
         elif right.is_allowed is None:
-            yield ClusterFinding(name, Level.INFO, about, f"{right.operation} could not be found out: {right.detail}")  # fmt: skip
+            yield ClusterFinding(
+                name, Level.INFO, about, f"{right.operation} could not be found out: {right.detail}"
+            )
         else:
             # Whoever runs doctor need not be every role at once.
             level = Level.ERROR if right.role == "coordinator" else Level.WARNING
             option = {"topic": "--topic", "group": "--group"}.get(right.kind, "--transactional-id")
             yield ClusterFinding(
-                name, level, about, f"{right.operation} is refused to these credentials ({right.tried})",
+                name,
+                level,
+                about,
+                f"{right.operation} is refused to these credentials ({right.tried})",
                 f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {right.operation} {option} {right.resource}",
-            )  # fmt: skip
+            )
 
 
 def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:

@@ -64,10 +64,15 @@ def look(
         groups.setdefault((txn.group, standing.state), []).append(born)
     now_ms = int(time.time() * 1000)
     found = [
-        OpenOnes(group, state, len(ages), max(now_ms - min(ages)[0], 0),
-                 tuple(txn_id for _, txn_id in sorted(ages)[:NAMED_MAX]))
+        OpenOnes(
+            group,
+            state,
+            len(ages),
+            max(now_ms - min(ages)[0], 0),
+            tuple(txn_id for _, txn_id in sorted(ages)[:NAMED_MAX]),
+        )
         for (group, state), ages in sorted(groups.items())
-    ]  # fmt: skip
+    ]
     return Drain(tuple(found), half, op, ends)
 
 
@@ -90,7 +95,9 @@ def unread(
     counts: Counter[str] = Counter()
     reader = connections.make_reader("read_committed")
     try:
-        read_ranges(reader, ranges, lambda r: counts.update([r.topic()]), patience_s=STABLE_PATIENCE_S)  # fmt: skip
+        read_ranges(
+            reader, ranges, lambda r: counts.update([r.topic()]), patience_s=STABLE_PATIENCE_S
+        )
     finally:
         reader.close()
     half_ends = tuple(ends[topics.half, p] for p in range(partition_count))
@@ -179,8 +186,10 @@ def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, i
         if count is None:
             raise TopicMismatchError(
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic, expected="there", found="missing",
-            )  # fmt: skip
+                topic=topic,
+                expected="there",
+                found="missing",
+            )
         counts[topic] = count
     return counts
 

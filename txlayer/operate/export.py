@@ -83,8 +83,11 @@ def read_with_contents(
             # Nobody has a half record of one that stands on an op line's word alone.
             wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
             contents = fetch_contents(
-                reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
+                reader,
+                wanted,
+                half_topic=config.topics.half,
+                doubt_topic=config.topics.doubt,
                 patience_s=STABLE_PATIENCE_S,
-            )  # fmt: skip
+            )
             for each in part:
                 yield each, contents.get((each.partition, each.txn.key), [])

@@ -67,9 +67,17 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
         "born_ms": h.born_ms,
         "appended_ms": h.appended_ms,
         "message_count": h.message_count,
-        "decided_at": None if h.decided_at is None else {"offset": h.decided_at[0], "line": h.decided_at[1]},
+        "decided_at": None
+        if h.decided_at is None
+        else {"offset": h.decided_at[0], "line": h.decided_at[1]},
         "half_records": [
-            {"offset": r.offset, "appended_ms": r.appended_ms, "topic": r.topic, "index": r.index, **options_json(r.options)}
+            {
+                "offset": r.offset,
+                "appended_ms": r.appended_ms,
+                "topic": r.topic,
+                "index": r.index,
+                **options_json(r.options),
+            }
             for r in h.half_records
         ],
         "op_lines": [_op_line_json(n) for n in h.op_lines],
@@ -87,11 +95,16 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
         },
         "questions": [_question_json(q, h) for q in h.questions],
         "refusals": [
-            {"appended_ms": r.appended_ms, "partition": r.partition, "offset": r.offset, "text": r.text}
+            {
+                "appended_ms": r.appended_ms,
+                "partition": r.partition,
+                "offset": r.offset,
+                "text": r.text,
+            }
             for r in h.refusals
         ],
         "left_doubt_ms": h.left_doubt_ms,
-    }  # fmt: skip
+    }
 
 
 def _op_line_json(n: OpLine) -> Json:

@@ -106,8 +106,14 @@ class LocksByHand:
         """
         written: list[int | None] = []
         record = LockRecord(
-            LockKind.RELEASE, lease.queue, lease.generation, lease.holder, lease.instance_id, lease.token, reason
-        )  # fmt: skip
+            LockKind.RELEASE,
+            lease.queue,
+            lease.generation,
+            lease.holder,
+            lease.instance_id,
+            lease.token,
+            reason,
+        )
         self._log.write(record, on_written=written.append)
         give_up_at = self._clock() + PATIENCE_S
         while not written:

@@ -42,7 +42,7 @@ def check_signature(
     if not operator.strip() or ": " in operator or len(operator) > OPERATOR_LENGTH_MAX:
         raise UsageError(
             f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
-        )  # fmt: skip
+        )
 
 
 def signed_reason(command: str, *, operator: str | None, reason: str) -> str:

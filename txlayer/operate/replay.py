@@ -270,7 +270,7 @@ def ask(
     author = order.author
     asking = Replaying(
         logs, writer, kind=order.kind, request_id=author.request_id, text=author.text
-    )  # fmt: skip
+    )
     # A person may have thought for long: somebody else may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
     followed = [*choice.asked_before, *fresh]
@@ -289,12 +289,15 @@ def ask(
         followed += fresh
     return [
         *(not_asked(*each, request_id=author.request_id) for each in choice.unable),
-        *(not_asked(t.place, Unable.REQUESTED, t.history, request_id=author.request_id) for t in taken),
+        *(
+            not_asked(t.place, Unable.REQUESTED, t.history, request_id=author.request_id)
+            for t in taken
+        ),
         *(
             answered(c.place, asking.result(c), state=asking.state(c), request_id=author.request_id)
             for c in followed
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _newcomers(
@@ -320,8 +323,10 @@ def check_target(
     if to in logs:
         raise ForbiddenTopicError(
             "--to: every other group of that topic would see the messages again; leave --to out, and the group's own "
-            "consumers handle them", topic=to, reason="the dead letters came from it",
-        )  # fmt: skip
+            "consumers handle them",
+            topic=to,
+            reason="the dead letters came from it",
+        )
     if admin.partition_count(to) is None:
         raise ForbiddenTopicError("--to: create it first", topic=to, reason="no such topic")
 

@@ -129,7 +129,9 @@ class _Writing:
         value = encode_replay(request.record)
         while True:
             try:
-                self._writer.produce(topic, value, request.key, request.partition, reported, None, 0, None)  # fmt: skip
+                self._writer.produce(
+                    topic, value, request.key, request.partition, reported, None, 0, None
+                )
             except BufferError:
                 self.serve()
             else:
@@ -215,11 +217,13 @@ class Replaying:
         """
         requests = (
             Request(
-                each.place.topic, each.place.partition, each.key,
+                each.place.topic,
+                each.place.partition,
+                each.key,
                 ReplayRecord(self._kind, self.request_id, each.place.offset, text=self._text),
             )
             for each in self._behind_those_that_are_gone(chosen)
-        )  # fmt: skip
+        )
         return len(self._writer.write(requests, rate_max=rate_max, on_progress=on_progress))
 
     def _behind_those_that_are_gone(self, chosen: Iterable[Chosen]) -> Iterator[Chosen]:
@@ -342,14 +346,21 @@ class Republisher:
         mark = encode_replay_mark(ReplayMark(self._request_id, place.partition, place.offset))
         headers = [h for h in original_headers(record.headers()) if h[0] != REPLAY_HEADER]
         said = ReplayRecord(
-            ReplayKind.RESULT, self._request_id, place.offset, ReplayOutcome.REPUBLISHED, f"{self._to}: {self._text}"
-        )  # fmt: skip
+            ReplayKind.RESULT,
+            self._request_id,
+            place.offset,
+            ReplayOutcome.REPUBLISHED,
+            f"{self._to}: {self._text}",
+        )
         return (
             Entry(self._to, -1, record.key(), record.value(), [*headers, (REPLAY_HEADER, mark)]),
             Entry(
-                replay_topic(self._group, place.topic), place.partition, record.key(), encode_replay(said)
+                replay_topic(self._group, place.topic),
+                place.partition,
+                record.key(),
+                encode_replay(said),
             ),
-        )  # fmt: skip
+        )
 
 
 def _batches(copies: Iterable[Copy], rate_max: float | None) -> Iterator[list[Copy]]:

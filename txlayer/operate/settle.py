@@ -355,7 +355,9 @@ class ManualSettlement:
         topic = self._config.topics.op
         limits = self._producers.topic_limits(topic)
         if limits is None:
-            raise TopicMismatchError("no such topic; `txlayer topics apply` creates it", topic=topic, found="none")  # fmt: skip
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates it", topic=topic, found="none"
+            )
         bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
         writer = self._producers.make_half_writer(batch_bytes_max=bytes_max)
         writing = _Writing(writer, topic, on_progress)
@@ -419,11 +421,16 @@ class ManualSettlement:
             self._outcome(act, w, now.get(w.found.txn.key), since)
             if w.found.txn.key in keys
             else SettlementOutcome(
-                w.found.txn.key, w.found.txn.group, w.found.partition, w.found.state, SettlementResult.WRITTEN,
-                w.found.state, written_at=w.position,
+                w.found.txn.key,
+                w.found.txn.group,
+                w.found.partition,
+                w.found.state,
+                SettlementResult.WRITTEN,
+                w.found.state,
+                written_at=w.position,
             )
             for w in written
-        ]  # fmt: skip
+        ]
 
     def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
         """The op line that stands there; None when it is not there any more."""
@@ -442,9 +449,13 @@ class ManualSettlement:
     ) -> SettlementOutcome:
         txn = w.found.txn
         result, state, decision = result_of(
-            act, w.found, w.position, said=since.said.get(txn.key, ()), now=now,
+            act,
+            w.found,
+            w.position,
+            said=since.said.get(txn.key, ()),
+            now=now,
             left_doubt_ms=since.left_doubt_ms.get(txn.key),
-        )  # fmt: skip
+        )
         more = None if now is None else now.txn.more
         return SettlementOutcome(
             txn.key,
@@ -553,13 +564,16 @@ class _Writing:
             if failed is not None:
                 raise failed
             if not self._errors:
-                raise OutcomeUnknownError(f"{self._unsent_count} op records were not acknowledged", step="op")  # fmt: skip
+                raise OutcomeUnknownError(
+                    f"{self._unsent_count} op records were not acknowledged", step="op"
+                )
             error = self._writer.error_of(self._errors[0], topic=self._topic, txn_id="")
             raise error
         if self._placeless_count:
             raise OutcomeUnknownError(
-                f"{self._placeless_count} lines are stored at an unknown offset: look with `txlayer tx show`", step="op"
-            )  # fmt: skip
+                f"{self._placeless_count} lines are stored at an unknown offset: look with `txlayer tx show`",
+                step="op",
+            )
 
     def _serve(self, timeout_s: float = _ROUND_S) -> None:
         if self._writer.poll(timeout_s):
@@ -627,9 +641,12 @@ class SettlementOrder:
         for txn_id in self.txn_ids:
             check_txn_id(txn_id)
         check_signature(
-            command, operator=self.operator, reason=self.reason, recorded="it is recorded in the op log",
+            command,
+            operator=self.operator,
+            reason=self.reason,
+            recorded="it is recorded in the op log",
             may_be_silent=self.act is OperatorAction.CHECK_NOW,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -744,11 +761,16 @@ def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
     """What would be written for each, without writing it."""
     return [
         SettlementOutcome(
-            found.txn.key, found.txn.group, found.partition, found.state, SettlementResult.PLANNED, found.state,
+            found.txn.key,
+            found.txn.group,
+            found.partition,
+            found.state,
+            SettlementResult.PLANNED,
+            found.state,
             line=codec.encode_op(op),
         )
         for found, op in plan.lines
-    ]  # fmt: skip
+    ]
 
 
 def carry_out(

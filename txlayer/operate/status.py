@@ -56,8 +56,10 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
         if count is None:
             raise TopicMismatchError(
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic, expected="there", found="missing",
-            )  # fmt: skip
+                topic=topic,
+                expected="there",
+                found="missing",
+            )
     shared = range(min(count or 0 for count in counts.values()))
     wanted = [(topic, p) for topic in counts for p in shared]
     ends = admin.end_offsets(wanted)

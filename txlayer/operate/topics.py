@@ -53,9 +53,11 @@ class GroupTopics:
         for topic in self._topics:
             if topic not in sources:
                 raise TopicMismatchError(
-                    "create it first: its dead letters stand in as many partitions", topic=topic, expected="a topic",
+                    "create it first: its dead letters stand in as many partitions",
+                    topic=topic,
+                    expected="a topic",
                     found="none",
-                )  # fmt: skip
+                )
         desired = self._desired(sources, replication_factor)
         actual = {**sources, **self._admin.describe_topics([topic.name for topic in desired])}
         return plan(desired, actual)
@@ -66,13 +68,17 @@ class GroupTopics:
         Raises: as `plan`; nothing was created then.
         """
         creations = [
-            c for c in self.plan(replication_factor=replication_factor) if isinstance(c, CreateTopic)
-        ]  # fmt: skip
+            c
+            for c in self.plan(replication_factor=replication_factor)
+            if isinstance(c, CreateTopic)
+        ]
         created = set(self._admin.create(creations)) if creations else set()
         # Only a topic that exists shows its replicas and its limits.
         alterations = [
-            c for c in self.plan(replication_factor=replication_factor) if isinstance(c, AlterSetting)
-        ]  # fmt: skip
+            c
+            for c in self.plan(replication_factor=replication_factor)
+            if isinstance(c, AlterSetting)
+        ]
         self._admin.alter_settings(alterations)
         done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
         return Applied(done, self.plan(replication_factor=replication_factor))
@@ -130,11 +136,15 @@ class WantedTopics:
             UsageError: they contradict each other. Nothing was asked.
         """
         if (group is None) != (not topics):
-            raise UsageError("--group and --topic go together: each topic has dead letters for each group")  # fmt: skip
+            raise UsageError(
+                "--group and --topic go together: each topic has dead letters for each group"
+            )
         if group is not None:
             check_group(group)
             if partitions is not None:
-                raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")  # fmt: skip
+                raise UsageError(
+                    "--partitions: a group's topics have as many as the topic that they belong to"
+                )
         return WantedTopics(namespace, partitions, replication_factor, group, tuple(topics or ()))
 
     def plan(self, admin: Administration) -> list[Change]:

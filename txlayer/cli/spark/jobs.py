@@ -39,12 +39,18 @@ from txlayer_spark.verdicts import exit_code
 Data = Annotated[
     str,
     typer.Option(
-        "--data", "-d", metavar="FOLDER", help="Where bronze and ledger are kept: a folder, or any address that Spark knows."
+        "--data",
+        "-d",
+        metavar="FOLDER",
+        help="Where bronze and ledger are kept: a folder, or any address that Spark knows.",
     ),
-]  # fmt: skip
+]
 Grace = Annotated[
-    str, typer.Option(help="What is younger may still be on its way, and is called neither lost nor torn.")
-]  # fmt: skip
+    str,
+    typer.Option(
+        help="What is younger may still be on its way, and is called neither lost nor torn."
+    ),
+]
 Overdue = Annotated[
     str, typer.Option(help="Age at which an undecided or held transaction is overdue.")
 ]
@@ -139,10 +145,11 @@ def bronze(
     source: SourceOptions,
     data: Data = _DATA,
     every: Annotated[
-        str | None, typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
+        str | None,
+        typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C."),
     ] = None,
     session: SessionOptions,
-) -> None:  # fmt: skip
+) -> None:
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
     settings = source.settings(data)
     pause = parse_duration("--every", every) if every else None
@@ -232,22 +239,31 @@ def audit(
 
 @with_bundles
 def compare(
-    against: Annotated[str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")],
+    against: Annotated[
+        str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")
+    ],
     topic: Annotated[str, typer.Option("--topic", help="The real topic.")],
     *,
     table: Annotated[str, typer.Option(help="The table behind a JDBC address.")] = "",
     column: Annotated[str, typer.Option(help="Its column with the business id.")] = "id",
     published_id: Annotated[
         str,
-        typer.Option(help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."),
+        typer.Option(
+            help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."
+        ),
     ] = "txn_id",
     data: Data = _DATA,
     session: SessionOptions,
-) -> None:  # fmt: skip
+) -> None:
     """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
     settings = AgainstSettings(
-        bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
-    )  # fmt: skip
+        bronze=_bronze_root(data),
+        topic=topic,
+        published_id=published_id,
+        source=against,
+        table=table,
+        column=column,
+    )
     with session.open() as spark:
         found = against_job.compare(spark, settings).persist()
         counts = {
@@ -263,12 +279,15 @@ def compare(
 
 def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
     lengths: dict[str, timedelta] = {
-        name: parse_duration(f"--{name}", text) for name, text in (("grace", grace), ("overdue", overdue))
-    }  # fmt: skip
+        name: parse_duration(f"--{name}", text)
+        for name, text in (("grace", grace), ("overdue", overdue))
+    }
     return LedgerSettings(
-        bronze=_bronze_root(data), root=_ledger_root(data),
-        grace_ms=milliseconds(lengths["grace"]), overdue_ms=milliseconds(lengths["overdue"]),
-    )  # fmt: skip
+        bronze=_bronze_root(data),
+        root=_ledger_root(data),
+        grace_ms=milliseconds(lengths["grace"]),
+        overdue_ms=milliseconds(lengths["overdue"]),
+    )
 
 
 def _bronze_root(data: str) -> str:
@@ -286,9 +305,13 @@ def _read(spark: SparkSession, settings: BronzeSettings) -> None:
 
 def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summary:
     return write_report(
-        spark, bronze=_bronze_root(data), ledger=_ledger_root(data), namespace=namespace, page=page,
+        spark,
+        bronze=_bronze_root(data),
+        ledger=_ledger_root(data),
+        namespace=namespace,
+        page=page,
         made_at=datetime.now(UTC),
-    )  # fmt: skip
+    )
 
 
 def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
