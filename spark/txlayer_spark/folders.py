@@ -9,6 +9,14 @@ from pyspark.sql import SparkSession
 
 from txlayer.errors import UsageError
 
+WRITING = {
+    # Done again, a write takes the place of all that is there; a session may say otherwise.
+    "partitionOverwriteMode": "static",
+    # The file by which a folder counts.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
+}
+"""Options of every write of Parquet, whatever the cluster says."""
+
 
 class Folder:
     """One folder, through the file system that Spark itself uses for its path."""

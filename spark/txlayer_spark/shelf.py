@@ -12,6 +12,7 @@
     <root>/v5/orphans/run=3/                              ids that the run settled without a half record
     <root>/v5/waiting/run=3/                              ids of this run that wait for an undecided one of their ordering key
     <root>/v5/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
+    <root>/v5/begun/000000000003.json                     the run that began last
     <root>/v5/late/run=3/                                 attempts that became visible out of order, as this run found
 
 What a killed run left has the number of the next one, which writes it anew.
@@ -29,7 +30,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from txlayer.errors import UsageError
 from txlayer_spark.events import Names
-from txlayer_spark.folders import Folder
+from txlayer_spark.folders import WRITING, Folder
 from txlayer_spark.ledger import may_come
 from txlayer_spark.order import COMPARED
 from txlayer_spark.rows import State, cores, nonce_text, to_ledger
@@ -90,6 +91,7 @@ class Shelf:
         self._root = Folder(spark, root)
         self.folder = Folder(spark, self._root.at(f"v{LEDGER_VERSION}"))
 
+        self._begun = ""
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
         names = self._run_files()
@@ -103,7 +105,30 @@ class Shelf:
         return [n for n in self.folder.names("runs") if n.endswith(".json") and n[0] != "_"]
 
     def store(self, run: Run) -> None:
-        """Make a run count, and end what only the one before the last carried."""
+    def begin(self) -> None:
+        """Begin a run: one that goes on elsewhere ends before it writes further, and does not count.
+
+        Raises:
+            UsageError: another one began in this moment.
+        """
+        before = self.folder.names("begun")
+        self._begun = f"{1 + max((int(n.partition('.')[0]) for n in before if n[0] != '_'), default=0):012d}.json"
+        self.folder.write_json({}, "begun", self._begun)
+        for name in before:
+            self.folder.remove("begun", name)
+
+    def _go_on(self) -> None:
+        if any(name > self._begun for name in self.folder.names("begun") if name[0] != "_"):
+            raise UsageError(
+                f"another run of the ledger in {self.folder.path} began meanwhile: run one at a time. This one does not count"
+            )
+
+        """Make a run count, and end what only the one before the last carried.
+
+        Raises:
+            UsageError: another run began meanwhile; this one does not count.
+        """
+        self._go_on()
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
         for kind in ("order", "waiting"):
@@ -122,6 +147,7 @@ class Shelf:
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
+        self._go_on()
         # Without its columns Spark would look for them in the files, by a job.
         return self._spark.read.schema(rows.schema).parquet(self.path(kind, run))
 
@@ -136,7 +162,8 @@ class Shelf:
 
         They count when the run is stored.
         """
-        writer = rows.write.mode("append" if adds else "overwrite").options(**options)
+        self._go_on()
+        writer = rows.write.mode("append" if adds else "overwrite").options(**WRITING, **options)
         writer.partitionBy("is_settled").parquet(self.path("rows", run))
         columns: dict[str, Any] = rows.schema.jsonValue()
         return columns
@@ -279,7 +306,7 @@ class Shelf:
             seen = F.coalesce(F.greatest("h_last_ms", "o_commit_ms", "v_last_ms"), "born_ms")
             rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
             rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
-            rows.write.mode("overwrite").parquet(self.path("folded", up_to))
+            rows.write.mode("overwrite").options(**WRITING).parquet(self.path("folded", up_to))
         return max(before, up_to)
 
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:

@@ -13,7 +13,10 @@ from pyspark.sql import SparkSession
 from tests.reference.histories import BORN, make
 from tests.reference.test_model import HASH, KEY
 from tests.support.spark_increments import HOUR_MS, Increments, Steps, Word, by_time, difference
+from txlayer.errors import UsageError
 from txlayer_spark.jobs.compaction import expire
+from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.shelf import Run, Shelf
 
 DAY_MS = 86_400_000
 Case = Callable[[Steps], None]
@@ -405,6 +408,74 @@ def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_it
     words = [[word for txn_id, _, word in rows if txn_id == "order-1"] for rows in runs]
     # When something more comes of it nobody can judge it.
     assert [["parked"], ["parked"], ["parked"], ["out_of_window"]] == words[:4]
+
+
+def test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_overwriting(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Clusters with tables of their own often say that only those partitions are overwritten which are written."""
+    log = Steps()
+    half = log.half("again/0000000a")
+    log.op(("C", half), key="again/0000000a")
+    log.show(half)
+    log.half("again/0000000b")
+
+    def again(_number: int) -> None:
+        # As a kill just before its end leaves it: everything written, the run not noted.
+        (noted,) = (tmp_path / "run-by-run").glob("v*/runs/*.json")
+        noted.unlink()
+        judged_once_more(spark, tmp_path)
+
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        alone(spark, log, tmp_path, behind=again)
+        rows = read_ledger(spark, str(tmp_path / "run-by-run")).collect()
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+    assert [("0000000a", "ok"), ("0000000b", "open")] == sorted((r.nonce, r.verdict) for r in rows)
+
+
+def judged_once_more(spark: SparkSession, root: Path) -> None:
+    """One more run, run by run."""
+    settings = LedgerSettings(
+        bronze=str(root / "bronze"), root=str(root / "run-by-run"), clock_error_ms=0
+    )
+    update_ledger(spark, settings)
+
+
+def test_of_two_runs_at_once_the_one_that_began_last_counts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that takes longer than the pause between two of them, or one by hand beside the one by the clock."""
+    log = Steps()
+    log.half("open/00000001")
+    log.cut()
+    half = log.half("late/0000000a")
+    log.op(("C", half), key="late/0000000a")
+    log.show(half)
+    log.cut()
+    log.half("open/00000002")
+    store = Shelf.store
+    stopped: list[str] = []
+
+    def meanwhile(shelf: Shelf, run: Run) -> None:
+        """Before the first run ends a second one goes all its way."""
+        monkeypatch.setattr(Shelf, "store", store)
+        judged_once_more(spark, tmp_path)
+        with pytest.raises(UsageError, match="one at a time"):
+            store(shelf, run)
+        stopped.append(f"run {run.number}")
+
+    def at_once(number: int) -> None:
+        if not number:
+            monkeypatch.setattr(Shelf, "store", meanwhile)
+            judged_once_more(spark, tmp_path)
+
+    *_, last, at_the_end = alone(spark, log, tmp_path, behind=at_once)
+
+    assert ["run 2"] == stopped
+    assert at_the_end == last
 
 
 HISTORIES = 100

@@ -15,6 +15,7 @@ from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
 from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
 from txlayer_spark.failures import is_data_loss
+from txlayer_spark.folders import WRITING
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import source_options
 
@@ -24,6 +25,7 @@ _HIDDEN_AFTER_MS = 60_000
 """A coordinator's own Kafka transactions end sooner."""
 _CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value")
 _WRITING = {
+    **WRITING,
     # What hardly ever comes twice: a dictionary of it is filled, and then thrown away.
     **{
         f"parquet.enable.dictionary#{column}": "false"

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from txlayer_spark.catalog import BatchFolder, Catalog
 from txlayer_spark.failures import done_again
+from txlayer_spark.folders import WRITING
 from txlayer_spark.shelf import Shelf
 
 FOLDERS_MIN = 20
@@ -42,7 +43,8 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
         rows = catalog.records(folders).drop("folder")
         # One file for each kind and day; files of more than a few GB would be split by size, not by hand.
         rows = rows.repartition("kind", "day")
-        rows.write.mode("overwrite").partitionBy("kind", "day").parquet(catalog.path_of(whole))
+        writer = rows.write.mode("overwrite").options(**WRITING).partitionBy("kind", "day")
+        writer.parquet(catalog.path_of(whole))
         written.append(whole)
     return written
 

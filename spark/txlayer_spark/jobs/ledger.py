@@ -106,16 +106,18 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     ledger may be compacted meanwhile.
 
     Raises:
-        UsageError: bronze has not been read once to its end. Nothing was written.
+        UsageError: bronze has not been read once to its end, or another run of this ledger began meanwhile: this one does not count.
     """
     return done_again(lambda: _update(spark, settings))
 
 
 def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps, in their order
     catalog, shelf = Catalog(spark, settings.bronze), Shelf(spark, settings.root)
-    state, last = catalog.state(), shelf.last()
+    state = catalog.state()
     if state.cut_ms is None:
         raise UsageError(f"no bronze in {catalog.folder.path}: run txlayer-spark bronze first")
+    shelf.begin()
+    last = shelf.last()
     orphans = (
         shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
     )
