@@ -83,6 +83,11 @@ class Gap(NamedTuple):
     start: int
     end: int
 
+    @property
+    def name(self) -> str:
+        """One for all that is known of it."""
+        return f"{self.topic}:{self.partition}:{self.start}"
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -117,6 +122,8 @@ class ReadState:
     """Real topics that were deleted: what was visible there and not read is not known."""
     gaps: tuple[Gap, ...] = ()
     """What retention had taken before it was read, at a log's start or later."""
+    noted_ms: Mapping[str, int] = field(default_factory=dict)
+    """{name of a gap: when it was there at the latest}: what was written later stands behind it."""
     compacted: tuple[str, ...] = ()
     """Real topics of which compaction takes records."""
     hidden: tuple[str, ...] = ()
@@ -201,7 +208,10 @@ class Catalog:
         topics, groups = tuple(found["topics"]), tuple(found["groups"])
         several = {name: tuple(found.get(name, ())) for name in ("gone", "compacted", "hidden")}
         gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
-        return ReadState(found["number"], readers, topics, groups, gaps=gaps, **several)
+        noted_ms = found.get("noted_ms", {})
+        return ReadState(
+            found["number"], readers, topics, groups, gaps=gaps, noted_ms=noted_ms, **several
+        )
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""

@@ -78,6 +78,8 @@ class Run:
     """Runs that found attempts which became visible out of order."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Those of its stored rows."""
+    unread: tuple[str, ...] = ()
+    """Real topics that were named and not read: what they may hold is judged again when they are."""
     has_waiting: bool = False
     """Some of its rows that are not visible wait rightly for an undecided one of their key."""
 
@@ -90,21 +92,20 @@ class Shelf:
         self._spark = spark
         self._root = Folder(spark, root)
         self.folder = Folder(spark, self._root.at(f"v{LEDGER_VERSION}"))
-
         self._begun = ""
+
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
         names = self._run_files()
         if not names:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
-        several = ("groups", "topics", "orphans", "revised", "late")
-        return Run(**{**found, **{name: tuple(found[name]) for name in several}})
+        several = ("groups", "topics", "orphans", "revised", "late", "unread")
+        return Run(**{**found, **{name: tuple(found.get(name, ())) for name in several}})
 
     def _run_files(self) -> list[str]:
         return [n for n in self.folder.names("runs") if n.endswith(".json") and n[0] != "_"]
 
-    def store(self, run: Run) -> None:
     def begin(self) -> None:
         """Begin a run: one that goes on elsewhere ends before it writes further, and does not count.
 
@@ -123,6 +124,7 @@ class Shelf:
                 f"another run of the ledger in {self.folder.path} began meanwhile: run one at a time. This one does not count"
             )
 
+    def store(self, run: Run) -> None:
         """Make a run count, and end what only the one before the last carried.
 
         Raises:
@@ -146,8 +148,8 @@ class Shelf:
 
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
-        rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         self._go_on()
+        rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         # Without its columns Spark would look for them in the files, by a job.
         return self._spark.read.schema(rows.schema).parquet(self.path(kind, run))
 
@@ -272,7 +274,7 @@ class Shelf:
         return self._valid(stored, run.revised, since=folded + 1)
 
     def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
-        """The settled rows that count as of a run, of those runs whose cut is not before that time."""
+        """The settled rows that count as of a run, of those runs whose cut is not before that time; 0: of all."""
         cuts = {
             int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"]
             for name in self._run_files()

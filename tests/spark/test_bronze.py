@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -67,6 +68,11 @@ def in_topics(field: Field, *more: str) -> Counter[Place]:
 def clock() -> int:
     """A time that stands still."""
     return 1_700_000_000_000
+
+
+def running() -> int:
+    """This machine's."""
+    return int(time.time() * 1000)
 
 
 def test_folders_that_another_one_covers_are_not_read() -> None:
@@ -254,7 +260,7 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(
     whole = field.whole(ordering_key=b"k")
     waiting = field.prepare(ordering_key=b"k")
     field.doubt(waiting, "parked", "too-old")
-    assert () == read_new(spark, settings, now_ms=clock).gaps
+    assert () == read_new(spark, settings, now_ms=running).gaps
     # Of half, op, doubt and the real topic: three records come, and the first of them goes before it is read.
     gone, kept, last = (field.whole(ordering_key=b"k") for _ in range(3))
     for txn in (gone, kept, last):
@@ -270,7 +276,7 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(
     for done in admin.delete_records(starts).values():
         done.result(30)
 
-    gaps = read_new(spark, settings, now_ms=clock).gaps
+    gaps = read_new(spark, settings, now_ms=running).gaps
 
     begins = {
         field.topic("half"): 2,
@@ -279,7 +285,7 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(
         field.orders: 1,
     }
     assert {Gap(t, p, begins[t], end) for t, p, end in places} == set(gaps)
-    assert gaps == read_new(spark, settings, now_ms=clock).gaps
+    assert gaps == read_new(spark, settings, now_ms=running).gaps
     ledger = LedgerSettings(bronze=settings.root, root=str(tmp_path / "ledger"), clock_error_ms=0)
     update_ledger(spark, ledger)
     rows = {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}

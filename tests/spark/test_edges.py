@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewPartitions
+    AdminClient,
+    NewPartitions,
+)
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
@@ -82,13 +85,15 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
 APPEND = {"message.timestamp.type": "LogAppendTime"}
 
 
-def ledger_of(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
+def ledger_of(
+    spark: SparkSession, field: Field, root: Path, *, later_ms: int = HOUR_MS, topics: tuple[str, ...] = (), name: str = "ledger"
+) -> dict[str, str]:  # fmt: skip
     """The verdicts by id after one more run, an hour later."""
     bronze = BronzeSettings(
-        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
-    )
-    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
-    ledger = LedgerSettings(bronze=bronze.root, root=str(root / "ledger"))
+        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers, topics=topics
+    )  # fmt: skip
+    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + later_ms)
+    ledger = LedgerSettings(bronze=bronze.root, root=str(root / name), clock_error_ms=0)
     update_ledger(spark, ledger)
     return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
 
@@ -112,12 +117,97 @@ def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
     )
     wholes = [field.whole(Message(topic)) for _ in range(6)]
     # Retention took the beginning of the real topic, not of the namespace's half.
-    admin = AdminClient({"bootstrap.servers": field.servers})
-    for done in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        done.result(30)
+    take(field, TopicPartition(topic, 0, 6))
     field.forward(replace(wholes[0], key="phantom/0000000f", offsets=(0,), partition=0))
 
     assert "orphan" == ledger_of(spark, field, tmp_path).get("phantom")
+
+
+def take(field: Field, *places: TopicPartition) -> None:
+    """What retention does to records before those offsets."""
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    for done in admin.delete_records(list(places)).values():
+        done.result(30)
+
+
+@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
+def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_old_the_gap_is(
+    times: str, spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Producers' times say nothing of it, and behind the gap of a quiet partition there is no record."""
+    field = Field(broker.bootstrap_servers)
+    topic = create_topic(
+        field.servers, f"{field.namespace}-t", partitions=2, config={"message.timestamp.type": times}
+    )  # fmt: skip
+    taken = field.whole(Message(topic))
+    take(field, TopicPartition(topic, 0, 1))
+    ledger_of(spark, field, tmp_path, later_ms=0)
+    lost = field.prepare(Message(topic))
+    field.commit(lost)
+    if times == "CreateTime":
+        field.whole(Message(topic))
+
+    said = ledger_of(spark, field, tmp_path)
+
+    assert "lost" == said[lost.txn_id]
+    assert "out_of_window" == said[taken.txn_id]
+
+
+def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    field.whole(Message(field.stock))
+    ledger_of(spark, field, tmp_path, later_ms=0)
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    for made in admin.create_partitions([NewPartitions(field.stock, PARTITIONS + 1)]).values():
+        made.result(30)
+    txn = field.prepare(Message(field.stock))
+    field.commit(txn)
+    # Its message, whatever it was.
+    producer = Producer({"bootstrap.servers": field.servers})
+    producer.produce(field.stock, b"gone", partition=PARTITIONS)
+    assert 0 == producer.flush(30)
+    take(field, TopicPartition(field.stock, PARTITIONS, 1))
+
+    assert "out_of_window" == ledger_of(spark, field, tmp_path)[txn.txn_id]
+
+
+def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    lost = field.prepare(Message(field.stock))
+    field.commit(lost)
+    torn = field.prepare(Message(field.orders), Message(field.stock))
+    field.commit(torn)
+    field.forward(torn, 0)
+    good = field.whole(Message(field.stock))
+
+    first = ledger_of(spark, field, tmp_path, topics=(field.orders,))
+    assert {"out_of_window"} == set(first.values())
+
+    said = ledger_of(spark, field, tmp_path)
+    assert {lost.txn_id: "lost", torn.txn_id: "torn", good.txn_id: "ok"} == said
+    field.forward(lost)
+    assert {**said, lost.txn_id: "ok"} == ledger_of(spark, field, tmp_path)
+
+
+def test_what_a_cluster_says_of_the_file_that_ends_a_write_hides_nothing(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """By that file a folder counts; some clusters leave it out."""
+    field = Field(broker.bootstrap_servers)
+    lost = field.prepare()
+    field.commit(lost)
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    try:
+        said = ledger_of(spark, field, tmp_path)
+    finally:
+        settings.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
+
+    assert {lost.txn_id: "lost"} == said
 
 
 def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(

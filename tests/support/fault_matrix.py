@@ -677,7 +677,9 @@ SPARK = (
         "Bronze goes on; what may be missing is not judged, or open, and the report names it.",
         (_SPARK_BRONZE + "test_gaps_that_retention_left_are_noted_and_stop_nothing",
          _SPARK_BRONZE + "test_a_deleted_topic_and_a_gap_in_locks_stop_nothing",
-         "spark/test_edges.py::test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged"),
+         "spark/test_edges.py::test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged",
+         "spark/test_edges.py::test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_old_the_gap_is",
+         "spark/test_edges.py::test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost"),
         "A system topic that was deleted and made anew stops bronze.",
     ),
     Row(
@@ -690,7 +692,15 @@ SPARK = (
         "Run by run the ledger says what one run over everything says; what was parked stays when bronze forgets its day.",
         ("spark/test_run_by_run.py::test_run_by_run_the_ledger_says_of_a_case_what_one_run_says",
          "spark/test_run_by_run.py::test_random_histories_run_by_run",
-         "spark/test_run_by_run.py::test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day"),
+         "spark/test_run_by_run.py::test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day",
+         "spark/test_edges.py::test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is"),
+    ),
+    Row(
+        "Spark", "a ledger is made twice at once, or on a cluster with other rules for what is written",
+        "No row is doubled, and no record is passed over.",
+        ("spark/test_run_by_run.py::test_of_two_runs_at_once_the_one_that_began_last_counts",
+         "spark/test_run_by_run.py::test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_overwriting",
+         "spark/test_edges.py::test_what_a_cluster_says_of_the_file_that_ends_a_write_hides_nothing"),
     ),
     Row(
         "Spark", "clocks that are wrong, times and counts of any size, values and keys that change places",

@@ -162,8 +162,11 @@ class _Reading:
 
     def _note_gaps(self, found: Iterable[Gap]) -> None:
         gaps = tuple(sorted({*self._state.gaps, *found}))
-        if gaps != self._state.gaps:
-            self._state = self._catalog.store(replace(self._state, gaps=gaps))
+        now_ms, before = self._now_ms(), self._state.noted_ms
+        noted_ms = {gap.name: before.get(gap.name, now_ms) for gap in gaps}
+        if noted_ms != before:
+            changed = replace(self._state, gaps=gaps, noted_ms=noted_ms)
+            self._state = self._catalog.store(changed)
 
     def _note_edges(self) -> None:
         """Know what else may be missing of the real topics: behind an open Kafka transaction, or taken by compaction."""
@@ -299,6 +302,12 @@ class _Reading:
                     Gap(topic, int(p), offset, span.start)
                     for p, (span, offset) in found.items()
                     if span and offset < span.start
+                ]
+                # Of partitions that were added meanwhile nothing was read yet.
+                gaps += [
+                    Gap(topic, p, 0, span.start)
+                    for p, span in spans.items()
+                    if str(p) not in offsets and span.start
                 ]
         self._note_gaps(gaps)
         follower = replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -149,6 +149,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     copies = None
     if counted.get["repeated"] and not sources.is_first:
         copies = _copies(shelf, number, columns, carried, last)
+    read_now = set(last.unread) & state.judged_topics
+    if read_now:
+        copies = _union(copies, _judged_too_early(state, read_now, asked, shelf, last))
     exact = _union(
         None if asked is None else asked.select("txn_id", first_ms().alias("first_ms")), copies
     )
@@ -184,7 +187,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         orphans=(*last.orphans, *([number] if has_orphans else [])),
         revised=revised,
         late=(*last.late, *([number] if has_late else [])), columns=columns,
-        has_waiting=has_waiting,
+        has_waiting=has_waiting, unread=tuple(sorted(set(state.topics) - state.judged_topics)),
     )  # fmt: skip
     shelf.store(run)
     return run
@@ -272,10 +275,11 @@ def _edges(
     times = _gap_times(catalog, folders, [*op_gaps, *real_gaps], last)
     lines: dict[int, list[tuple[int, int | None]]] = {}
     for gap in op_gaps:
-        lines.setdefault(gap.partition, []).append((gap.start, times.get(_name_of(gap))))
+        lines.setdefault(gap.partition, []).append((gap.start, _until_ms(gap, times, state)))
     until: dict[str, int] = {}
     for gap in real_gaps:
-        found = times.get(_name_of(gap), _ALWAYS) + settings.clock_error_ms
+        until_ms = _until_ms(gap, times, state)
+        found = _ALWAYS if until_ms is None else until_ms + settings.clock_error_ms
         until[gap.topic] = max(found, until.get(gap.topic, 0))
     for topic in (named - state.judged_topics) | (named & set(state.compacted)):
         until[topic] = _ALWAYS
@@ -294,20 +298,22 @@ _ALWAYS = 1 << 60
 """Later than any time."""
 
 
-def _name_of(gap: Gap) -> str:
-    return f"{gap.topic}:{gap.partition}:{gap.start}"
+def _until_ms(gap: Gap, times: Mapping[str, int], state: ReadState) -> int | None:
+    """No record of a gap was written later: neither than the first one behind it, nor than the gap was seen; None: nobody knows."""
+    known = (found.get(gap.name) for found in (times, state.noted_ms))
+    return min((at_ms for at_ms in known if at_ms is not None), default=None)
 
 
 def _gap_times(
     catalog: Catalog, folders: Sequence[BatchFolder], gaps: Sequence[Gap], last: Run
 ) -> dict[str, int]:
     """{name of a gap: append time of the oldest record behind it}, of those that have one."""
-    unknown = [gap for gap in gaps if _name_of(gap) not in last.gap_times]
+    unknown = [gap for gap in gaps if gap.name not in last.gap_times]
     if not unknown:
         return dict(last.gap_times)
     structs = [
         F.struct(
-            F.lit(_name_of(gap)).alias("gap"), F.lit(gap.topic).alias("topic"), F.lit(gap.partition).alias("partition"),
+            F.lit(gap.name).alias("gap"), F.lit(gap.topic).alias("topic"), F.lit(gap.partition).alias("partition"),
             F.lit(gap.end).cast("bigint").alias("end"),
         )
         for gap in unknown
@@ -401,6 +407,18 @@ def _copies(
     found = both.groupBy("txn_id").agg(F.min("first_ms").alias("first_ms"))
     found = shelf.put(found, "copies", number)
     return None if found.isEmpty() else found
+
+
+def _judged_too_early(
+    state: ReadState, read_now: Collection[str], asked: DataFrame | None, shelf: Shelf, last: Run
+) -> DataFrame:
+    """The ids that were settled as `out_of_window` when those topics were not read, and `first_ms`."""
+    bits = _bits(at for at, topic in enumerate(state.topics) if topic in read_now)
+    rows = shelf.settled_since(last, at_ms=0).where(F.col("verdict") == "out_of_window")
+    rows = rows.where(F.col("topics").bitwiseAND(bits) != 0)
+    if asked is not None:
+        rows = rows.join(asked.select("txn_id"), "txn_id", "left_anti")
+    return rows.select("txn_id", F.least("born_ms", _stored_ms()).alias("first_ms"))
 
 
 _COPY_MARGIN_MS = 3_600_000
