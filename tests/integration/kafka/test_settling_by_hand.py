@@ -215,7 +215,7 @@ def test_an_unknown_id_is_said_to_be_unknown(operator: Tx) -> None:
     code, out, err = operator.run("commit", new_id(), *WHY)
 
     assert (1, "") == (code, out)
-    assert "is not found: nothing of this id stands open" in err
+    assert "is not found: nothing of this id is open" in err
     assert "--since" in err
 
 
