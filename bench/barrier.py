@@ -19,7 +19,7 @@ from harness import Figure, scratch_folder, settings_line, show_figures
 from sqlalchemy import Engine, ForeignKey, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.adapters.sql import Doubtful, SqlBarrier
 from txlayer.core.messages import ROLLBACK
 from txlayer.producer.identity import Identity, now_ms

@@ -22,7 +22,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import transactional_producer
 from txlayer.adapters.kafka.local import LocalBroker
 from txlayer.config import ClientConfig
-from txlayer.core.topicspec import CreateTopic
+from txlayer.core.topics import CreateTopic
 
 sys.path.insert(0, str(ROOT / "examples"))
 from shop.shop import read_purchases

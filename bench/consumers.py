@@ -28,7 +28,7 @@ from txlayer.adapters.kafka.local import LocalBroker
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
-from txlayer.core.progress_codec import Foreign, decode
+from txlayer.core.progress import Foreign, decode
 from txlayer.operate.topics import GroupTopics
 
 PARTITION_COUNT = 4

@@ -18,11 +18,10 @@ from harness import Figure, settings_line, show_figures
 
 from txlayer.adapters.exposition import Page
 from txlayer.adapters.ports import Assignment
-from txlayer.coordinator.measures import Measures
-from txlayer.coordinator.shard import Shard
-from txlayer.coordinator.view import ObservedCoordinator, View
+from txlayer.coordinator.metrics import Measures, ObservedCoordinator, View
+from txlayer.coordinator.partition import Shard
 from txlayer.core import codec
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import (
     NO_OPTIONS,
     HalfHeader,
@@ -30,8 +29,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import accepting_target
+from txlayer.core.transaction import accepting_target
 
 COORDINATOR_US = 21.7
 """CPU per transaction of a coordinator under full load, from README.md."""

@@ -30,13 +30,11 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Positions
-from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.ids import uuid7
-from txlayer.core.ledger import Ledger
+from txlayer.core.doubt import DoubtFold
+from txlayer.core.ids import half_partition, key_hash, uuid7
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions
-from txlayer.core.partitions import half_partition, key_hash
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import accepting_target
+from txlayer.core.transaction import accepting_target
 
 PARTITION_COUNT = 8
 NOW_MS = 1_800_000_000_000

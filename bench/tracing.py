@@ -25,14 +25,14 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.otel import OpenTelemetryTracing
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import CoordinatorConfig
-from txlayer.consumer.calls import Caller, Chunk
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.pools import Caller, Chunk
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.consumer.service import make_caller
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.traced import make_coordinator
-from txlayer.core.items import Item
+from txlayer.coordinator.tracing import make_coordinator
+from txlayer.core.key_queue import Item
 from txlayer.producer.engine import assemble
 
 RATIO_MAX = 1.01

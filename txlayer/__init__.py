@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txlayer.consumer.aio import AsyncOrderedConsumer
-    from txlayer.consumer.context import Context
+    from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
+    from txlayer.consumer.context import Context, ReceivedMessage
     from txlayer.consumer.handlers import Interceptor
-    from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
-    from txlayer.consumer.received import ReceivedMessage
-    from txlayer.consumer.stats import ConsumerStats, TopicStats
-    from txlayer.core.attempts import RetryPolicy
-    from txlayer.core.handling import Ack, AfterExhausted, Reject, Retry
+    from txlayer.consumer.metrics import ConsumerStats, TopicStats
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import (
         COMMIT,
@@ -28,54 +25,55 @@ if TYPE_CHECKING:
         Resolution,
         user_headers,
     )
+    from txlayer.core.retry import Ack, AfterExhausted, Reject, Retry, RetryPolicy
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
-    from txlayer.producer.check_handler import CheckRequest
+    from txlayer.producer.check_handlers import CheckRequest
     from txlayer.producer.metrics import ProducerMetrics
+    from txlayer.producer.pipeline import TransactionSendResult
+    from txlayer.producer.producer import Transaction, TransactionalProducer
     from txlayer.producer.questions import RefusedResolution, ResponderStats
-    from txlayer.producer.results import TransactionSendResult
     from txlayer.producer.rocketmq import (
         PreparedMessage,
         TransactionListener,
         TransactionMQProducer,
     )
     from txlayer.producer.submitted import SubmittedTransaction
-    from txlayer.producer.sync import Transaction, TransactionalProducer
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Ack": "txlayer.core.handling",
-    "AfterExhausted": "txlayer.core.handling",
+    "Ack": "txlayer.core.retry",
+    "AfterExhausted": "txlayer.core.retry",
     "AsyncOrderedConsumer": "txlayer.consumer.aio",
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "COMMIT": "txlayer.core.messages",
-    "CheckRequest": "txlayer.producer.check_handler",
-    "ConcurrentConsumer": "txlayer.consumer.ordered",
-    "ConsumerStats": "txlayer.consumer.stats",
+    "CheckRequest": "txlayer.producer.check_handlers",
+    "ConcurrentConsumer": "txlayer.consumer.consumer",
+    "ConsumerStats": "txlayer.consumer.metrics",
     "Context": "txlayer.consumer.context",
     "Interceptor": "txlayer.consumer.handlers",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
-    "OrderedConsumer": "txlayer.consumer.ordered",
+    "OrderedConsumer": "txlayer.consumer.consumer",
     "PreparedMessage": "txlayer.producer.rocketmq",
     "ROLLBACK": "txlayer.core.messages",
     "ProducerMetrics": "txlayer.producer.metrics",
-    "ReceivedMessage": "txlayer.consumer.received",
+    "ReceivedMessage": "txlayer.consumer.context",
     "RefusedResolution": "txlayer.producer.questions",
-    "Reject": "txlayer.core.handling",
+    "Reject": "txlayer.core.retry",
     "Resolution": "txlayer.core.messages",
     "ResponderStats": "txlayer.producer.questions",
-    "Retry": "txlayer.core.handling",
-    "RetryPolicy": "txlayer.core.attempts",
+    "Retry": "txlayer.core.retry",
+    "RetryPolicy": "txlayer.core.retry",
     "SubmittedTransaction": "txlayer.producer.submitted",
-    "TopicStats": "txlayer.consumer.stats",
-    "Transaction": "txlayer.producer.sync",
+    "TopicStats": "txlayer.consumer.metrics",
+    "Transaction": "txlayer.producer.producer",
     "TransactionHistory": "txlayer.core.history",
     "TransactionListener": "txlayer.producer.rocketmq",
     "TransactionMQProducer": "txlayer.producer.rocketmq",
-    "TransactionSendResult": "txlayer.producer.results",
-    "TransactionalProducer": "txlayer.producer.sync",
+    "TransactionSendResult": "txlayer.producer.pipeline",
+    "TransactionalProducer": "txlayer.producer.producer",
     "UNKNOWN": "txlayer.core.messages",
     "user_headers": "txlayer.core.messages",
 }

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
-from txlayer.core.fields import NEXT_VERSION, VERSION, WHOLE_MAX
+from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.messages import ParkReason, Resolution
 from txlayer.core.transitions import TxnState
 from txlayer_spark import lines

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from txlayer.core.fields import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, VERSION
 
 PLACE = ("topic", "partition", "offset", "timestamp")
 """The columns that every row begins with."""

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from txlayer.core import codec
+from txlayer.core.ids import half_partition
 from txlayer.core.messages import OpMessage, Resolution, Source
-from txlayer.core.partitions import half_partition
 from txlayer.errors import (
     NotAuthorisedError,
     OutcomeUnknownError,

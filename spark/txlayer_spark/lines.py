@@ -1,6 +1,6 @@
 """The forms of our lines, headers and keys as patterns for Spark, and the expressions that read a field.
 
-The same rules as in `txlayer.core.codec` and `txlayer.core.fields`, which a test holds them against. Never a whole record
+The same rules as in `txlayer.core.codec` and `txlayer.core.codec`, which a test holds them against. Never a whole record
 (parse.py), never Python per row.
 """
 
@@ -11,9 +11,9 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from txlayer.core.fields import NEXT_VERSION, PARTITION_MAX, VERSION
-from txlayer.core.handling import DeadLetterReason, LockKind, ReplayKind, ReplayOutcome
+from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
+from txlayer.core.retry import DeadLetterReason, LockKind, ReplayKind, ReplayOutcome
 
 
 def _ascii_but(excluded: str) -> str:

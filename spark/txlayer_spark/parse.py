@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.dead_letters import REPLAY_HEADER
-from txlayer.core.fields import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer_spark import lines, schemas
 from txlayer_spark.decoding import PLACE, all_of, judged, own_columns

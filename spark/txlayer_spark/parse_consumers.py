@@ -11,10 +11,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
-from txlayer.core.dead_letters import DLQ_HEADER, MESSAGE_LENGTH_MAX, TYPE_LENGTH_MAX
-from txlayer.core.fields import PARTITION_MAX
-from txlayer.core.handling import LockKind, ReplayKind
-from txlayer.core.replays import TEXT_LENGTH_MAX
+from txlayer.core.codec import PARTITION_MAX
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    MESSAGE_LENGTH_MAX,
+    TEXT_LENGTH_MAX,
+    TYPE_LENGTH_MAX,
+)
+from txlayer.core.retry import LockKind, ReplayKind
 from txlayer_spark import lines, schemas
 from txlayer_spark.decoding import PLACE, all_of, judged, own_columns
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from txlayer.core import codec
-from txlayer.core.fields import PARTITION_MAX, VERSION
+from txlayer.core.codec import PARTITION_MAX, VERSION
 from txlayer.core.ids import TXN_ID_LENGTH_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError

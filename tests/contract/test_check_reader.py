@@ -11,8 +11,8 @@ from tests.contract.clients import PATIENCE_S, TIMEOUT_S, open_writer, put
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.check_reader import CheckReader
 from txlayer.adapters.ports import ProducerConnections
+from txlayer.adapters.readers import CheckReader
 from txlayer.errors import ConfigError
 
 PARTITION_COUNT = 4

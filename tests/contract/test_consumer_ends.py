@@ -11,11 +11,10 @@ import pytest
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, RetryPolicy
-from txlayer.consumer.context import Context
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.handling import Reject, ReplayKind, ReplayRecord
-from txlayer.core.key_queues import KeyQueues
-from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import decode_replay, encode_replay
+from txlayer.core.key_queue import KeyQueues
+from txlayer.core.retry import Reject, ReplayKind, ReplayRecord
 from txlayer.operate.offsets import plan_reset
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------

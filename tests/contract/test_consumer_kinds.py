@@ -18,20 +18,18 @@ from tests.support.consumers import PATIENCE_S, QUICK, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.context import Context
-from txlayer.consumer.ordered import OrderedConsumer
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.dead_letters import dead_letter_of
-from txlayer.core.handling import (
+from txlayer.consumer.consumer import OrderedConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay
+from txlayer.core.messages import Undecodable
+from txlayer.core.retry import (
     AfterExhausted,
     DeadLetterReason,
     HandlerResult,
     ReplayKind,
     ReplayRecord,
+    RetryPolicy,
 )
-from txlayer.core.messages import Undecodable
-from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.errors import ConfigError
 
 PARKING = RetryPolicy(

@@ -13,11 +13,9 @@ from tests.support.consumers import PATIENCE_S, QUICK, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.context import Context
-from txlayer.consumer.figures import health_of
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import AfterExhausted, Reject
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.metrics import health_of
+from txlayer.core.retry import AfterExhausted, Reject, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError
 
 LOGGER = "txlayer.consumer"

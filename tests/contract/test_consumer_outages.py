@@ -12,7 +12,7 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.ordered import OrderedConsumer
+from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.errors import BrokerUnavailableError, RetriableError
 
 START = timedelta(seconds=30)

@@ -12,12 +12,10 @@ from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
-from txlayer.consumer.context import Context
+from txlayer.consumer.consumer import ConcurrentConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import Interceptor
-from txlayer.consumer.ordered import ConcurrentConsumer
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import HandlerResult, Reject, Retry
+from txlayer.core.retry import HandlerResult, Reject, Retry, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 
 # --- order ------------------------------------------------------------------------------------------------------------

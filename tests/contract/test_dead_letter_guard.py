@@ -10,8 +10,8 @@ import pytest
 from tests.support.dead_letter_stage import Stage, make_distant_stage, metadata_of
 from tests.support.lab import FaultyLab
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.dead_lettering import DeadLetterWriter
-from txlayer.consumer.taking_over import end_what_was_left, stable_offsets
+from txlayer.consumer.assignments import end_what_was_left, stable_offsets
+from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.errors import BrokerUnavailableError
 
 

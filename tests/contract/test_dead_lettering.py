@@ -14,11 +14,10 @@ from tests.support.dead_letter_stage import Stage, make_stage, metadata_of
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
-from txlayer.consumer.dead_lettering import Answered, DeadLetterWriter
-from txlayer.consumer.taking_over import end_what_was_left, stable_offsets
-from txlayer.core.dead_letters import DLQ_HEADER, decode_dead_letter
-from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.replays import decode_replay
+from txlayer.consumer.assignments import end_what_was_left, stable_offsets
+from txlayer.consumer.dead_letters import Answered, DeadLetterWriter
+from txlayer.core.dead_letters import DLQ_HEADER, decode_dead_letter, decode_replay
+from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import (
     FencedError,
     InvariantError,

@@ -8,7 +8,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from txlayer.adapters.ports import StoredOffset
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference
+from txlayer.core.topics import AlterSetting, CreateTopic, Difference
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer.operate.topics import GroupTopics
 

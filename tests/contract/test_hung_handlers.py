@@ -16,13 +16,11 @@ from tests.support.consumers import PATIENCE_S, QUICK, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.context import Context
-from txlayer.consumer.figures import health_of
-from txlayer.consumer.ordered import OrderedConsumer
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
+from txlayer.consumer.consumer import OrderedConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.metrics import health_of
 from txlayer.core.dead_letters import dead_letter_of
-from txlayer.core.handling import DeadLetter, DeadLetterReason
+from txlayer.core.retry import DeadLetter, DeadLetterReason, RetryPolicy
 
 SHORTLY = timedelta(milliseconds=200)
 TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)

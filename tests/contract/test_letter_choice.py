@@ -12,11 +12,11 @@ from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
-from txlayer.consumer.dead_lettering import Answered
-from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.letter_states import LetterState
-from txlayer.core.progress_codec import KEY_HASH_BYTES, encode, fixed_part
-from txlayer.core.topicspec import CreateTopic
+from txlayer.consumer.dead_letters import Answered
+from txlayer.core.dead_letters import LetterState
+from txlayer.core.progress import KEY_HASH_BYTES, encode, fixed_part
+from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.topics import CreateTopic
 from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,

@@ -12,7 +12,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Shop
 from txlayer.adapters.ports import StoredOffset
-from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.readers import read_ranges
 from txlayer.errors import ConfigError, RetriableError
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from tests.contract.clients import TIMEOUT_S
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
-from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.readers import read_ranges
 
 PARTITION_COUNT = 4
 RECORD_COUNT = 24_000

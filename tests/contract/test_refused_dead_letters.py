@@ -15,11 +15,9 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
-from txlayer.consumer.context import Context
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.dead_letters import dead_letter_of, is_cut
-from txlayer.core.handling import DeadLetter, HandlerResult, Reject, ReplayKind, ReplayRecord
-from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay, is_cut
+from txlayer.core.retry import DeadLetter, HandlerResult, Reject, ReplayKind, ReplayRecord
 
 LARGE = b"x" * 20_000
 LARGE_KEY = b"k" * 20_000

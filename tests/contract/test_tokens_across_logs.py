@@ -14,10 +14,10 @@ from tests.support.consumers import PATIENCE_S, QUICK, Gate, Stage
 from tests.support.lab import Lab
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import wait_until
-from txlayer.consumer.ordered import ConcurrentConsumer
-from txlayer.core.handling import LockKind, LockRecord
-from txlayer.core.lock_codec import encode_lock, queue_name
-from txlayer.core.progress_codec import StoredProgress, decode
+from txlayer.consumer.consumer import ConcurrentConsumer
+from txlayer.core.leases import encode_lock, queue_name
+from txlayer.core.progress import StoredProgress, decode
+from txlayer.core.retry import LockKind, LockRecord
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import SystemTopics
-from txlayer.core.partitions import murmur2
-from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
+from txlayer.core.ids import murmur2
+from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import (
     BrokerUnavailableError,
     RefusedRecordError,

@@ -38,7 +38,7 @@ from txlayer.adapters.ports import ProducerConnections
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.traced import make_coordinator
+from txlayer.coordinator.tracing import make_coordinator
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.trace_context import parse_traceparent
 

@@ -13,11 +13,16 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.context import Context
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord
-from txlayer.core.replays import decode_replay, encode_replay
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import decode_replay, encode_replay
+from txlayer.core.retry import (
+    AfterExhausted,
+    HandlerResult,
+    Reject,
+    ReplayKind,
+    ReplayRecord,
+    RetryPolicy,
+)
 from txlayer.errors import BrokerUnavailableError
 
 RATE = 1_000_000

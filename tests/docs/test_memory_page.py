@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ import pytest
 from tests.support.dashboards import alerts
 from tests.support.databases import free_port
 from tests.support.pages import ROOT, programs
-from txlayer.adapters.meters import EVERYBODYS, Family
-from txlayer.consumer.figures import FAMILIES as OF_CONSUMERS
-from txlayer.coordinator.families import FAMILIES as OF_COORDINATORS
-from txlayer.producer.figures import FAMILIES as OF_RESPONDERS
+from txlayer.adapters.metrics import EVERYBODYS, Family
+from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
+from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
+from txlayer.producer.responder import FAMILIES as OF_RESPONDERS
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
 BEFORE = """

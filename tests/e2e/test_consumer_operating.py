@@ -21,7 +21,7 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
 from txlayer.cli.consumer import app
-from txlayer.consumer.ordered import OrderedConsumer
+from txlayer.consumer.consumer import OrderedConsumer
 
 pytestmark = pytest.mark.kafka
 

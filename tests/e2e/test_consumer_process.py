@@ -15,7 +15,7 @@ from tests.support.lab_kafka import KafkaLab
 from tests.support.processes import TxlayerProcess
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.core.progress_codec import Foreign, decode
+from txlayer.core.progress import Foreign, decode
 
 pytestmark = pytest.mark.kafka
 

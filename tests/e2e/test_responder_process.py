@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Source
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -6,12 +6,13 @@ from txlayer.cli.dlq import parse_letter
 from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import (
     decode_dead_letter,
+    decode_replay,
     decode_replay_mark,
     encode_dead_letter,
+    encode_replay,
     encode_replay_mark,
 )
 from txlayer.core.messages import Undecodable
-from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.errors import ConfigError, UsageError
 
 NOW_MS = 1_700_000_000_000

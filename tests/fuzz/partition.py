@@ -14,8 +14,7 @@ from tests.support.fake_records import FakeRecord, half_record, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from tests.support.partition_log import Entry, PartitionLog
 from txlayer.core import codec
-from txlayer.core.asides import AsideFold
-from txlayer.core.doubt_fold import DoubtFold
+from txlayer.core.doubt import AsideFold, DoubtFold
 from txlayer.core.history import HistoryFold
 from txlayer.core.messages import HalfHeader, OpMessage, Origin, Undecodable
 from txlayer.operate.history import history_json

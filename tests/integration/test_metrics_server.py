@@ -22,7 +22,7 @@ from txlayer.adapters.http import (
     REQUEST_BYTES_MAX,
     MetricsServer,
 )
-from txlayer.adapters.meters import Health, Histogram, Sample, counter, gauge, histogram
+from txlayer.adapters.metrics import Health, Histogram, Sample, counter, gauge, histogram
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError
 

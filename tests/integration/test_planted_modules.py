@@ -17,11 +17,11 @@ raise SystemExit(2)
 """
 CONSUMER = "import pathlib; pathlib.Path('consumer-was-imported').touch()\n"
 POOL = """
-from txlayer.consumer.calls import Caller, Chunk
+from txlayer.consumer.pools import Caller, Chunk
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
-from txlayer.core.items import Item
+from txlayer.core.key_queue import Item
 import os, subprocess, sys, time
 
 def act(message, context):

@@ -13,13 +13,11 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.consumer import process_pool
-from txlayer.consumer.calls import Caller, Chunk, Outcome
-from txlayer.consumer.context import Context, Lease
-from txlayer.consumer.deserializing import Deserializer
+from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.pools import Caller, Chunk, Outcome
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.items import Item
+from txlayer.core.key_queue import Item
 
 WITHIN_S = 30.0
 BIG = b"x" * 1_000_000

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from tests.reference.wire import Bounds, History, Record
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.ports import LogReader
+from txlayer.adapters.ports import Administration, LogReader
 from txlayer.config import ClientConfig
-from txlayer.core.topicspec import TopicState
+from txlayer.core.topics import TopicState
 from txlayer.core.verdicts import Verdict
 from txlayer.operate.verify import Late, TraceShelf, WantedWindow, WindowReader, judgements
 

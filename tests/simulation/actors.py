@@ -30,10 +30,8 @@ from txlayer.core.messages import (
 )
 from txlayer.errors import TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.engine import Engine, assemble
-from txlayer.producer.flight import Flight
-from txlayer.producer.ops import OpQueue
-from txlayer.producer.places import Finder
+from txlayer.producer.engine import Engine, Finder, assemble
+from txlayer.producer.pipeline import Flight, OpQueue
 from txlayer.producer.waiting import Blocking
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from tests.support.handled import forwarded
 from tests.support.shop import GROUP, LOCK_WAIT, Order, Shop, make_shop
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import Inbox, SqlBarrier
-from txlayer.adapters.sql.dialects import SqliteRules
 from txlayer.adapters.sql.inbox import Seen
 from txlayer.adapters.sql.joined import JoinedTransaction, Watch
+from txlayer.adapters.sql.tables import SqliteRules
 from txlayer.core.messages import ROLLBACK
 from txlayer.errors import RollbackRequiredError
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 NOTHING: frozenset[Kind] = frozenset()
 

@@ -184,15 +184,15 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=un.BrusqueCoordinator), 147, frozenset({_K.BROKEN}),
     ),
     Guard(
-        "a check writes its rollback before it says so", "P8", "adapters/sql/checks.py",
+        "a check writes its rollback before it says so", "P8", "adapters/sql/barrier.py",
         Variant(barrier=ua.ReadingCheck), 189, frozenset({_K.CONTRARY}),
     ),
     Guard(
-        "what the database did not confirm is unknown", "P8", "adapters/sql/checks.py",
+        "what the database did not confirm is unknown", "P8", "adapters/sql/barrier.py",
         Variant(barrier=ua.HopefulCheck), 189, frozenset({_K.CONTRARY}),
     ),
     Guard(
-        "the row of another attempt means rollback", "P8", "adapters/sql/checks.py",
+        "the row of another attempt means rollback", "P8", "adapters/sql/barrier.py",
         Variant(barrier=ua.NamelessCheck), 47, frozenset({_K.CONTRARY}),
     ),
     Guard(

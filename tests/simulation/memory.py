@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.checker import Finding, Kind
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.coordinator.ranges import DoubtRecord
+from txlayer.coordinator.contents import DoubtRecord
 from txlayer.errors import TxLayerError
 
 if TYPE_CHECKING:

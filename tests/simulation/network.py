@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.plan import Fault, Harm
 from tests.simulation.processes import Actor, Process
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import NoAnswerError, RefusedError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from tests.simulation.world import EndlessError, SimulatedWorld
 from tests.support.checker import Finding, Kind
 from tests.support.history import History, Logs, Sample
 from tests.support.run_checker import judge_history
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import Partition
 
 REST_WITHIN_S = 90.0

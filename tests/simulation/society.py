@@ -31,11 +31,11 @@ from txlayer.adapters.ports import CoordinatorConnections, StoredOffset
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
-from txlayer.core.topicspec import CreateTopic
+from txlayer.core.topics import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.checks import Then
-from txlayer.core.doubt_fold import DoubtFold
+from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import (
     ROLLBACK,

@@ -23,11 +23,15 @@ from tests.support.topic_records import Headers, Record
 from txlayer.core.dead_letters import (
     ReplayMark,
     decode_dead_letter,
+    decode_replay,
     decode_replay_mark,
     encode_dead_letter,
+    encode_replay,
     encode_replay_mark,
 )
-from txlayer.core.handling import (
+from txlayer.core.leases import decode_lock, encode_lock, parse_queue
+from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.retry import (
     DeadLetter,
     DeadLetterReason,
     LockKind,
@@ -36,9 +40,6 @@ from txlayer.core.handling import (
     ReplayOutcome,
     ReplayRecord,
 )
-from txlayer.core.lock_codec import decode_lock, encode_lock, parse_queue
-from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.replays import decode_replay, encode_replay
 
 pytestmark = pytest.mark.kafka
 

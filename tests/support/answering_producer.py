@@ -12,9 +12,9 @@ from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, Message, OpMessage, Resolution
 from txlayer.producer import responder
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ResponderStats
-from txlayer.producer.sync import TransactionalProducer
 
 PATIENCE_S = 10.0
 ORDER = Message("orders", b"k", b"v")

@@ -18,7 +18,7 @@ from tests.support.responders import ResponderProcess
 from tests.support.truth import GROUP, Truth
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.policies import check_policies
+from txlayer.coordinator.partition import check_policies
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, OpMessage, Resolution, Undecodable
 from txlayer.core.transitions import TxnState

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayMark
-from txlayer.core.handling import (
-    DeadLetter,
-    DeadLetterReason,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
+from txlayer.core.dead_letters import (
+    MESSAGE_LENGTH_MAX,
+    TEXT_LENGTH_MAX,
+    TYPE_LENGTH_MAX,
+    ReplayMark,
 )
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
@@ -26,7 +24,13 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.replays import TEXT_LENGTH_MAX
+from txlayer.core.retry import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+)
 from txlayer.core.transitions import TxnState
 
 _ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")

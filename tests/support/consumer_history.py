@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.core.items import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, Order
 
 
 @dataclass(slots=True, eq=False)

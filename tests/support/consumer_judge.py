@@ -15,8 +15,8 @@ from tests.support.consumer_evidence import Chain, Evidence, Letter, Place, is_f
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.lease_judge import lease_findings
 from txlayer.core.dead_letters import original_headers
-from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.items import Order
+from txlayer.core.key_queue import Order
+from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome
 
 _NEVER = float("inf")
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})

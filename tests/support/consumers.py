@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.consumer.context import Context
-from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
+from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.retry import RetryPolicy
 
 PATIENCE_S = 30.0
 QUICK = RetryPolicy(attempt_count_max=4, backoff_first_ms=10, backoff_max_ms=50)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.load import plain_producer
 from txlayer.config import SystemTopics
-from txlayer.core import codec, partitions
+from txlayer.core import codec, ids
 from txlayer.core.messages import (
     NO_OPTIONS,
     HalfHeader,
@@ -103,10 +103,10 @@ class Crafted:
 
     def _home(self, key: str, options: HalfOptions) -> int:
         if options.key_hash is not None:
-            return partitions.partition_of_key_hash(
+            return ids.partition_of_key_hash(
                 options.key_hash, partition_count=self._partition_count
             )
-        return partitions.half_partition(
+        return ids.half_partition(
             ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count
         )
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from txlayer.adapters.meters import EVERYBODYS, Family, FamilyKind
-from txlayer.consumer.figures import FAMILIES as OF_CONSUMERS
-from txlayer.coordinator.families import FAMILIES as OF_COORDINATORS
-from txlayer.producer.figures import FAMILIES as OF_RESPONDERS
+from txlayer.adapters.metrics import EVERYBODYS, Family, FamilyKind
+from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
+from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
+from txlayer.producer.responder import FAMILIES as OF_RESPONDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "compose" / "grafana" / "dashboards" / "txlayer.json"

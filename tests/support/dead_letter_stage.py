@@ -16,11 +16,11 @@ from txlayer.adapters.ports import (
     GroupReader,
     StoredOffset,
 )
-from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp, OffsetsOf
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUp, OffsetsOf
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.handling import DeadLetter, DeadLetterReason
 from txlayer.core.messages import Headers, Origin
-from txlayer.core.topicspec import CreateTopic
+from txlayer.core.retry import DeadLetter, DeadLetterReason
+from txlayer.core.topics import CreateTopic
 
 AT_MS = 1_700_000_000_000
 

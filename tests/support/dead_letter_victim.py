@@ -11,7 +11,7 @@ from tests.contract.clients import join
 from tests.support.dead_letter_stage import Stage
 from tests.support.lab_kafka import KafkaLab
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
-from txlayer.consumer.dead_lettering import DeadLetterWriter
+from txlayer.consumer.dead_letters import DeadLetterWriter
 
 FLUSHED, OFFSETS_SENT, COMMITTED = PLACES = ("flushed", "offsets-sent", "committed")
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.fake_member import FakeMember
-from txlayer.adapters.history_port import HistoryReader
-from txlayer.adapters.ports import TopicLimits
+from txlayer.adapters.ports import HistoryReader, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import Headers, OpMessage, Resolution
 from txlayer.errors import TxLayerError
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 PLENTY = 1_048_588
 

@@ -7,9 +7,12 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from tests.support.logs import Seen
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.consumer_ports import ConsumerConnections
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import (
+    Administration,
+    ConsumerConnections,
+    CoordinatorConnections,
+    ProducerConnections,
+)
 from txlayer.config import ConsumerConfig
 
 

@@ -22,15 +22,18 @@ from tests.support.faultproxy import (
 )
 from tests.support.logs import Seen, read_log
 from tests.support.waiting import wait_until
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.connections import (
     KafkaConsumerConnections,
     KafkaCoordinatorConnections,
     KafkaProducerConnections,
 )
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import (
+    Administration,
+    ConsumerConnections,
+    CoordinatorConnections,
+    ProducerConnections,
+)
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30

@@ -8,12 +8,15 @@ from typing import Any
 
 from tests.support.broker import unique_name
 from tests.support.logs import Seen
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import (
+    Administration,
+    ConsumerConnections,
+    CoordinatorConnections,
+    ProducerConnections,
+)
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 DISTANT = "distant"

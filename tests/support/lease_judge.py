@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.support.checker import Finding, Kind
 from tests.support.consumer_history import ConsumerHistory, HandlerCall, Learned
 from tests.support.naive_leases import Entry, Held, after
-from txlayer.core.lock_codec import decode_lock, queue_name
+from txlayer.core.leases import decode_lock, queue_name
 from txlayer.core.messages import Undecodable
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 from txlayer.errors import LifecycleError
 

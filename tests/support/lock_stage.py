@@ -8,10 +8,9 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics
-from txlayer.consumer.lock_registry import LockRegistry
-from txlayer.core.handling import LockKind, LockRecord
-from txlayer.core.leases import LeaseTable
-from txlayer.core.lock_codec import decode_lock, encode_lock, lock_partition, queue_name
+from txlayer.consumer.lease_keeper import LockRegistry
+from txlayer.core.leases import LeaseTable, decode_lock, encode_lock, lock_partition, queue_name
+from txlayer.core.retry import LockKind, LockRecord
 
 GROUP = "loyalty"
 QUEUE: TopicPartition = ("orders", 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txlayer.core.handling import LockKind, LockRecord
+from txlayer.core.retry import LockKind, LockRecord
 
 
 class Entry(NamedTuple):

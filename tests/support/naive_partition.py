@@ -22,10 +22,9 @@ from tests.support.partition_driver import (
 )
 from tests.support.partition_log import PartitionLog
 from txlayer.core import codec
+from txlayer.core.ids import half_partition, partition_of_key_hash
 from txlayer.core.messages import HalfHeader, OpMessage, OrderMode, Resolution, Source
-from txlayer.core.partitions import half_partition, partition_of_key_hash
-from txlayer.core.target import Target
-from txlayer.core.transaction import OpPosition, record_size
+from txlayer.core.transaction import OpPosition, Target, record_size
 
 IN_ORDER = ("open", "waiting", "held")
 UNSETTLED = (*IN_ORDER, "parked", "parked-committed")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from txlayer.adapters.ports import StoredOffset
-from txlayer.coordinator import loop, stored
+from txlayer.coordinator import loop, recovery
 from txlayer.core import codec
-from txlayer.core.fields import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, VERSION
 
 
 def next_form(record: str) -> str:
@@ -33,7 +33,7 @@ def install() -> None:
     codec.encode_op = lambda op: next_form(encode_op(op))
 
     def encode_stored(*arguments: Any, **given: Any) -> Any:
-        found = stored.encode_stored(*arguments, **given)
+        found = recovery.encode_stored(*arguments, **given)
         return {place: StoredOffset(o.offset, next_form(o.metadata)) for place, o in found.items()}
 
     loop.encode_stored = encode_stored  # type: ignore[attr-defined]  # as the loop knows it

@@ -25,14 +25,12 @@ from tests.support.partition_log import (
     fold_half,
 )
 from txlayer.adapters.ports import GroupReader, TopicPartition
-from txlayer.coordinator.log_time import LogTime, latest_ms
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.partition import LogTime, Shard, latest_ms
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Report, ReportKind
+from txlayer.core.ledger import LedgerSettings
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import Target, accepting_target
-from txlayer.core.transaction import OpPosition
+from txlayer.core.transaction import OpPosition, Target, accepting_target
 from txlayer.core.transitions import TxnState
 from txlayer.errors import RefusedRecordError
 

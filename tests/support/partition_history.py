@@ -21,7 +21,7 @@ from tests.support.partition_driver import (
     PartitionDriver,
 )
 from tests.support.partition_log import Appended
-from txlayer.core.fields import NEXT_VERSION
+from txlayer.core.codec import NEXT_VERSION
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, Source
 from txlayer.core.transaction import Transaction, held_bytes, records_of

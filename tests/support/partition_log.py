@@ -11,26 +11,25 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
-from txlayer.adapters.append_time import LOG_APPEND_TIME
-from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ports import (
+    LOG_APPEND_TIME,
+    CoordinatorConnections,
+    StoredOffset,
+    TopicPartition,
+)
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.log_time import LogTime
-from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.recovery import Recovery
-from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.shard import Shard, fill_contents
-from txlayer.coordinator.stored import StoredPositions, decode_stored, encode_stored
+from txlayer.coordinator.partition import LogTime, Shard, fill_contents
+from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
 from txlayer.coordinator.surroundings import Surroundings
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.ledger import Ledger
+from txlayer.core.doubt import DoubtFold
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import CheckRecord, Headers, Origin, ParkReason
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import FORWARD_OVERHEAD_BYTES, Target
-from txlayer.core.transaction import Transaction, record_size
+from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Target, Transaction, record_size
 from txlayer.errors import RefusedRecordError
 
 CONFIG = CoordinatorConfig()

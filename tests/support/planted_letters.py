@@ -23,18 +23,19 @@ from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
     dead_letter_topic,
+    decode_replay,
     encode_dead_letter,
+    encode_replay,
     replay_topic,
 )
-from txlayer.core.handling import (
+from txlayer.core.messages import Headers, Origin, Undecodable
+from txlayer.core.retry import (
     DeadLetter,
     DeadLetterReason,
     ReplayKind,
     ReplayOutcome,
     ReplayRecord,
 )
-from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.core.replays import decode_replay, encode_replay
 from txlayer.operate.topics import GroupTopics
 
 FLUSH_S = 30.0

@@ -14,7 +14,7 @@ from txlayer.core.messages import (
     OpMessage,
     Resolution,
 )
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 GROUP = "orders"
 

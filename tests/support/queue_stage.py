@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import (
+from txlayer.core.key_queue import Failure, Item, ItemSource, KeyQueues, QueueSettings, Start
+from txlayer.core.progress import StoredProgress, decode
+from txlayer.core.retry import (
     AfterExhausted,
     DeadLetterReason,
     Reject,
@@ -13,10 +14,8 @@ from txlayer.core.handling import (
     ReplayOutcome,
     ReplayRecord,
     Retry,
+    RetryPolicy,
 )
-from txlayer.core.items import Failure, Item, ItemSource, QueueSettings, Start
-from txlayer.core.key_queues import KeyQueues
-from txlayer.core.progress_codec import StoredProgress, decode
 
 TOPIC, REPLAY = ItemSource.TOPIC, ItemSource.REPLAY
 PARK = RetryPolicy(attempt_count_max=2, after_exhausted=AfterExhausted.PARK)

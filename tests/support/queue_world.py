@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
-from txlayer.core.handling import AfterExhausted, DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.items import Item, ItemSource, NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import Item, ItemSource, NullKeys, Order, QueueSettings
+from txlayer.core.retry import AfterExhausted, DeadLetterReason, ReplayKind, ReplayOutcome
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"c", None)
 KINDS = list(ReplayKind)[:4]

@@ -25,17 +25,16 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.topic_files import read_acl_files, read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
-from txlayer.consumer.ordered import OrderedConsumer
+from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.core.acls import RoleSpec, WantedAcl
-from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.handling import ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import dead_letter_topic, encode_replay, replay_topic
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
-from txlayer.core.replays import encode_replay
+from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.errors import RefusedRecordError
 from txlayer.operate.topics import GroupTopics
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.standalone import run_responder
-from txlayer.producer.sync import TransactionalProducer
 
 SMALL = {"max.message.bytes": "20000"}
 LARGE = b"x" * 30_000

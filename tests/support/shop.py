@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Engine, MetaData, String, event, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.adapters.sql.joined import JoinedTransaction
 from txlayer.core.messages import Resolution

@@ -13,7 +13,7 @@ from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
 from tests.support.topic_records import Record, write_records
-from txlayer.core.fields import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, VERSION
 from txlayer_spark import read_topic
 
 MUTATIONS = 300

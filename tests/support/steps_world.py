@@ -14,8 +14,8 @@ from txlayer.errors import (
 )
 from txlayer.producer import steps
 from txlayer.producer.engine import Engine, assemble
-from txlayer.producer.flight import Flight
 from txlayer.producer.identity import ANYWHERE
+from txlayer.producer.pipeline import Flight
 from txlayer.producer.waiting import Asking, Blocking, Steps
 
 KEY = "order-1/00000001"

@@ -19,17 +19,15 @@ from typing import Any
 
 from tests.support.fenced_table import FencedTable
 from txlayer import Context, OrderedConsumer, Reject, Retry, RetryPolicy
-from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
+from txlayer.adapters.ports import ConsumerConnections
 from txlayer.config import milliseconds
-from txlayer.consumer.calls import Caller, Chunk, Outcome, items_of
-from txlayer.consumer.intake import LetterRecord
-from txlayer.consumer.leases import LeaseChanges, Leases
-from txlayer.consumer.lock_registry import LockRegistry
-from txlayer.consumer.pools import Pool, ThreadPool
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.context import ReceivedMessage
+from txlayer.consumer.engine import LetterRecord
+from txlayer.consumer.lease_keeper import LeaseChanges, Leases, LockRegistry
+from txlayer.consumer.pools import Caller, Chunk, Outcome, Pool, ThreadPool, items_of
 from txlayer.consumer.surroundings import draw_name
-from txlayer.core.handling import AfterExhausted, HandlerResult
+from txlayer.core.retry import AfterExhausted, HandlerResult
 
 PER_MILLE = 1_000
 

@@ -16,7 +16,7 @@ from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.ledger import Ledger
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 SESSION = timedelta(seconds=2)
 

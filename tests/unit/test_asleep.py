@@ -8,9 +8,8 @@ from tests.support.fake_records import GROUP, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
-from txlayer.core.asleep import Asleep, may_sleep, place_of, transaction_of, with_place
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt_fold import DoubtFold
+from txlayer.core.doubt import Asleep, DoubtFold, may_sleep, place_of, transaction_of, with_place
 from txlayer.core.messages import (
     CheckKind,
     DoubtSummary,

@@ -11,9 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from txlayer.core.attempts import (
+from txlayer.core.retry import (
+    Ack,
+    DeadLetterReason,
     GiveUp,
     Handled,
+    HandlerResult,
+    Reject,
+    Retry,
     RetryPolicy,
     TryAgain,
     Verdict,
@@ -21,7 +26,6 @@ from txlayer.core.attempts import (
     decide,
     resume_at_ms,
 )
-from txlayer.core.handling import Ack, DeadLetterReason, HandlerResult, Reject, Retry
 from txlayer.errors import ConfigError
 
 POLICY = RetryPolicy(attempt_count_max=3, backoff_first_ms=100, backoff_max_ms=1_000)

@@ -24,11 +24,11 @@ from tests.support.run_checker import judge_history
 from tests.unit import test_run_checker as runs
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.handling import LockKind, LockRecord, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.lock_codec import encode_lock
+from txlayer.core.dead_letters import encode_replay
+from txlayer.core.leases import encode_lock
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckKind, CheckRecord, Resolution
-from txlayer.core.progress_codec import Attempts, encode, fixed_part
-from txlayer.core.replays import encode_replay
+from txlayer.core.progress import Attempts, encode, fixed_part
+from txlayer.core.retry import LockKind, LockRecord, ReplayKind, ReplayOutcome, ReplayRecord
 
 GROUP, TOPIC, OFFSETS = "loyalty", "orders", "__consumer_offsets"
 A, B = b"a", b"b"

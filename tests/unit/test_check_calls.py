@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from txlayer.producer import check_calls
-from txlayer.producer.check_calls import Call, LoopCalls, Outcome, ThreadCalls
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer import check_handlers
+from txlayer.producer.check_handlers import Call, CheckRequest, LoopCalls, Outcome, ThreadCalls
 
 PATIENCE_S = 10.0
 
@@ -135,7 +134,7 @@ def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
 def test_who_hangs_too_often_is_not_replaced_for_ever(
     make: Make, application: Application, monkeypatch: pytest.MonkeyPatch, outcomes: deque[Outcome]
 ) -> None:
-    monkeypatch.setattr(check_calls, "LOST_COUNT_MAX", 1)
+    monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 1)
     application.hold("h1", "h2", "h3")
     calls = make(1)
     for count, name in enumerate(("h1", "h2"), start=1):

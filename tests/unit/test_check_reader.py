@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from tests.support.fake_member import TOPIC, FakeMember, question
-from txlayer.adapters.check_reader import CheckReader
+from txlayer.adapters.readers import CheckReader
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
 

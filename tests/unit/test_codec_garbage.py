@@ -14,8 +14,8 @@ from tests.support.codec_strategies import (
     half_headers,
 )
 from txlayer.core import codec
-from txlayer.core.fields import is_key
-from txlayer.core.ids import check_txn_id
+from txlayer.core.codec import is_key
+from txlayer.core.ids import check_txn_id, partition_of_key_hash
 from txlayer.core.messages import (
     CheckRecord,
     DoubtSummary,
@@ -27,7 +27,6 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-from txlayer.core.partitions import partition_of_key_hash
 
 
 @given(ANY_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlayer.core import codec
-from txlayer.core.fields import PARTITION_MAX
+from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import CheckKind, CheckRecord, OrderMode, Undecodable
 
 LONG = "x" * 30

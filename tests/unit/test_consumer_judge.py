@@ -23,8 +23,12 @@ from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
 from tests.unit.test_run_checker import sites
 from txlayer.adapters.ports import StoredOffset
-from txlayer.core.dead_letters import DLQ_HEADER, encode_dead_letter
-from txlayer.core.handling import (
+from txlayer.core.dead_letters import DLQ_HEADER, encode_dead_letter, encode_replay
+from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.leases import encode_lock
+from txlayer.core.messages import Origin
+from txlayer.core.progress import Attempts, Waiting, encode, fixed_part, hash_of_key
+from txlayer.core.retry import (
     DeadLetter,
     DeadLetterReason,
     LockKind,
@@ -33,11 +37,6 @@ from txlayer.core.handling import (
     ReplayOutcome,
     ReplayRecord,
 )
-from txlayer.core.items import NullKeys, Order
-from txlayer.core.lock_codec import encode_lock
-from txlayer.core.messages import Origin
-from txlayer.core.progress_codec import Attempts, Waiting, encode, fixed_part, hash_of_key
-from txlayer.core.replays import encode_replay
 
 GROUP, TOPIC = "g", "orders"
 DLQ, REPLAY, LOCKS = "g.orders.dlq", "g.orders.replay", "ns.locks"

@@ -17,9 +17,8 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import TARGETS_MAX
 from txlayer.core.batch import Batch
-from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.ids import NONCE_LENGTH, half_partition
 from txlayer.core.messages import Message, Source
-from txlayer.core.partitions import half_partition
 from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder

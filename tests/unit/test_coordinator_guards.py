@@ -19,14 +19,12 @@ from txlayer.adapters.memory import NoAnswerError, RefusedError
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.partition import empty_ledgers, ledger_settings
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.recovery import Recovery
-from txlayer.coordinator.shard import empty_ledgers, ledger_settings
-from txlayer.coordinator.stored import encode_stored
+from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.core import codec
 from txlayer.core.batch import Positions
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.partitions import half_partition
+from txlayer.core.ids import NONCE_LENGTH, half_partition
 
 T = TypeVar("T")
 

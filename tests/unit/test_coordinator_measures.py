@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.support.fake_records import BORN_MS, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
-from txlayer.coordinator.measures import SAMPLE_COUNT_MAX, Measures
+from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, Measures
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import COMMIT, UNKNOWN, Source
-from txlayer.core.target import Target
+from txlayer.core.transaction import Target
 
 A, B = txn_key("a"), txn_key("b")
 

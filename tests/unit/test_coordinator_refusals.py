@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.fake_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
-from txlayer.coordinator.refusals import UNKNOWN_COUNT
+from txlayer.coordinator.publish import UNKNOWN_COUNT
+from txlayer.core.ids import half_partition, key_hash, murmur2
 from txlayer.core.messages import HalfOptions
-from txlayer.core.partitions import half_partition, key_hash, murmur2
 
 FRAGILE = "fragile"
 SEALED = "sealed"

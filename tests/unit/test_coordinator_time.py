@@ -11,8 +11,8 @@ from tests.support.fake_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import StoredOffset
 from txlayer.coordinator.loop import Coordinator
+from txlayer.core.ids import half_partition
 from txlayer.core.messages import txn_id_of
-from txlayer.core.partitions import half_partition
 from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
 HOUR_S = 3_600.0

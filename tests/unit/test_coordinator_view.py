@@ -8,14 +8,19 @@ import pytest
 
 from tests.support.fake_records import GROUP, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
-from txlayer.adapters.meters import EVERYBODYS, Family, Health, Sample
+from txlayer.adapters.metrics import EVERYBODYS, Family, Health, Sample
 from txlayer.adapters.ports import Assignment
-from txlayer.coordinator import families as f
-from txlayer.coordinator import view as module
-from txlayer.coordinator.log_time import LogTime
-from txlayer.coordinator.measures import Measures
-from txlayer.coordinator.shard import Shard
-from txlayer.coordinator.view import STALL_S, ObservedCoordinator, View, age_label, health_of
+from txlayer.coordinator import metrics as f
+from txlayer.coordinator import metrics as module
+from txlayer.coordinator.metrics import (
+    STALL_S,
+    Measures,
+    ObservedCoordinator,
+    View,
+    age_label,
+    health_of,
+)
+from txlayer.coordinator.partition import LogTime, Shard
 from txlayer.core.ledger import Ledger
 
 NOW = 1_000.0
@@ -126,7 +131,7 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
 def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.FRESH_COUNT_MAX", 2)
     driver = PartitionDriver()
     for number in range(5):
         driver.half(txn_key(f"t{number}"))

@@ -15,7 +15,7 @@ from tests.support.dashboards import (
     panels,
     series_names,
 )
-from txlayer.adapters.meters import Family, FamilyKind
+from txlayer.adapters.metrics import Family, FamilyKind
 
 
 @pytest.mark.parametrize("expression", dashboard_expressions())

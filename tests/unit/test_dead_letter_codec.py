@@ -22,27 +22,29 @@ from txlayer.core.dead_letters import (
     DLQ_HEADER,
     MESSAGE_LENGTH_MAX,
     REPLAY_HEADER,
+    TEXT_LENGTH_MAX,
     TYPE_LENGTH_MAX,
     ReplayMark,
     dead_letter_of,
     dead_letter_topic,
     decode_dead_letter,
+    decode_replay,
     decode_replay_mark,
     encode_dead_letter,
+    encode_replay,
     encode_replay_mark,
     original_headers,
     replay_topic,
     source_topic,
 )
-from txlayer.core.handling import (
+from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.retry import (
     DeadLetter,
     DeadLetterReason,
     ReplayKind,
     ReplayOutcome,
     ReplayRecord,
 )
-from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.replays import TEXT_LENGTH_MAX, decode_replay, encode_replay
 
 LETTER = b"1|rejected|orders|3|17|5|2|6|7|ValueError|no%20such|loyalty"
 

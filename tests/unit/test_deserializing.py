@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.consumer.deserializing import Deserializers, is_passing
+from txlayer.consumer.context import Deserializers, is_passing
 from txlayer.consumer.process_pool import SentRecord
 
 RECORD = SentRecord(("orders", 1, 7), b"key", b"value", [("h", b"1")], (1, 5))

@@ -18,7 +18,7 @@ from txlayer.core.cluster_facts import (
     Right,
     TopicFacts,
 )
-from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
+from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.operate import doctor
 from txlayer.operate.doctor import RULES, ClusterFinding, Level, Rule, examine, is_ill
 

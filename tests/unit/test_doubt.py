@@ -7,8 +7,7 @@ import pytest
 from tests.support.fake_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, kept_aside_key
-from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.doubt_shelf import REWRITE_LAG_MIN, DoubtShelf
+from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtShelf
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import TxnState

@@ -8,11 +8,10 @@ from tests.support.still_world import StillWorld
 from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases, routes_to
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.calls import Caller, Chunk
-from txlayer.consumer.context import Context
+from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.pools import Caller, Chunk
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from txlayer.consumer.dead_lettering import DeadLetterWriter, GivenUp
-from txlayer.consumer.ends import END_COUNT_MAX, Ends
-from txlayer.consumer.owned import Owned
-from txlayer.core.handling import DeadLetterReason
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUp
+from txlayer.consumer.engine import END_COUNT_MAX, Ends
+from txlayer.consumer.offsets import Owned
 from txlayer.core.messages import Origin
+from txlayer.core.retry import DeadLetterReason
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError, TxLayerError
 
 TIMEOUT_MS = 10_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from txlayer.adapters.error_codes import STALE_LEADER_CODES, UNAVAILABLE_CODES, Code
-from txlayer.adapters.memory.world import ClientError
-from txlayer.adapters.translation import (
+from txlayer.adapters.errors import (
+    STALE_LEADER_CODES,
+    UNAVAILABLE_CODES,
+    Code,
     translate_error,
     translate_read_error,
     translate_refusal,
@@ -15,6 +16,7 @@ from txlayer.adapters.translation import (
     translate_unwritten,
     translate_writer_error,
 )
+from txlayer.adapters.memory.world import ClientError
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError
 
 # librdkafka's own list of errors that it answers by asking for the leaders again, or by trying again

@@ -11,8 +11,8 @@ from tests.support.fake_records import FakeRecord, half_header, txn_key
 from tests.support.memory_stage import Stage
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.ranges import fetch_contents
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER

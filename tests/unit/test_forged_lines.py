@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from txlayer.adapters.exposition import Page
-from txlayer.adapters.meters import Health, Sample, counter
+from txlayer.adapters.metrics import Health, Sample, counter
 from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txlayer.consumer.calls import ATTEMPT_TIMEOUT, Caller, Chunk, Outcome, give_up
-from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Caller, Chunk, Outcome, give_up
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.items import Item
+from txlayer.core.key_queue import Item
 
 TIMEOUT_S = 5.0
 

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.context import Context
-from txlayer.consumer.ordered import OrderedConsumer
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import HandlerResult, Retry
+from txlayer.consumer.consumer import OrderedConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
 from txlayer.errors import ConfigError
 
 

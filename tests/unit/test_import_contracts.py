@@ -89,7 +89,7 @@ def test_a_broken_import_contract_is_found(
         "txlayer.config",
         "txlayer.cli.topics",
         "txlayer.cli.database",
-        "txlayer.producer.sync",
+        "txlayer.producer.producer",
         "txlayer.testing.stage",
         "txlayer.testing.plugin",
     ],

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import ReplayKind, ReplayRecord
-from txlayer.core.items import QueueSettings
+from txlayer.core.key_queue import QueueSettings
 from txlayer.core.progress import Progress, attempt_records_max
+from txlayer.core.retry import ReplayKind, ReplayRecord, RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B, C = b"a", b"b", b"c"

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import ReplayKind
-from txlayer.core.items import Failure, Item, NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import Failure, Item, NullKeys, Order, QueueSettings
 from txlayer.core.progress import attempt_records_max
+from txlayer.core.retry import ReplayKind, RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B = b"a", b"b"

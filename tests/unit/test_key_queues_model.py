@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.queue_world import PARKING, STEPS, QueueWorld
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.items import NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import NullKeys, Order, QueueSettings
+from txlayer.core.retry import RetryPolicy
 
 GO_ON = QueueSettings(policy=RetryPolicy(attempt_count_max=3))
 STEP = st.tuples(st.sampled_from(STEPS), st.integers(0, 255))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import TOPIC, QueueStage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import DeadLetterReason
-from txlayer.core.items import QueueSettings
+from txlayer.core.key_queue import QueueSettings
+from txlayer.core.retry import DeadLetterReason, RetryPolicy
 from txlayer.errors import InvariantError
 
 A, B = b"a", b"b"

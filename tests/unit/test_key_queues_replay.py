@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import PARK, REJECTED, QueueStage
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.items import ItemSource, QueueSettings
+from txlayer.core.key_queue import ItemSource, QueueSettings
+from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, RetryPolicy
 
 A = b"a"
 

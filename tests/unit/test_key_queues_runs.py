@@ -8,18 +8,15 @@ from itertools import count
 from typing import Any
 
 from tests.support.queue_stage import FAILED, TOPIC, QueueStage
-from txlayer.consumer.calls import Caller, Chunk
-from txlayer.consumer.context import Context, Lease
+from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.owned import Owned
-from txlayer.consumer.pools import ThreadPool
+from txlayer.consumer.metrics import Tally
+from txlayer.consumer.offsets import Owned
+from txlayer.consumer.pools import Caller, Chunk, ThreadPool
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.consumer.stats import Tally
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.items import QueueSettings, Start
-from txlayer.core.key_queues import KeyQueues
+from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
+from txlayer.core.retry import RetryPolicy
 
 A, B = b"a", b"b"
 AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)

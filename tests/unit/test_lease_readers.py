@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lease_society import EXPIRY_MS, QUEUE, Society
-from txlayer.core.handling import LockKind, LockRecord
 from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
+from txlayer.core.retry import LockKind, LockRecord
 
 MEMBER_COUNT = 3
 ACTS = ("act", "act", "act", "assign", "recreate", "crash", "send_blindly", "arrive", "release")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.naive_leases import Entry, newest
-from txlayer.core.handling import LockKind, LockRecord
 from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, token_above
+from txlayer.core.retry import LockKind, LockRecord
 
 EXPIRY_MS = 60_000
 QUEUE = "loyalty/orders/3"

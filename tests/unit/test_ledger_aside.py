@@ -82,7 +82,7 @@ def test_lines_read_ahead_are_counted() -> None:
 @pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 2)
-    monkeypatch.setattr("txlayer.core.settling.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 1)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:

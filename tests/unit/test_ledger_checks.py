@@ -12,6 +12,7 @@ from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
 from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.ledger import LedgerSettings
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -21,7 +22,6 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.settling import LedgerSettings
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")

@@ -11,7 +11,7 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, Partitio
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import OrderMode, ParkReason
-from txlayer.core.target import Target, accepting_target
+from txlayer.core.transaction import Target, accepting_target
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -147,7 +147,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
         driver.turn()
     assert 1 == driver.log.stored.doubt_low
 
-    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 4)
+    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 4)
     driver.tick()
     driver.publish()
     driver.turn()
@@ -163,7 +163,7 @@ def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     living = 20
-    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 8 * living)
+    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 8 * living)
     driver = PartitionDriver()
     driver.move_to_doubt(*(txn_key(f"t-{number}") for number in range(living)))
 

@@ -110,7 +110,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
         driver.move_to_doubt(key)
         driver.op("R", key, n + 1)
         driver.turn()
-    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 4)
+    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 4)
 
     driver.tick(moves=0)
     assert driver.ledger.batch.is_empty

@@ -8,7 +8,7 @@ from tests.support.fake_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import OrderMode, ParkReason
-from txlayer.core.target import Target
+from txlayer.core.transaction import Target
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -273,7 +273,7 @@ def many(count: int, **kwargs: object) -> PartitionDriver:
 def test_what_one_mended_topic_frees_goes_in_pieces(
     of: object, *, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 3)
     driver = many(8, options=of)
 
     driver.set_target("orders", ACCEPTS)
@@ -296,7 +296,7 @@ def test_what_waits_in_half_is_never_left_for_the_next_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Free and in half at a stored position: a replay would take it for forwarded.
-    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 0)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 0)
     driver = PartitionDriver()
     first = driver.half(A, options=RED_PREPARE)
     driver.op("C", B, driver.half(B, options=RED_PREPARE))
@@ -309,7 +309,7 @@ def test_what_waits_in_half_is_never_left_for_the_next_batch(
 
 
 def test_a_key_with_very_many_waits_on_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.settling.KEY_IN_HALF_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.KEY_IN_HALF_MAX", 3)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(5)]
     offsets = [driver.half(key, options=RED_PREPARE) for key in keys]
@@ -339,7 +339,7 @@ def test_a_thousand_of_one_key_that_wait_go_to_doubt_together() -> None:
 
 
 def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 2)
     driver = many(3)
 
     driver.set_target("orders", ACCEPTS)

@@ -10,7 +10,7 @@ from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind
-from txlayer.core.half_fold import TWINS_MAX
+from txlayer.core.ledger import TWINS_MAX
 from txlayer.core.messages import OrderMode, Source
 from txlayer.core.transitions import TxnState
 
@@ -131,7 +131,7 @@ def test_a_committed_one_that_waits_in_half_survives_a_restart_with_a_smaller_li
 def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 5)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 5)
     driver = PartitionDriver(targets={"orders": MISSING})
     keys = [txn_key(f"t{number}") for number in range(100)]
     for key in keys:

@@ -17,10 +17,9 @@ from tests.support.partition_history import STEPS, History, Steps, made_up_steps
 from tests.support.partition_log import PartitionLog
 from txlayer.coordinator.recovery import Recovery
 from txlayer.core.batch import Batch, Positions
-from txlayer.core.doubt_shelf import DoubtShelf
+from txlayer.core.doubt import DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ledger import Ledger
-from txlayer.core.settling import Settling
+from txlayer.core.ledger import Ledger, Settling
 from txlayer.core.transaction import Transaction
 from txlayer.errors import TxLayerError
 

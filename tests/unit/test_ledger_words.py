@@ -188,7 +188,7 @@ def test_a_topic_that_nobody_asked_about_yet_is_held() -> None:
 def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.doubt_shelf.REWRITE_LAG_MIN", 1)
+    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 1)
     driver = PartitionDriver(targets={"orders": MISSING})
     driver.move_to_doubt(A, B, C)
     driver.op("C", A, 0)

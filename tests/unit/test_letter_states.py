@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import replays
-from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.letter_states import LetterState, PartitionStates, Said
+from txlayer.core.dead_letters import LetterState, PartitionStates, Said
+from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 
 OFFSET = 17
 

@@ -12,8 +12,8 @@ from tests.support.lock_stage import (
     LockStage,
 )
 from txlayer.adapters.memory import Fault
-from txlayer.consumer.lock_registry import CLOSE_S, WRITE_AGAIN_S
-from txlayer.core.handling import LockKind, LockRecord
+from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S
+from txlayer.core.retry import LockKind, LockRecord
 
 MINUTE_MS = 60_000
 OTHER = ("orders", 4)

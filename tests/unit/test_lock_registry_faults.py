@@ -13,7 +13,7 @@ from tests.support.lock_stage import (
     Process,
 )
 from txlayer.adapters.memory import Fault
-from txlayer.consumer.lock_registry import VALID_SHARE, LockRegistry
+from txlayer.consumer.lease_keeper import VALID_SHARE, LockRegistry
 from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError
 
 MINUTE_MS = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.still_world import StillWorld
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.writers import MemoryTransactionalWriter

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import (
     CREATE_TIME,
     MemoryRecord,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.cluster import EPOCH_MAX, KafkaTransaction, TransactionState
 from txlayer.adapters.memory.world import RefusedError
 

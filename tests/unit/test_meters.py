@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.adapters.meters import Histogram, with_few_labels
+from txlayer.adapters.metrics import Histogram, with_few_labels
 from txlayer.config import MetricsConfig, metrics_config
 from txlayer.errors import ConfigError
 

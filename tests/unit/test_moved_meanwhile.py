@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from txlayer.consumer.holdings import Holdings
+from txlayer.consumer.assignments import Holdings
 from txlayer.errors import MemberFencedError
 
 

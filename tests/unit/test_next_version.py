@@ -8,12 +8,11 @@ import pytest
 
 from tests.support.next_release import next_form
 from txlayer.adapters.ports import StoredOffset
-from txlayer.coordinator.stored import decode_stored
-from txlayer.core import codec, dead_letters, lock_codec, progress_codec, replays
+from txlayer.coordinator.recovery import decode_stored
+from txlayer.core import codec, dead_letters, leases, progress
 from txlayer.core.batch import Positions
-from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.doubt_shelf import DoubtShelf
-from txlayer.core.ledger import Ledger
+from txlayer.core.doubt import DoubtFold, DoubtShelf
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -25,7 +24,6 @@ from txlayer.core.messages import (
     Resolution,
     Undecodable,
 )
-from txlayer.core.settling import LedgerSettings
 
 KEY = "a/00000001"
 HALF = codec.encode_half_header(HalfHeader(KEY, "g", "orders", 0, 1, 5, HalfOptions())).decode()
@@ -40,9 +38,9 @@ DECODERS: dict[str, tuple[str, Any]] = {
     "op": (OP, codec.decode_op),
     "check": (CHECK, lambda text: codec.decode_check(text.encode())),
     "doubt": (DOUBT, lambda text: codec.decode_summary(KEY, text.encode())),
-    "lock": ("1|C|5|h|||", lambda text: lock_codec.decode_lock(b"g/t/0", text.encode())),
+    "lock": ("1|C|5|h|||", lambda text: leases.decode_lock(b"g/t/0", text.encode())),
     "replay": ("1|R|r|3|x", None),
-    "progress": ("1|||||", lambda text: progress_codec.decode(0, text)),
+    "progress": ("1|||||", lambda text: progress.decode(0, text)),
     "dead letter": (
         "1|rejected|t|0|1|2|3|4|5|E|m|g",
         lambda text: dead_letters.decode_dead_letter(text.encode()),
@@ -60,7 +58,7 @@ def test_what_the_next_release_writes_says_the_same_here(name: str) -> None:
 
 
 def test_a_replay_record_of_the_next_release_is_read() -> None:
-    assert replays.decode_replay(b"1|R|r|3|x") == replays.decode_replay(b"2|R|r|3|x|more")
+    assert dead_letters.decode_replay(b"1|R|r|3|x") == dead_letters.decode_replay(b"2|R|r|3|x|more")
 
 
 def test_offsets_that_the_next_release_stored_are_taken_over() -> None:

@@ -16,7 +16,7 @@ TURNS_MAX = 100
 def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.settling.RELEASE_COUNT_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 3)
     stage = StillCoordinator()
     held, *others = [txn_key(f"t-{number}") for number in range(8)]
     stage.commit(held, stage.half(held, topic="missing"))

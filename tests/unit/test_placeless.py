@@ -14,16 +14,15 @@ from tests.support.memory_stage import Stage
 from tests.support.waiting import wait_until
 from txlayer import TransactionalProducer
 from txlayer.adapters.connect import ConnectProducer
-from txlayer.adapters.history_port import HistoryReader
 from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.world import FaultPlan
-from txlayer.adapters.ports import ProducerConnections
+from txlayer.adapters.ports import HistoryReader, ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
-from txlayer.core.handling import ReplayKind, ReplayRecord
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
+from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
 from txlayer.operate.overview import UnsettledTransaction

@@ -26,7 +26,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
-from txlayer.producer.sync import Transaction, TransactionalProducer
+from txlayer.producer.producer import Transaction, TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"

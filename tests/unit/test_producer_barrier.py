@@ -18,11 +18,11 @@ from tests.support.local_ends import (
     each_end,
     ended,
 )
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
 HALF = "txlayer.half"

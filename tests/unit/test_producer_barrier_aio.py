@@ -14,7 +14,7 @@ from tests.support.local_ends import (
     ShopError,
     each_end,
 )
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, Message, OpMessage, Resolution

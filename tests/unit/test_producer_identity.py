@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from txlayer.core import codec
-from txlayer.core.fields import is_key
-from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, key_tails, uuid7_head
+from txlayer.core.codec import is_key
+from txlayer.core.ids import (
+    NONCE_LENGTH,
+    TAIL_DIGITS,
+    half_partition,
+    key_hash,
+    key_tails,
+    murmur2,
+    uuid7_head,
+)
 from txlayer.core.messages import HalfOptions, OrderMode
-from txlayer.core.partitions import half_partition, key_hash, murmur2
 from txlayer.errors import UsageError
 from txlayer.producer.identity import ANYWHERE, Identity
 

@@ -14,14 +14,12 @@ from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import question
 from tests.support.steps_world import HALF, ORDER, World, finish
 from tests.support.tracing import Spans
-from txlayer.adapters.meters import INFO, LABEL_COUNT_MAX, HistogramView
+from txlayer.adapters.metrics import INFO, LABEL_COUNT_MAX, HistogramView
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
 from txlayer.producer import steps
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.engine import assemble
-from txlayer.producer.flight import Flight
-from txlayer.producer.heard_limits import OpenLimit
 from txlayer.producer.metrics import (
     ANSWERS,
     DURATION,
@@ -36,6 +34,8 @@ from txlayer.producer.metrics import (
     ProducerMetrics,
     measured,
 )
+from txlayer.producer.pipeline import Flight
+from txlayer.producer.questions import OpenLimit
 
 
 class MeasuredWorld(World):

@@ -21,7 +21,7 @@ from txlayer.errors import (
     TopicMismatchError,
     UsageError,
 )
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"

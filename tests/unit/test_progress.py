@@ -10,8 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlayer.core import progress as progress_module
-from txlayer.core.progress import Progress, Snapshot, attempt_records_max
-from txlayer.core.progress_codec import Attempts, StoredProgress, decode
+from txlayer.core.progress import (
+    Attempts,
+    Progress,
+    Snapshot,
+    StoredProgress,
+    attempt_records_max,
+    decode,
+)
 from txlayer.errors import ConfigError, InvariantError
 
 

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.fields import WHOLE_MAX, known_fields
-from txlayer.core.progress_codec import (
+from txlayer.core.codec import WHOLE_MAX, known_fields
+from txlayer.core.progress import (
     BITMAP_BYTES_MAX,
     NOTHING,
     Attempts,

@@ -11,16 +11,17 @@ from txlayer.core.judging import (
     COMMIT,
     MISSING,
     UNDECIDED,
+    Finding,
     ForwardTrace,
     HalfTrace,
     Judged,
     OpTrace,
+    OrderFold,
     OrderMark,
+    Proof,
     Window,
 )
-from txlayer.core.judging_order import OrderFold
 from txlayer.core.messages import Origin
-from txlayer.core.proving import Finding, Proof
 from txlayer.core.verdicts import Promise, Severity, Verdict, severity
 from txlayer.operate.verify import FORWARD, HALF, OP, TraceShelf, prove
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_member import GROUP, heard, limit, question, refusal
-from txlayer.adapters.check_reader import Heard
+from txlayer.adapters.readers import Heard
 from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
@@ -21,11 +21,22 @@ from txlayer.core.messages import (
 )
 from txlayer.errors import UsageError
 from txlayer.producer import questions as module
-from txlayer.producer.check_calls import Call, Outcome
-from txlayer.producer.check_handler import CheckRequest, Handling, handling_of, told_cause
-from txlayer.producer.heard_limits import LIMIT_KEPT_S, OpenLimit
-from txlayer.producer.ops import LINE_BYTES_MAX
-from txlayer.producer.questions import STALE_AFTER_S, Questions, RefusedResolution
+from txlayer.producer.check_handlers import (
+    Call,
+    CheckRequest,
+    Handling,
+    Outcome,
+    handling_of,
+    told_cause,
+)
+from txlayer.producer.pipeline import LINE_BYTES_MAX
+from txlayer.producer.questions import (
+    LIMIT_KEPT_S,
+    STALE_AFTER_S,
+    OpenLimit,
+    Questions,
+    RefusedResolution,
+)
 
 TIMEOUT_S = 10.0
 OWN = frozenset({0, 1})

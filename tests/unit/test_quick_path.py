@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.fake_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
-from txlayer.core.half_fold import PLAIN_TAILS_MAX
+from txlayer.core.ledger import PLAIN_TAILS_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
-from txlayer.core.target import accepting_target
+from txlayer.core.transaction import accepting_target
 from txlayer.core.transitions import TRANSITIONS, Effect, Kind, TxnState
 
 A, B = txn_key("a"), txn_key("b")
@@ -198,7 +198,7 @@ def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not
 def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.half_fold.PLAIN_OPTIONS_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.PLAIN_OPTIONS_MAX", 3)
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     keys = [txn_key(f"txn-{number}") for number in range(5)]
     for number, key in enumerate(keys):

@@ -12,11 +12,10 @@ from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.calls import Caller
-from txlayer.consumer.context import Context
+from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import AHEAD_FACTOR, FILLED_SHARE, READ_COUNT_MAX, Engine
 from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.pools import Caller
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from txlayer.coordinator.refusals import UNKNOWN_COUNT, Refusals
+from txlayer.coordinator.publish import UNKNOWN_COUNT, Refusals
 from txlayer.coordinator.targets import TargetBook
 from txlayer.core.batch import Batch, KeptAside
 from txlayer.core.messages import Origin, Undecodable

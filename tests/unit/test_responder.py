@@ -34,9 +34,9 @@ from txlayer.errors import (
     OpenTransactionLimitError,
     OutcomeUnknownError,
 )
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import RefusedResolution
-from txlayer.producer.sync import TransactionalProducer
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_one_slow_call_does_not_hold_up_the_others(log: ProducerLog) -> None:
 def test_an_instance_whose_handler_hangs_for_good_lets_others_answer(
     log: ProducerLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlayer.producer.check_calls.LOST_COUNT_MAX", 0)
+    monkeypatch.setattr("txlayer.producer.check_handlers.LOST_COUNT_MAX", 0)
     may_end = threading.Event()
 
     def check(_: CheckRequest) -> Resolution:

@@ -15,7 +15,7 @@ from tests.support.fake_member import limit, question, refusal
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import OpenTransactionLimitError
 from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.questions import RefusedResolution
 
 PATIENCE_S = 10.0

@@ -16,8 +16,8 @@ from txlayer.config import ResponderConfig
 from txlayer.core.messages import COMMIT, Resolution
 from txlayer.errors import BrokerUnavailableError, FencedError, NotAuthorisedError
 from txlayer.producer import standalone
-from txlayer.producer.check_handler import CheckRequest
-from txlayer.producer.figures import QUESTIONS, ObservedResponder
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.responder import QUESTIONS, ObservedResponder
 
 PATIENCE_S = 10.0
 

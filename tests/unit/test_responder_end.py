@@ -34,7 +34,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.producer import responder as module
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
 
 
 @pytest.fixture

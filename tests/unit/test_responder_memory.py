@@ -12,9 +12,9 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, CheckRecord, OpMessage, Resolution
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ResponderStats
-from txlayer.producer.sync import TransactionalProducer
 
 PATIENCE_S = 20.0
 CHECK, OP = "txlayer.check", "txlayer.op"

@@ -12,7 +12,7 @@ from tests.support.fake_member import question
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import UsageError
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.rocketmq import PreparedMessage, TransactionMQProducer
 
 ORDER = Message("orders", b"k", b"v", [("h", b"1")], "TagA")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.meters import EVERYBODYS, Health, HistogramView
-from txlayer.consumer import figures as consumer
-from txlayer.consumer.stats import ConsumerStats, TopicStats
+from txlayer.adapters.metrics import EVERYBODYS, Health, HistogramView
+from txlayer.consumer import metrics as consumer
+from txlayer.consumer.metrics import ConsumerStats, TopicStats
 from txlayer.core.messages import COMMIT, UNKNOWN
 from txlayer.errors import BrokerUnavailableError
-from txlayer.producer import figures as responder
+from txlayer.producer import responder
 from txlayer.producer.questions import ResponderStats
 
 NOW = 1_000.0

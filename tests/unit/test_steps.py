@@ -23,8 +23,8 @@ from txlayer.errors import (
     RefusedRecordError,
 )
 from txlayer.producer import steps
-from txlayer.producer.flight import Flight
 from txlayer.producer.identity import ANYWHERE
+from txlayer.producer.pipeline import Flight
 from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.waiting import Asking, Blocking
 

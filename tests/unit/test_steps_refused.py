@@ -26,9 +26,8 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.producer import steps
-from txlayer.producer.flight import Flight, Stage
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.pipeline import State
+from txlayer.producer.pipeline import Flight, Stage, State
 from txlayer.producer.waiting import Blocking
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from tests.support.protocol_page import vectors
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import SystemTopics
-from txlayer.coordinator.stored import StoredPositions, decode_stored, encode_stored
+from txlayer.coordinator.recovery import StoredPositions, decode_stored, encode_stored
 from txlayer.core.batch import Positions
 from txlayer.errors import ConfigError
 

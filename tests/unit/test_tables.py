@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from txlayer.adapters.administration import GroupMember
+from txlayer.adapters.ports import GroupMember
 from txlayer.cli import output, topics
 from txlayer.cli.coordinator import owner_name, status_table
 from txlayer.cli.doctor import show_findings
 from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
-from txlayer.core.topicspec import CreateTopic, Difference
+from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level
 from txlayer.operate.drain import Drain, OpenOnes
 from txlayer.operate.status import CoordinatorStatus, PartitionStatus

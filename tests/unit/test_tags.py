@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.core.tags import TagFilter, parse_tags
+from txlayer.core.messages import TagFilter, parse_tags
 from txlayer.errors import ConfigError
 
 

@@ -11,20 +11,17 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.calls import Caller, Chunk, Outcome
-from txlayer.consumer.context import FOR_EVER, Context, Lease
-from txlayer.consumer.engine import Engine
+from txlayer.consumer.context import FOR_EVER, Context, Lease, ReceivedMessage
+from txlayer.consumer.engine import Engine, Intake
 from txlayer.consumer.handlers import HandlerSet, Route
-from txlayer.consumer.intake import Intake
-from txlayer.consumer.leases import LeaseChanges
-from txlayer.consumer.owned import Owned
+from txlayer.consumer.lease_keeper import LeaseChanges
+from txlayer.consumer.metrics import Tally
+from txlayer.consumer.offsets import Owned
 from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.consumer.stats import Tally
+from txlayer.consumer.pools import Caller, Chunk, Outcome
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.items import QueueSettings, Start
-from txlayer.core.key_queues import KeyQueues
+from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
 from txlayer.errors import RetriableError
 
 GROUP = "g"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.context import ReceivedMessage
 from txlayer.testing.stage import SHOWN_COUNT_MAX, Expected, shown
 
 HEADERS = [("kind", b"gift"), ("kind", b"sale"), ("empty", None), ("txl-id", b"order-1")]

@@ -10,7 +10,7 @@ import pytest
 
 from txlayer.adapters.topic_files import GROUP_ROLES, NAMESPACE_ROLES, read_topic_files
 from txlayer.config import SystemTopics
-from txlayer.core.topicspec import SETTING_RULES, Above, PartitionSource, Setting, TopicSpec
+from txlayer.core.topics import SETTING_RULES, Above, PartitionSource, Setting, TopicSpec
 from txlayer.errors import ConfigError
 
 FILE = """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlayer.adapters.topic_files import NAMESPACE_ROLES, read_topic_files
-from txlayer.core.topicspec import (
+from txlayer.core.topics import (
     PARTITION_COUNT,
     Above,
     AlterSetting,

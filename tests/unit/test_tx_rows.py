@@ -11,7 +11,7 @@ from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output, tx, tx_rows
-from txlayer.core.asides import Aside
+from txlayer.core.doubt import Aside
 from txlayer.core.messages import (
     Origin,
 )

@@ -7,11 +7,10 @@ import pytest
 from tests.support.fake_records import op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.coordinator.shard import Shard
-from txlayer.core.ids import NONCE_LENGTH
+from txlayer.coordinator.partition import Shard
+from txlayer.core.ids import NONCE_LENGTH, half_partition
+from txlayer.core.ledger import FURTHER_BYTES, GROUP_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES
 from txlayer.core.messages import NO_OPTIONS, HalfOptions
-from txlayer.core.partitions import half_partition
-from txlayer.core.settling import FURTHER_BYTES, GROUP_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES
 
 READ_COUNT = 5
 COUNT = 200

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txlayer.adapters.consumer_ports import ConsumerConnections
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]

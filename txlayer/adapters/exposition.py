@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from txlayer.adapters.meters import Family, FamilyKind, HistogramView, Measured, Observed, Sample
+from txlayer.adapters.metrics import Family, FamilyKind, HistogramView, Measured, Observed, Sample
 from txlayer.adapters.telemetry import printable
 
 _TOTAL = "_total"

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
-from txlayer.adapters.meters import Observed
+from txlayer.adapters.metrics import Observed
 from txlayer.adapters.telemetry import printable
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError

@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from txlayer.adapters.append_time import append_time_of, no_append_time
-from txlayer.adapters.error_codes import PASSING_CODES, Code
-from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition
-from txlayer.adapters.translation import translate_error
-from txlayer.core.handling import LockRecord
-from txlayer.core.leases import HISTORY_EXPIRY_COUNT
-from txlayer.core.lock_codec import decode_lock, encode_lock, lock_partition
+from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
+from txlayer.adapters.ports import (
+    HalfWriter,
+    LogReader,
+    TopicLimits,
+    TopicPartition,
+    append_time_of,
+    no_append_time,
+)
+from txlayer.core.leases import HISTORY_EXPIRY_COUNT, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
+from txlayer.core.retry import LockRecord
 from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, UsageError
 
 T = TypeVar("T")

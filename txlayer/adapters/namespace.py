@@ -1,6 +1,6 @@
 """One namespace on one cluster: its topics read, planned and applied; its coordinators' offsets stored.
 
-What must be is data (topics/), what follows from it is `core/topicspec.py`; here it is only carried out.
+What must be is data (topics/), what follows from it is `core/topics.py`; here it is only carried out.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.ports import Administration, StoredOffset, TopicPartition
 from txlayer.adapters.topic_files import NAMESPACE_ROLES
 from txlayer.config import SystemTopics
-from txlayer.core.topicspec import (
+from txlayer.core.topics import (
     PARTITION_COUNT,
     AlterSetting,
     Change,

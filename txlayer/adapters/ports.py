@@ -8,11 +8,50 @@ try again; the rest is the client's own).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.history_port import HistoryReader
+from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Headers
-from txlayer.errors import TxLayerError
+from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
+from txlayer.errors import TopicMismatchError, TxLayerError
+
+
+class HistoryStart(NamedTuple):
+    """From where half and op are read for one transaction's history."""
+
+    at_ms: int  # records appended at this time or later
+    position: tuple[int, int] | None = None  # instead: half partition and offset, op from its time
+
+
+class HistoryReader(Protocol):
+    """Reads what the topics say about one transaction id."""
+
+    def read(
+        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
+    ) -> list[TransactionHistory]:
+        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
+
+        `partitions` narrows the search where the ordering key is known; None: all.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        ...
+
+    def half_places(
+        self, partition: int, keys: Collection[str], *, at_ms: int
+    ) -> Mapping[str, int]:
+        """Key → offset of the transaction's last half record, of those that are there.
+
+        Half is read from records of `at_ms` on; as a whole where that does not find all of them.
+
+        Raises:
+            TopicMismatchError, BrokerUnavailableError, NotAuthorisedError: half cannot be read.
+        """
+        ...
+
 
 TopicPartition = tuple[str, int]
 """(topic, partition)."""
@@ -385,3 +424,367 @@ class CoordinatorConnections(Protocol):
     def close(self) -> None:
         """Give back what is shared."""
         ...
+
+
+OnRevoke = Callable[[bool], None]
+"""Told from within `read` or `close` that the partitions go; True: they are gone already (the session was lost)."""
+
+
+class StoringGroupReader(GroupReader, Protocol):
+    """A member of a consumer group that stores its offsets without a Kafka transaction.
+
+    Stores of one member land in the order in which they were begun; at most one is outstanding.
+    """
+
+    def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
+        """Join the group; `on_revoke` is called before the group goes on without this member's partitions.
+
+        Until it returns the other members wait, and unless the session is lost already `store_offsets` works in it. It
+        must not read. What it raises is raised by the next `read`.
+        """
+        ...
+
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """Where reading stood when it came to the end of a partition, told since the last call: below lies nothing unread.
+
+        What lies between its last record and there are markers of Kafka transactions and aborted records. It belongs to
+        the assignment of the last `resume_at`.
+        """
+        ...
+
+    def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store offsets, fenced by this member's generation, without waiting; `take_stored` tells how it ended.
+
+        Raises:
+            LifecycleError: the one before has not been told yet.
+        """
+        ...
+
+    def take_stored(self) -> bool:
+        """True once after the store that was begun was acknowledged.
+
+        Raises:
+            MemberFencedError: the group went on without this member; nothing was stored.
+            ConfigError: the brokers allow less metadata; nothing was stored.
+            TxLayerError: it may have been stored or not.
+        """
+        ...
+
+    def store_offsets(
+        self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
+    ) -> None:
+        """Wait for the store that was begun, then store these and wait for the acknowledgement; raises as `take_stored`.
+
+        Raises:
+            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
+        """
+        ...
+
+
+class ConsumerConnections(Protocol):
+    """Everything a consumer asks of a cluster. One thread uses it."""
+
+    def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
+        """Return when a broker answers a question about `topic`.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
+        """
+        ...
+
+    def make_group_reader(self, group: str) -> StoringGroupReader:
+        """A member of the consumer group, not started yet."""
+        ...
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
+        """A writer, not initialised yet."""
+        ...
+
+    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """An idempotent writer of records that stand for themselves (of locks, of requests); their partition is named."""
+        ...
+
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns itself; `read_committed` or `read_uncommitted`."""
+        ...
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
+
+        Raises:
+            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
+        """
+        ...
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        ...
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
+        ...
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        ...
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is shared."""
+        ...
+
+
+class GroupMember(NamedTuple):
+    """One member of a consumer group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupState(NamedTuple):
+    """A consumer group; one that never was is `dead` and has no member."""
+
+    state: str
+    members: tuple[GroupMember, ...]
+
+    @property
+    def is_active(self) -> bool:
+        """True while somebody is, or may be, a member."""
+        return bool(self.members) or self.state not in ("dead", "empty")
+
+
+class Administration(Protocol):
+    """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
+
+    Every question raises, beside what it names itself:
+        BrokerUnavailableError: no answer in time; a change may have happened, ask for the state.
+        NotAuthorisedError: credentials or rights were refused; nothing was changed.
+    """
+
+    def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """{name: state} of those of `names` that exist, with every setting in effect."""
+        ...
+
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics that may be seen."""
+        ...
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, None when there is no such topic."""
+        ...
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What a writer must know of a topic, None when there is no such topic."""
+        ...
+
+    def create(self, topics: Sequence[CreateTopic]) -> list[str]:
+        """Create topics; the names of those that this call created.
+
+        Raises:
+            UsageError: the cluster refuses a topic's form; nothing was created.
+        """
+        ...
+
+    def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
+        """Set these settings and no other.
+
+        Raises:
+            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
+        """
+        ...
+
+    def group(self, group: str) -> GroupState:
+        """Who is a member of a consumer group and reads what."""
+        ...
+
+    def stored_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What `group` stored for each of `partitions`, None where nothing is.
+
+        Without `is_stable` the answer does not wait for offsets of a Kafka transaction that is still open.
+        """
+        ...
+
+    def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store offsets for a group that nobody is a member of; it need not exist.
+
+        Raises:
+            LifecycleError: the group has active members; nothing was stored.
+        """
+        ...
+
+    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        ...
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
+        ...
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class AdminAnswers:
+    """The questions that coordinators and consumers ask of a cluster, answered by one administrator's view.
+
+    Every question raises:
+        BrokerUnavailableError: no answer in time; ask again.
+        NotAuthorisedError: this principal may not ask.
+    """
+
+    def __init__(self, admin: Administration) -> None:
+        self._admin = admin
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a group stored; with `is_stable` the answer waits for pending transactional offsets."""
+        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still there, per partition."""
+        return self._admin.start_offsets(partitions)
+
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
+        return self._admin.end_offsets(partitions, is_committed=is_committed)
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], *, at_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        return self._admin.offsets_at(partitions, at_ms=at_ms)
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """What the broker says of a topic now; None: there is no such topic."""
+        return self._admin.topic_limits(topic)
+
+    def close(self) -> None:
+        """Give back what the administrator's view holds."""
+        self._admin.close()
+
+
+class LocalState(Enum):
+    """What became of a local transaction, as far as this process knows."""
+
+    OPEN = "open"  #: it may still end either way
+    COMMITTED = "committed"  #: the database reported its commit
+    ROLLED_BACK = "rolled back"  #: it ended, and nobody tried to commit it
+    UNCLEAR = "unclear"  #: a commit began and was not reported: only the barrier's row can tell
+
+
+class Joined(Protocol):
+    """One local transaction that holds the barrier's row of a transaction."""
+
+    @property
+    def state(self) -> LocalState:
+        """What became of it; asks nobody."""
+        ...
+
+    def forbid_commit(self, reason: str) -> None:
+        """Have the local transaction refuse its commit, because a rollback was said; nothing once it has ended."""
+        ...
+
+    def leave(self) -> None:
+        """The producer looks no more; a commit that was forbidden stays so."""
+        ...
+
+
+class Barrier(Protocol):
+    """The user's table with one row per transaction id, where the first writer wins (P8).
+
+    The calls of one for asyncio (`is_async`) return awaitables of the same.
+    """
+
+    @property
+    def is_async(self) -> bool:
+        """True when its calls are awaited."""
+        ...
+
+    def expect_join(self, owner: object, joined: Any = None) -> None:
+        """From now on this thread's (task's) local transactions must join: one that has not refuses its commit.
+
+        With the owner's own `joined` that begins when it is lost: rolled back, or its commit has failed.
+        Until `forget_join` of the same owner, or as long as it lives. Also where the other calls are awaited, this is not.
+        """
+        ...
+
+    def forget_join(self, owner: object) -> None:
+        """The owner's transaction has ended; nothing if it was not expected."""
+        ...
+
+    def check_session(self, session: Any) -> Any:
+        """Refuse a session that cannot hold the row; nothing is written.
+
+        Raises:
+            UsageError: it is no session or connection, or one of another database, or in autocommit.
+        """
+        ...
+
+    def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> Any:
+        """Say commit, as a part of the session's own local transaction: its `Joined`.
+
+        Raises:
+            BarrierRefusedError: a check-back came first and said rollback. The session refuses to commit.
+            UsageError: what `check_session` raises. Nothing was written.
+            Exception: the database's own, as it was. The session refuses to commit.
+        """
+        ...
+
+    def resolve(self, txn_id: str, nonce: str, *, group: str) -> Any:
+        """The resolution of the first writer, who is this call when nobody came before: then it is ROLLBACK.
+
+        UNKNOWN when the database does not say. The other side's open row is waited for, for a bounded time.
+        """
+        ...
+
+    def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
+        """`resolve` for many, in the order asked; each has `txn_id`, `nonce` and `born_at_ms` (when it was made).
+
+        A transaction so old that its row may have been purged is UNKNOWN rather than rolled back for want of a row.
+        """
+        ...
+
+
+LOG_APPEND_TIME = 2
+"""The kind of a record's timestamp that the broker set; of every other its writer did."""
+
+
+def append_time_of(record: Any) -> int | None:
+    """Milliseconds; None: its writer says when it was written, and nobody else does."""
+    kind, timestamp_ms = record.timestamp()
+    return int(timestamp_ms) if kind == LOG_APPEND_TIME else None
+
+
+def no_append_time(topic: str, *, why: str) -> TopicMismatchError:
+    """The refusal of a topic whose records have no append time."""
+    return TopicMismatchError(
+        f"{why}; see `txlayer topics plan`",
+        topic=topic,
+        expected="message.timestamp.type=LogAppendTime",
+        found="another",
+    )

@@ -44,13 +44,13 @@ from txlayer.cli.services import (
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.figures import ObservedConsumer
-from txlayer.consumer.ordered import ConcurrentConsumer, OrderedConsumer
+from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
+from txlayer.consumer.metrics import ObservedConsumer
 from txlayer.consumer.service import ConsumerService
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
-from txlayer.core.fields import WHOLE_MAX
-from txlayer.core.handling import ReplayKind, ReplayRecord
+from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ids import check_group
+from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
 from txlayer.operate.requests import WrittenRequest

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console, RenderableType
 
 from txlayer import __version__
-from txlayer.adapters.administration import GroupMember
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.namespace import Namespace as KafkaNamespace
 from txlayer.adapters.namespace import OffsetReset
+from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
@@ -29,9 +29,9 @@ from txlayer.cli.services import (
     ports_of_workers,
 )
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
-from txlayer.coordinator.policies import check_policies
-from txlayer.coordinator.traced import make_coordinator
-from txlayer.coordinator.view import ObservedCoordinator
+from txlayer.coordinator.metrics import ObservedCoordinator
+from txlayer.coordinator.partition import check_policies
+from txlayer.coordinator.tracing import make_coordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.operate.doctor import counted
 from txlayer.operate.status import (

@@ -27,9 +27,9 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.core.handling import DeadLetterReason, ReplayKind
+from txlayer.core.dead_letters import LetterState
 from txlayer.core.ids import check_group, is_topic_name
-from txlayer.core.letter_states import LetterState
+from txlayer.core.retry import DeadLetterReason, ReplayKind
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import dead_letters as letters_
 from txlayer.operate import replay as replaying

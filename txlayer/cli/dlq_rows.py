@@ -11,7 +11,7 @@ from rich.table import Table
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.output import age_text, cell, time_text
-from txlayer.core.handling import ReplayKind
+from txlayer.core.retry import ReplayKind
 from txlayer.operate import Json
 from txlayer.operate.replay import DeadLetterOutcome, DeadLetterResult
 

@@ -20,8 +20,7 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, with_bundles
 from txlayer.cli.output import age_text, cell, console, time_text
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
-from txlayer.core.leases import LeaseEffect
-from txlayer.core.lock_codec import parse_queue
+from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.locks import (

@@ -17,7 +17,7 @@ from txlayer.config import ResponderConfig, parse_duration
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
 from txlayer.errors import ConfigError
-from txlayer.producer.figures import ObservedResponder
+from txlayer.producer.responder import ObservedResponder
 from txlayer.producer.standalone import run_responder
 
 URL_OPTION = "--barrier-url"

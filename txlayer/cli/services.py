@@ -21,7 +21,7 @@ from txlayer.config import MetricsConfig, metrics_config
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from txlayer.adapters.meters import Observed
+    from txlayer.adapters.metrics import Observed
 
 GC_THRESHOLD = 100_000
 """New objects between two looks of Python's garbage collector; its default is 700.

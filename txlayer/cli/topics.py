@@ -18,7 +18,7 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Bundle, Connection, Yes, with_bundles
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
-from txlayer.core.topicspec import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
+from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import drain as draining
 from txlayer.operate.drain import Drain

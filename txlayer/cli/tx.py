@@ -42,7 +42,7 @@ from txlayer.operate.operators import default_operator
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
-    from txlayer.core.asides import Aside
+    from txlayer.core.doubt import Aside
     from txlayer.core.history import TransactionHistory
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.settle import (
@@ -303,9 +303,9 @@ def show(
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
-    from txlayer.adapters.history_port import HistoryStart
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.adapters.ports import HistoryStart
     from txlayer.cli import tx_rows
     from txlayer.core import codec
     from txlayer.operate import history as histories
@@ -585,8 +585,8 @@ for _word in HELP:
 def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
-    from txlayer.adapters.history_port import HistoryStart
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.adapters.ports import HistoryStart
     from txlayer.cli import tx_rows
     from txlayer.operate.settle import plan_of
 

@@ -16,7 +16,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
-from txlayer.core.proving import Finding, PromiseStatus
+from txlayer.core.judging import Finding, PromiseStatus
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
 from txlayer.operate.verify import Telling, Verification, WantedWindow, verification_json

@@ -9,18 +9,18 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.consumer.calls import (
+from txlayer.consumer.offsets import Owned
+from txlayer.consumer.pools import (
     ATTEMPT_TIMEOUT,
     Chunk,
     Failed,
     Job,
     Outcome,
+    Pool,
     items_of,
     place_of,
 )
-from txlayer.consumer.owned import Owned
-from txlayer.consumer.pools import Pool
-from txlayer.core.items import Chain, Failure, Item
+from txlayer.core.key_queue import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk whose jobs run side by side: queues get their turns."""

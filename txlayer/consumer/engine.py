@@ -7,35 +7,572 @@ which tell what has ended. A handler's own exception is nothing that goes wrong 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.consumer_ports import ConsumerConnections
-from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.ports import (
+    ConsumerConnections,
+    Record,
+    StoredOffset,
+    StoringGroupReader,
+    TopicPartition,
+)
 from txlayer.config import ConsumerConfig, milliseconds
+from txlayer.consumer.assignments import Holdings
 from txlayer.consumer.context import FOR_EVER
-from txlayer.consumer.dead_letter_reader import DeadLetterReader
+from txlayer.consumer.dead_letters import Answered, Cut, DeadLetterReader, DeadLetterWriter, GivenUp
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.ends import Ends
-from txlayer.consumer.holdings import Holdings
-from txlayer.consumer.intake import Intake, ReadLimits
-from txlayer.consumer.leases import Leases
-from txlayer.consumer.owned import Owned
+from txlayer.consumer.lease_keeper import Leases
+from txlayer.consumer.metrics import ConsumerStats, Tally, TopicStats
+from txlayer.consumer.offsets import Owned, Storer
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
-from txlayer.consumer.stats import ConsumerStats, Tally, TopicStats
-from txlayer.consumer.storing import Storer
 from txlayer.consumer.surroundings import REAL, Surroundings
-from txlayer.core.items import ItemSource
+from txlayer.core.batch import HALVINGS_MAX, BatchSize
+from txlayer.core.dead_letters import (
+    dead_letter_of,
+    dead_letter_topic,
+    decode_replay,
+    is_cut,
+    original_headers,
+)
+from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
+from txlayer.core.messages import Headers, Origin, Undecodable
+from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import (
+    ConfigError,
     FencedError,
     InvariantError,
+    RefusedRecordError,
     RetriableError,
     TxLayerError,
     UsageError,
 )
 
 logger = logging.getLogger("txlayer.consumer")
+
+LETTER_COUNT_MAX = 500
+"""Dead letters that are read again together: all of them are in memory then, as far as their bytes have room."""
+
+
+class LetterReader(Protocol):
+    """Reads dead letters again."""
+
+    def fetch(
+        self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
+    ) -> Mapping[int, Record | None]:
+        """The records at these offsets, the lowest first, up to `bytes_max`; None where there is none."""
+        ...
+
+
+class LetterRecord:
+    """A dead letter as the record that it once was: topic, offset, time and headers are the original's."""
+
+    __slots__ = ("_letter", "_record")
+
+    def __init__(self, record: Any, letter: DeadLetter) -> None:
+        self._record = record
+        self._letter = letter
+
+    def topic(self) -> str:
+        """The topic that it came from."""
+        return self._letter.origin.topic
+
+    def partition(self) -> int:
+        """Its partition, the same in both topics."""
+        return self._letter.origin.partition
+
+    def offset(self) -> int:
+        """The offset that it had there."""
+        return self._letter.origin.offset
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        key: bytes | None = self._record.key()
+        return key
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        value: bytes | None = self._record.value()
+        return value
+
+    def headers(self) -> Headers:
+        """Its headers as it was read the first time."""
+        return original_headers(self._record.headers())
+
+    def timestamp(self) -> tuple[int, int]:
+        """The original's time."""
+        return self._record.timestamp()[0], self._letter.origin_ms
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
+class Intake:
+    """Adds records to queues. Used by the engine's thread."""
+
+    def __init__(self, *, group: str, letters: LetterReader, now_ms: Callable[[], int]) -> None:
+        self._group = group
+        self._letters = letters
+        self._now_ms = now_ms
+
+    def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, Owned]) -> None:
+        """Records of any of these queues' sources, in the order of their offsets; others are dropped.
+
+        Raises:
+            RetriableError: records came that others had overtaken; added now they would count as ended.
+            TxLayerError: dead letters that are to be handled again could not be read.
+                After either the queues are of no more use.
+        """
+        groups: dict[TopicPartition, list[Any]] = {}
+        topic, partition, group = "", -1, []
+        for record in records:
+            if record.partition() != partition or record.topic() != topic:
+                topic, partition = record.topic(), record.partition()
+                group = groups.setdefault((topic, partition), [])
+            group.append(record)
+        for place, found in groups.items():
+            queue = owned.get(place)
+            if queue is None:
+                continue  # revoked, or lost, while it was on its way
+            _check_order(found, place, next_offset=queue.next_offsets[place])
+            queue.next_offsets[place] = found[-1].offset() + 1
+            if place == queue.place:
+                self._add_messages(queue, found)
+            else:
+                queue.requests.extend((record, decode_replay(record.value())) for record in found)
+                queue.reached = 0
+
+    def reach(
+        self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, Owned]
+    ) -> None:
+        """All that lies below was read, in the assignment that these queues belong to: what was not told of were markers.
+
+        The stored offset passes them. Otherwise retention could empty the partition and leave it below the log's start,
+        as if messages had been lost.
+        """
+        for place, position in reached.items():
+            queue = owned.get(place)
+            if queue is not None and position > queue.next_offsets[place]:
+                queue.next_offsets[place] = position
+                if place == queue.place:
+                    queue.queues.reach(ItemSource.TOPIC, position)
+                elif queue.requests:
+                    queue.reached = position  # what waits before it has no end
+                else:
+                    queue.queues.reach(ItemSource.REPLAY, position)
+
+    def add_waiting(self, queues: Iterable[Owned], *, count_max: int, bytes_max: int) -> None:
+        """Add the requests that were read while there is room for their dead letters: so many of each queue, and so many bytes.
+
+        While an operator's pause lasts there is no limit: nothing is handled, and the request that ends it may stand behind them.
+        When no more keys can be parked they are read on until one of them can make room.
+
+        Raises:
+            TxLayerError: dead letters could not be read; the queues are of no more use.
+        """
+        for owned in queues:
+            queue = owned.queues
+            while owned.requests:
+                room_bytes = bytes_max - queue.replay_bytes
+                has_room = room_bytes > 0 and queue.replay_count < count_max
+                if not (has_room or queue.is_paused or queue.needs_requests):
+                    break
+                self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
+                if not owned.requests and owned.reached > 0:
+                    queue.reach(ItemSource.REPLAY, owned.reached)
+                    owned.reached = 0
+
+    def _add_messages(self, owned: Owned, records: list[Any]) -> None:
+        last = records[-1].offset()
+        route = owned.route
+        if route.only is None:
+            wanted = [record for record in records if route.handler_of(record) is not None]
+            owned.tally.passed_over += len(records) - len(wanted)
+            records = wanted
+        keys = [record.key() for record in records]
+        owned.queues.add(
+            records,
+            offsets=[record.offset() for record in records],
+            keys=keys,
+            sizes=[
+                len(record) + len(key) if key else len(record)
+                for record, key in zip(records, keys, strict=True)
+            ],
+            now_ms=self._now_ms(),
+        )
+        if not records or records[-1].offset() != last:
+            owned.queues.reach(ItemSource.TOPIC, last + 1)  # whatever nobody asked for has its end
+
+    def _add_requests(self, owned: Owned, *, bytes_max: int) -> None:
+        """The first of those that wait, and those behind it whose dead letters fit."""
+        part = list(islice(owned.requests, LETTER_COUNT_MAX))
+        topic = dead_letter_topic(self._group, owned.topic)
+        wanted = sorted(
+            {offset for _, request in part if (offset := _letter_at(request)) is not None}
+        )
+        letters: Mapping[int, Record | None] = {}
+        if wanted:
+            letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
+        for place, (record, request) in enumerate(part):
+            offset = _letter_at(request)
+            if offset is not None and offset not in letters:
+                if place:
+                    return
+                letters = self._letters.fetch(topic, owned.partition, [offset])
+            owned.requests.popleft()
+            self._add_request(owned, record, request, letters)
+
+    def _add_request(
+        self,
+        owned: Owned,
+        record: Any,
+        request: ReplayRecord | Undecodable,
+        letters: Mapping[int, Record | None],
+    ) -> None:
+        offset = record.offset()
+        if isinstance(request, Undecodable):
+            # Nobody can be told: it names no request.
+            logger.warning(
+                "replay.undecodable",
+                extra={"topic": owned.topic, "partition": owned.partition, "offset": offset,
+                       "reason": request.why},
+            )  # fmt: skip
+        elif request.kind is not ReplayKind.RESULT:
+            content: Any = record
+            outcome: ReplayOutcome | None = None
+            if request.kind is ReplayKind.REPLAY:
+                content, outcome = self._letter(owned, request, letters)
+            owned.queues.add_replay(
+                request,
+                offset=offset,
+                key=record.key(),
+                record=record if content is None else content,
+                size_bytes=0 if content is None else len(content),
+                outcome=outcome,
+            )
+            return
+        owned.queues.reach(ItemSource.REPLAY, offset + 1)
+
+    def _letter(
+        self, owned: Owned, request: ReplayRecord, letters: Mapping[int, Record | None]
+    ) -> tuple[LetterRecord | None, ReplayOutcome | None]:
+        found = letters.get(request.dead_letter_offset or 0)
+        letter = None if found is None else dead_letter_of(found.headers())
+        if (
+            found is None
+            or not isinstance(letter, DeadLetter)
+            or is_cut(found.headers(), found.value())
+        ):
+            return None, ReplayOutcome.MISSING
+        if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
+            return None, ReplayOutcome.MISSING  # another group's topic has the form of ours
+        content = LetterRecord(found, letter)
+        if owned.route.handler_of(content) is None:
+            return None, ReplayOutcome.UNKNOWN
+        return content, None
+
+
+def _letter_at(request: ReplayRecord | Undecodable) -> int | None:
+    """The dead letter that must be read for a request."""
+    if isinstance(request, Undecodable) or request.kind is not ReplayKind.REPLAY:
+        return None
+    return request.dead_letter_offset
+
+
+def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: int) -> None:
+    first = records[0].offset()
+    if first < next_offset:
+        raise RetriableError(
+            f"{place[0]}-{place[1]} was read at {first} after everything before {next_offset}: begin anew from what is stored"
+        )
+
+
+class ReadLimits:
+    """Pauses partitions whose share of the memory is used up, and reads them again below half of it."""
+
+    def __init__(
+        self, reader: StoringGroupReader, *, record_count_max: int, record_bytes_max: int
+    ) -> None:
+        self._reader = reader
+        self._count_max = record_count_max
+        self._bytes_max = record_bytes_max
+
+    def share(self, queue_count: int) -> tuple[int, int]:
+        """(records, bytes) of each queue: equal, so that one that is stuck leaves the others theirs; as much for its replays."""
+        count = max(queue_count, 1)
+        return max(self._count_max // count, 1), max(self._bytes_max // count, 1)
+
+    def apply(self, queues: Iterable[Owned]) -> None:
+        """Look at every queue."""
+        found = list(queues)
+        count_max, bytes_max = self.share(len(found))
+        for owned in found:
+            if owned.is_replay_paused != bool(owned.requests):
+                owned.is_replay_paused = bool(owned.requests)
+                change = self._reader.pause if owned.is_replay_paused else self._reader.resume
+                change([owned.replay_place])
+            count = owned.queues.count - owned.queues.replay_count
+            size_bytes = owned.queues.size_bytes - owned.queues.replay_bytes
+            if owned.is_reading_paused:
+                if count * 2 <= count_max and size_bytes * 2 <= bytes_max:
+                    owned.is_reading_paused = False
+                    self._reader.resume([owned.place])
+            elif count >= count_max or size_bytes >= bytes_max:
+                owned.is_reading_paused = True
+                self._reader.pause([owned.place])
+
+
+END_COUNT_MAX = 500
+"""Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it.
+
+After a Kafka transaction that took too long the next one has half as many of all queues together, or half the bytes, and so
+on: with as many as before it would take too long for ever.
+"""
+
+HOLD_FIRST_MS = 100
+"""How long a queue's ends wait at least after they could not be written."""
+HOLD_MAX_MS = 60_000
+"""And at most: with `kafka_transaction_timeout` for each try, other keys wait for a seventh of the time."""
+
+CUT_COUNT_MAX = 10_000
+"""Refused dead letters that are remembered until they are written; one that is forgotten is refused once more."""
+
+
+class _Hold(NamedTuple):
+    """How long ends of one topic and partition wait."""
+
+    until_ms: int
+    wait_ms: int
+
+
+class Ends:
+    """Writes what is due. Used by the engine's thread."""
+
+    def __init__(
+        self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int
+    ) -> None:
+        self._group = group
+        self._now_ms = now_ms
+        self._long_ms = kafka_transaction_timeout_ms // 2
+        self._size = BatchSize()
+        self._turn = 0
+        self._turns: dict[TopicPartition, int] = {}  # when ends of that source were written last
+        self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
+        self._were_answers = False  # what was tried last
+        self._cut: dict[Origin, Cut] = {}  # those that their topic refused whole, in order
+
+    def not_before_ms(self, owned: Owned) -> int:
+        """When something that is due of this queue may be written."""
+        found = [self._until_ms(place) for place in _places(owned)]
+        return min(found, default=0)
+
+    def has_due(self, owned: Owned) -> bool:
+        """True when something of this queue is to be written now."""
+        return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
+
+    def _until_ms(self, place: TopicPartition) -> int:
+        held = self._held.get(place)
+        return 0 if held is None else held.until_ms
+
+    def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
+        """One Kafka transaction with all answers or all dead letters that are due; nothing else may be stored of these queues meanwhile.
+
+        Answers and dead letters stand in topics of their own: where one takes nothing, the other must not wait for it.
+
+        A dead letter that its topic refuses goes there without its content at the next write, and then without its key: with them,
+        it would stop its queue.
+        Queues whose ends could not be written wait a while, and are tried each alone: the others must not wait for them.
+
+        Raises:
+            ConfigError: its topic refuses it even so.
+            TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
+        """
+        due = self._due(list(queues))
+        if not due:
+            return
+        letters: list[GivenUp] = []
+        answers: list[Answered] = []
+        for owned, items in due:
+            for item in items:
+                if isinstance(_end_of(item), DeadLetterReason):
+                    letter = self._letter(owned, item)
+                    cut = self._cut.get(letter.origin, Cut.NOTHING)
+                    letters.append(GivenUp(item.record, letter, cut))
+                else:
+                    answers.append(_answer(owned, item))
+        ended: list[tuple[Owned, list[Item[Any]], list[int], Snapshots]] = []
+
+        def offsets(places: list[int]) -> Mapping[TopicPartition, StoredOffset]:
+            ended.clear()
+            rest = iter(places)
+            stored = {}
+            for owned, items in due:
+                own = [
+                    next(rest) if isinstance(_end_of(i), DeadLetterReason) else -1 for i in items
+                ]
+                snapshots = owned.queues.ending(items, own)
+                ended.append((owned, items, own, snapshots))
+                for place, taken in zip((owned.place, owned.replay_place), snapshots, strict=True):
+                    stored[place] = StoredOffset(taken.offset, taken.metadata)
+            return stored
+
+        began_ms = self._now_ms()
+        try:
+            writer.write(letters, answers, offsets=offsets, member=member)
+        except RefusedRecordError as exc:
+            self._cut_refused([letters[at] for at in writer.refused if at < len(letters)], exc)
+            raise
+        except TxLayerError:
+            self._failed(due, took_ms=self._now_ms() - began_ms)
+            raise
+        self._size.passed()
+        for given_up in letters:
+            self._cut.pop(given_up.letter.origin, None)
+        for owned, items, own, snapshots in ended:
+            self._held.pop(_place_of(owned, items), None)
+            owned.queues.written(items, own, snapshots)
+            owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
+            for item, offset in zip(items, own, strict=True):
+                if offset >= 0:
+                    self._log_letter(owned, item, offset)
+
+    def _due(self, queues: list[Owned]) -> list[tuple[Owned, list[Item[Any]]]]:
+        """What one Kafka transaction may take of what is due, from the queue on that waits longest: answers, else dead letters, in turn."""
+        now_ms = self._now_ms()
+        found = [
+            (owned, p) for owned in queues for p in _places(owned) if self._until_ms(p) <= now_ms
+        ]
+        answers = [each for each in found if each[1] == each[0].replay_place]
+        letters = [each for each in found if each[1] == each[0].place]
+        of_requests = bool(answers) and not (letters and self._were_answers)
+        self._were_answers = of_requests
+        count_max = self._size.of(END_COUNT_MAX * max(1, len(queues)))
+        bytes_max = self._size.of(DUE_BYTES_MAX)
+        due: list[tuple[Owned, list[Item[Any]]]] = []
+        chosen = answers if of_requests else letters
+        for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
+            is_alone = place in self._held
+            if is_alone and due:
+                continue
+            items = owned.queues.take_due(
+                min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests
+            )
+            if items:
+                due.append((owned, items))
+                self._turn += 1
+                self._turns[place] = self._turn
+            count_max -= len(items)
+            bytes_max -= sum(map(letter_bytes, items))
+            if count_max <= 0 or bytes_max <= 0 or (is_alone and items):
+                break
+        return due
+
+    def _failed(self, due: list[tuple[Owned, list[Item[Any]]]], *, took_ms: int) -> None:
+        """These could not be written: each queue waits as long as that took, and ever longer if its ends cannot be fewer.
+
+        If it took too long, the next Kafka transaction holds fewer of them, or fewer bytes.
+        """
+        for owned, items in due:
+            wait_ms = max(took_ms, HOLD_FIRST_MS)
+            place = _place_of(owned, items)
+            held = self._held.get(place)
+            if held is not None and len(items) == 1:
+                wait_ms = max(wait_ms, min(2 * held.wait_ms, HOLD_MAX_MS))
+            self._held[place] = _Hold(self._now_ms() + wait_ms, wait_ms)
+        items = [item for _, found in due for item in found]
+        size_bytes = sum(map(letter_bytes, items))
+        # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
+        if took_ms < self._long_ms or len(items) == 1:
+            return
+        for _ in range(HALVINGS_MAX):
+            self._size.failed()
+            if (
+                self._size.of(END_COUNT_MAX * len(due)) < len(items)
+                or self._size.of(DUE_BYTES_MAX) < size_bytes
+            ):
+                return
+
+    def _cut_refused(self, refused: list[GivenUp], reason: RefusedRecordError) -> None:
+        for given_up in refused:
+            origin = given_up.letter.origin
+            if given_up.cut is Cut.KEY_TOO:
+                raise ConfigError(
+                    f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
+                    f"key and content: {reason}",
+                    name="dead-letter topic", value=dead_letter_topic(self._group, origin.topic),
+                    expected="one that takes two short headers",
+                ) from reason  # fmt: skip
+            is_first = given_up.cut is Cut.NOTHING
+            self._cut[origin] = Cut.CONTENT if is_first else Cut.KEY_TOO
+            if len(self._cut) > CUT_COUNT_MAX:
+                del self._cut[next(iter(self._cut))]
+            logger.error(
+                "dead_letter.refused",
+                extra={
+                    "group": self._group, "topic": origin.topic, "partition": origin.partition, "offset": origin.offset,
+                    "size_bytes": len(given_up.record), "reason": str(reason),
+                },
+            )  # fmt: skip
+
+    def _log_letter(self, owned: Owned, item: Item[Any], offset: int) -> None:
+        """A dead letter is for a person; those that follow a parked key's first one are named, and wake nobody."""
+        reason, more = _end_of(item), item.more
+        assert more is not None
+        is_follower = reason is DeadLetterReason.KEY_PARKED
+        logger.log(
+            logging.INFO if is_follower else logging.ERROR,
+            "message.dead_lettered",
+            extra={
+                "group": self._group, "topic": owned.topic, "partition": owned.partition, "offset": item.offset,
+                "reason": reason.value, "attempt_count": more.attempt_count, "error_type": more.error_type,
+                "dead_letter_topic": dead_letter_topic(self._group, owned.topic), "dead_letter_offset": offset,
+            },
+        )  # fmt: skip
+
+    def _letter(self, owned: Owned, item: Item[Any]) -> DeadLetter:
+        more, reason = item.more, _end_of(item)
+        assert more is not None
+        assert isinstance(reason, DeadLetterReason)
+        now_ms = self._now_ms()
+        return DeadLetter(
+            reason, Origin(*owned.place, item.offset), max(item.record.timestamp()[1], 0),
+            more.attempt_count, more.first_ms or now_ms, more.last_ms or now_ms,
+            more.error_type, more.error_message, self._group,
+        )  # fmt: skip
+
+
+def _places(owned: Owned) -> list[TopicPartition]:
+    """The sources of a queue of which something is due: each has its ends written by itself."""
+    queues = owned.queues
+    return [owned.replay_place] * queues.has_answers + [owned.place] * queues.has_letters
+
+
+def _place_of(owned: Owned, items: list[Item[Any]]) -> TopicPartition:
+    return owned.replay_place if items[0].is_replay else owned.place
+
+
+def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:
+    if item.more is None or item.more.end is None:
+        raise InvariantError("an end is due, and nobody said which")
+    return item.more.end
+
+
+def _answer(owned: Owned, item: Item[Any]) -> Answered:
+    more, outcome = item.more, _end_of(item)
+    assert more is not None
+    assert more.request is not None
+    assert isinstance(outcome, ReplayOutcome)
+    request = more.request
+    detail = ""
+    if outcome is ReplayOutcome.FAILED:
+        detail = f"{more.attempt_count} attempts, {more.error_type}: {more.error_message}"
+    result = ReplayRecord(
+        ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, detail
+    )
+    return Answered(owned.topic, owned.partition, item.record.key(), result)
+
 
 READ_COUNT_MAX = 5_000
 """Records of one read: bounds how long results wait meanwhile."""

@@ -7,12 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from txlayer.consumer.context import Context
-from txlayer.consumer.received import ReceivedMessage, header_of
-from txlayer.core.attempts import RetryPolicy
-from txlayer.core.handling import HandlerResult
-from txlayer.core.messages import TAGS_HEADER
-from txlayer.core.tags import TagFilter, parse_tags
+from txlayer.consumer.context import Context, ReceivedMessage, header_of
+from txlayer.core.messages import TAGS_HEADER, TagFilter, parse_tags
+from txlayer.core.retry import HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, UsageError
 
 HandlerFunction = Callable[[ReceivedMessage, Context], HandlerResult]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.error_codes import REFUSED_RECORD_CODES
+from txlayer.adapters.errors import REFUSED_RECORD_CODES
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError

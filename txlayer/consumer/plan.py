@@ -2,17 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
 
-from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
-from txlayer.consumer.starts import StartAt
-from txlayer.core.attempts import RetryPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.items import NullKeys, Order, QueueSettings
-from txlayer.errors import TopicMismatchError
+from txlayer.core.key_queue import NullKeys, Order, QueueSettings, Start
+from txlayer.core.progress import Foreign, decode
+from txlayer.core.retry import RetryPolicy
+from txlayer.errors import ConfigError, TopicMismatchError
+
+logger = logging.getLogger("txlayer.consumer")
+
+StartAt = Literal["earliest", "latest"] | datetime
+"""Where a group begins that has stored nothing."""
+
+
+def check_start(start_at: StartAt | None) -> StartAt | None:
+    """The start position itself.
+
+    Raises:
+        ConfigError: it is none of those that there are.
+    """
+    is_right = start_at is None or start_at in ("earliest", "latest")
+    if isinstance(start_at, datetime):
+        is_right = start_at.tzinfo is not None and start_at.timestamp() >= 0
+    if not is_right:
+        raise ConfigError(
+            "no place where a group can begin that has stored nothing", name="start_at", value=start_at,
+            expected="'earliest', 'latest', a datetime with a time zone, or None",
+        )  # fmt: skip
+    return start_at
+
+
+def writer_of(stored: StoredOffset) -> str:
+    """The dead-letter writer that stands in stored metadata; "" for none."""
+    found = decode(stored.offset, stored.metadata)
+    return "" if isinstance(found, Foreign) else found.writer
+
+
+def starts_of(
+    connections: ConsumerConnections,
+    stored: Mapping[TopicPartition, StoredOffset | None],
+    *,
+    group: str,
+    replays: Sequence[TopicPartition],
+    start_at: StartAt | None,
+) -> dict[TopicPartition, Start]:
+    """Where each source starts.
+
+    Requests to replay are read from the first one on when nothing is stored: an operator may have written some before the
+    group ever ran.
+
+    Raises:
+        ConfigError: nothing is stored and nobody said where to begin, or what is stored is not in the log any more.
+        TxLayerError: the brokers did not say.
+    """
+    new = [place for place, found in stored.items() if found is None]
+    new_topics = [place for place in new if place not in replays]
+    if new_topics and start_at is None:
+        topic, partition = new_topics[0]
+        raise ConfigError(
+            f"the group {group} has stored no offset for {topic}-{partition}, and nobody said where to begin",
+            name="start_at", expected="'earliest', 'latest' or a datetime",
+        )  # fmt: skip
+    first = connections.start_offsets(list(stored))
+    begin = {place: first[place] for place in new}
+    if new_topics and start_at == "latest":
+        begin.update(connections.end_offsets(new_topics))
+    elif new_topics and isinstance(start_at, datetime):
+        at_ms = int(start_at.timestamp() * 1000)
+        begin.update(connections.offsets_at(new_topics, at_ms=at_ms))
+    starts = {place: Start(offset) for place, offset in begin.items()}
+    for place, found in stored.items():
+        if found is not None:
+            starts[place] = _start_of(place, found, first=first[place], group=group, is_replay=place in replays)  # fmt: skip
+    return starts
+
+
+def _start_of(
+    place: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool
+) -> Start:
+    if stored.offset < first and not is_replay:
+        raise ConfigError(
+            f"{group} is to go on at {place[0]}-{place[1]}@{stored.offset}, but the log begins at {first}: the messages "
+            "between are gone. Say where to go on with `txlayer consumer reset`",
+            name="stored offset", value=stored.offset, expected=f"at least {first}",
+        )  # fmt: skip
+    found = decode(stored.offset, stored.metadata)
+    if isinstance(found, Foreign):
+        logger.warning(
+            "metadata.foreign",
+            extra={"group": group, "topic": place[0], "partition": place[1], "reason": found.why},
+        )
+        return Start(max(stored.offset, first))
+    if stored.offset < first:
+        return Start(
+            first
+        )  # requests older than their topic keeps; nobody can answer them any more
+    return Start(stored.offset, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,379 @@ own: a process is killed; a thread or a task cannot be ended, so it is given up 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-from txlayer.consumer.calls import Chunk, Job, Outcome, give_up, items_of, place_of
+from txlayer.consumer.context import (
+    Context,
+    Deserializer,
+    Deserializers,
+    Lease,
+    ReceivedMessage,
+    context_of,
+    is_passing,
+)
+from txlayer.consumer.handlers import Handler, Interceptor, Route
+from txlayer.core.key_queue import Item
+from txlayer.core.retry import Ack, Reject, Retry, WrongResult, checked
 
 logger = logging.getLogger("txlayer.consumer")
+
+ATTEMPT_TIMEOUT = "AttemptTimeout"
+"""The error type of an attempt whose handler has not come back by its deadline."""
+
+Job = Item[Any] | list[Item[Any]]
+"""What one call of a handler is given: one message, or for a batch handler several of one key."""
+
+
+def items_of(job: Job) -> list[Item[Any]]:
+    """The items of a call."""
+    return job if isinstance(job, list) else [job]
+
+
+class Chunk:
+    """Jobs of one queue that go to a worker together, to be done one after the other."""
+
+    __slots__ = (
+        "_words", "begun_at", "failed", "is_cut", "jobs", "lasts", "lease", "not_run", "owner", "turns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Any,
+        lease: Lease,
+        jobs: Sequence[Job],
+        *,
+        lasts: Sequence[Item[Any]] | None = None,
+    ) -> None:
+        self.owner = owner
+        """Whose it is; opaque here."""
+        self.lease = lease
+        self.jobs = jobs
+        self.lasts = lasts
+        """The last message of each key; None: each has a key of its own."""
+        self.begun_at = 0.0
+        """When the job that runs began, of the monotonic clock; 0: none has begun."""
+        self.is_cut = False
+        """True: what has not begun shall not begin."""
+        self.turns: Iterator[tuple[int, Job]] = enumerate(jobs)
+        """The jobs with their places. Whoever takes one begins it; what another thread takes does not begin."""
+        self.failed: list[Failed] = []
+        self.not_run: list[Job] = []
+        self._words: list[None] = [None]
+
+    def end(self) -> bool:
+        """True for the first caller, of any thread: it alone says how the chunk ended."""
+        try:
+            self._words.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class Failed(NamedTuple):
+    """A job whose message was not handled."""
+
+    job: Job
+    result: Retry | Reject
+    error_type: str
+    error_text: str
+    started_ms: int  # by this machine's clock
+    place: int = 0  # in a batch, of the message that nobody can read; those before it are done
+    is_undecodable: bool = False
+    error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
+
+
+class Outcome(NamedTuple):
+    """How jobs of a chunk ended; asynchronous handlers tell of a chunk in parts."""
+
+    chunk: Chunk
+    done: Sequence[Job]
+    failed: Sequence[Failed] = ()
+    not_run: Sequence[Job] = ()  # lease or chunk ended first, or one of their key failed
+    seconds: float = 0.0  # that the calls took together
+
+
+class Caller:
+    """Calls the handlers of one consumer. Any number of threads may use it at a time."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        *,
+        interceptors: Sequence[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        attempt_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._routes = routes
+        self._interceptors = tuple(interceptors)
+        self._deserializers = Deserializers(key_deserializer, deserializer)
+        self._attempt_timeout_s = attempt_timeout_s
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def run(self, chunk: Chunk) -> Outcome:
+        """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
+        clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
+        route, function = self._routes[lease.topic], self.bare_function(lease.topic)
+        jobs, failed, not_run = chunk.jobs, chunk.failed, chunk.not_run
+        began = now = clock()
+        chunk.begun_at = (
+            now  # before a turn is taken: `give_up` sees by it that another job may have begun
+        )
+        is_lost = lease.lost.is_set
+        taken_count = 0
+        for place, job in chunk.turns:
+            taken_count = place + 1
+            valid_until = lease.valid_until
+            if now >= valid_until or chunk.is_cut or is_lost():
+                taken_count = place
+                break
+            if failed and _is_behind_one_of(failed, job, chunk):
+                not_run.append(job)
+                continue
+            deadline = now + timeout_s
+            try:
+                if function is not None:
+                    more = job.more  # type: ignore[union-attr]  # no batches here
+                    attempt = 1 if more is None else more.attempt_count + 1
+                    context = context_of(job.record, attempt, deadline, lease)  # type: ignore[union-attr]  # nor here
+                    result = function(context.message, context)
+                else:
+                    result = self._call(route, job, deadline, lease)
+            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+                failed.append(self.failure(job, exc, now))
+            else:
+                if result is not None and type(result) is not Ack:
+                    failed.append(self.refusal(job, result, now))
+            now = clock()
+            chunk.begun_at = now
+        if taken_count < len(jobs):
+            not_run = [*not_run, *jobs[taken_count:]]
+        if not failed and not not_run:
+            return Outcome(chunk, jobs, seconds=now - began)
+        gone = {id(f.job) for f in failed}.union(map(id, not_run))
+        done = [job for job in jobs if id(job) not in gone]
+        return Outcome(chunk, done, failed, not_run, now - began)
+
+    @property
+    def attempt_timeout_s(self) -> float:
+        """How long an attempt may take."""
+        return self._attempt_timeout_s
+
+    async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
+        """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""
+        now = self._clock()
+        route = self._routes[chunk.lease.topic]
+        try:
+            result = await self._call_async(route, job, deadline, chunk.lease)
+        except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+            return self.failure(job, exc, now)
+        return None if result is None or type(result) is Ack else self.refusal(job, result, now)
+
+    def bare_function(self, topic: str) -> Callable[..., Any] | None:
+        """What handles each message of a topic with nothing around it; None: something is to be done besides."""
+        route = self._routes[topic]
+        if self._interceptors or self._deserializers.is_any or route.batch_count_max:
+            return None
+        return None if route.only is None else route.only.function
+
+    # --- with everything around it ------------------------------------------------------------------------------------
+
+    def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        handler, messages, unreadable = self._opened(route, job)
+        message = messages[0]
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        entered: list[Interceptor] = []
+        try:
+            for interceptor in self._interceptors:
+                entered.append(interceptor)
+                interceptor.before(message, context)
+            result = handler.function(messages if handler.batch_count_max else message, context)
+            for interceptor in reversed(self._interceptors):
+                interceptor.after(message, context, result)
+        except BaseException as exc:
+            for interceptor in reversed(entered):
+                _tell(interceptor, message, context, exc)
+            raise
+        return _with_rest(result, unreadable)
+
+    async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        handler, messages, unreadable = self._opened(route, job)
+        message = messages[0]
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        entered: list[Interceptor] = []
+        try:
+            for interceptor in self._interceptors:
+                entered.append(interceptor)
+                await _ended(interceptor.before(message, context))
+            result = await handler.function(
+                messages if handler.batch_count_max else message, context
+            )
+            for interceptor in reversed(self._interceptors):
+                await _ended(interceptor.after(message, context, result))
+        except BaseException as exc:
+            for interceptor in reversed(entered):
+                told = _tell(interceptor, message, context, exc)
+                try:
+                    await _ended(told)
+                except Exception:
+                    logger.exception("interceptor.raised", extra=ids_of(context))
+            raise
+        return _with_rest(result, unreadable)
+
+    def _opened(
+        self, route: Route, job: Job
+    ) -> tuple[Handler, list[ReceivedMessage], _UndecodableError | None]:
+        """The handler, the messages that it gets, and why it does not get the rest of a batch.
+
+        Raises:
+            _UndecodableError: nobody can read the first one.
+            Exception: a deserializer's own; one of them may be readable later.
+        """
+        items = items_of(job)
+        handler = route.handler_of(items[0].record)
+        assert handler is not None  # who wants it was asked before it was queued
+        if not self._deserializers.is_any:
+            return handler, [ReceivedMessage(item.record) for item in items], None
+        messages: list[ReceivedMessage] = []
+        for item in items:
+            try:
+                messages.append(self._deserializers.read(item.record))
+            except Exception as exc:
+                if is_passing(exc):
+                    raise
+                unreadable = _UndecodableError(len(messages), exc)
+                if not messages:
+                    raise unreadable from exc
+                return handler, messages, unreadable  # what stands before it is handled first
+        return handler, messages, None
+
+    # --- how it ended -------------------------------------------------------------------------------------------------
+
+    def failure(self, job: Job, error: BaseException, began: float) -> Failed:
+        """What the handler raised, begun at `began` of the monotonic clock."""
+        result: Retry | Reject = Retry()
+        index, is_undecodable = 0, False
+        if isinstance(error, _UndecodableError):
+            result, is_undecodable = Reject("nobody can read it"), True
+            index, error = error.index, error.reason
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
+        started_ms = self._started_ms(began)
+        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable, error)
+
+    def refusal(self, job: Job, result: Any, began: float) -> Failed:
+        """What the handler returned, which is neither nothing nor an Ack."""
+        started_ms = self._started_ms(began)
+        said = checked(result)
+        if isinstance(said, Retry | Reject):
+            return Failed(job, said, type(said).__name__, said.reason, started_ms)
+        text = said.why if isinstance(said, WrongResult) else ""
+        return Failed(job, Retry(reason=text), "TypeError", text, started_ms)
+
+    def _started_ms(self, began: float) -> int:
+        return int((self._wall_clock() - (self._clock() - began)) * 1000)
+
+
+class _UndecodableError(Exception):
+    """The deserializer raised `reason` for the message at this place of a batch."""
+
+    def __init__(self, index: int, reason: Exception) -> None:
+        super().__init__(str(index))
+        self.index = index
+        self.reason = reason
+
+
+def _with_rest(result: Any, unreadable: _UndecodableError | None) -> Any:
+    if unreadable is not None and (result is None or type(result) is Ack):
+        raise unreadable from unreadable.reason
+    return result
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as exc:  # noqa: BLE001 - the user's code, too
+        return f"its text raised {type(exc).__name__}"
+
+
+def place_of(record: Any) -> dict[str, object]:
+    """Where a record stands, for log lines; its key and value are the user's, and stay out of them."""
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    return {"topic": topic, "partition": partition, "offset": offset}
+
+
+def ids_of(context: Context) -> dict[str, object]:
+    """Which message, for log lines: its place, and the ids of its transaction and trace where it has them."""
+    ids = {"txn_id": context.txn_id, "trace_id": context.trace_id}
+    place = {"topic": context.topic, "partition": context.partition, "offset": context.offset}
+    return place | {name: value for name, value in ids.items() if value is not None}
+
+
+def _tell(
+    interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException
+) -> Any:
+    try:
+        return interceptor.on_error(message, context, error)
+    except Exception:
+        # The attempt has failed already, and for another reason.
+        logger.exception("interceptor.raised", extra=ids_of(context))
+        return None
+
+
+async def _ended(told: Any) -> None:
+    if inspect.isawaitable(told):
+        await told
+
+
+def give_up(
+    chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str
+) -> Outcome | None:
+    """The outcome of a chunk whose handler has not come back within `timeout_s`; None: there is no such handler.
+
+    Its attempt has failed, what was before it has ended as it did, what stands behind it was not run. None of that begins any more,
+    and what its worker says later counts for nothing. `chunk` is done by `Caller.run` on another thread.
+    """
+    begun_at, jobs = chunk.begun_at, chunk.jobs
+    if not begun_at or now - begun_at < timeout_s:
+        return None
+    rest = [job for _, job in chunk.turns]
+    # A worker that comes back notes the time before it takes another turn: an old time means that it runs the last one taken.
+    if chunk.begun_at != begun_at or len(rest) == len(jobs) or not chunk.end():
+        return None
+    failed, not_run = list(chunk.failed), list(chunk.not_run)
+    last = jobs[len(jobs) - len(rest) - 1]
+    if all(job is not last for job in (*not_run, *(f.job for f in failed))):
+        failed.append(
+            timed_out(last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000))
+        )
+    gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
+    done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
+    return Outcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
+
+
+def timed_out(job: Job, *, why: str, started_ms: int) -> Failed:
+    """The attempt at a job whose handler has not come back by its deadline."""
+    return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms)
+
+
+def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:
+    """True when a message of its key failed in this chunk."""
+    if chunk.lasts is None:
+        return False
+    return any(f.job.chain == job.chain for f in failed)  # type: ignore[union-attr]  # no batches there
+
 
 START_PAUSE_S = 1.0
 """Pause after a thread or a process could not be started, before another one is."""

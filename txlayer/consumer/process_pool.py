@@ -25,13 +25,22 @@ from multiprocessing.connection import Connection
 from queue import Empty
 from typing import Any, NamedTuple
 
-from txlayer.consumer.calls import Caller, Chunk, Failed, Job, Outcome, items_of, timed_out
 from txlayer.consumer.context import Lease
-from txlayer.consumer.owned import CHUNK_COUNT_MAX
-from txlayer.consumer.pools import START_PAUSE_S, Workers
-from txlayer.core.handling import Reject, Retry
-from txlayer.core.items import Item, More
+from txlayer.consumer.offsets import CHUNK_COUNT_MAX
+from txlayer.consumer.pools import (
+    START_PAUSE_S,
+    Caller,
+    Chunk,
+    Failed,
+    Job,
+    Outcome,
+    Workers,
+    items_of,
+    timed_out,
+)
+from txlayer.core.key_queue import Item, More
 from txlayer.core.messages import Headers
+from txlayer.core.retry import Reject, Retry
 from txlayer.errors import ConfigError
 
 logger = logging.getLogger("txlayer.consumer")

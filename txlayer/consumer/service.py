@@ -13,24 +13,21 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from txlayer.adapters.connect import ConnectConsumer
-from txlayer.adapters.consumer_ports import ConsumerConnections
+from txlayer.adapters.ports import ConsumerConnections
 from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
-from txlayer.consumer.calls import Caller
-from txlayer.consumer.deserializing import Deserializer
+from txlayer.consumer.context import Deserializer
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import BATCH_COUNT_MAX, F, HandlerSet, Interceptor
-from txlayer.consumer.leases import Leases, NoLeases
-from txlayer.consumer.lock_registry import LockRegistry
-from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.pools import Pool
-from txlayer.consumer.starts import StartAt, check_start
-from txlayer.consumer.stats import ConsumerStats
+from txlayer.consumer.lease_keeper import Leases, LockRegistry, NoLeases
+from txlayer.consumer.metrics import ConsumerStats
+from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
+from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.surroundings import draw_name
 from txlayer.consumer.tracing import TracedCaller
-from txlayer.core.attempts import RetryPolicy
 from txlayer.core.ids import check_group, is_topic_name
-from txlayer.core.items import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 
 logger = logging.getLogger("txlayer.consumer")

@@ -9,11 +9,10 @@ import time
 from typing import Any
 
 from txlayer.adapters.tracing import Span, SpanRole, Tracing
-from txlayer.consumer.calls import Caller, Job, items_of
-from txlayer.consumer.context import Lease
+from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.handlers import Route
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.handling import Ack, WrongResult, checked
+from txlayer.consumer.pools import Caller, Job, items_of
+from txlayer.core.retry import Ack, WrongResult, checked
 from txlayer.core.trace_context import trace_context_of
 
 LINKS_MAX = 128

@@ -10,17 +10,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from txlayer.adapters.append_time import LOG_APPEND_TIME
-from txlayer.adapters.ports import Assignment, CoordinatorConnections
+from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.log_time import LogTime, latest_ms
-from txlayer.coordinator.measures import Measures
-from txlayer.coordinator.presence import GroupPresence
-from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.recovery import Recovery
-from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.reports import log_reports
-from txlayer.coordinator.shard import (
+from txlayer.coordinator.metrics import Measures, View
+from txlayer.coordinator.partition import (
+    LogTime,
     Shard,
     assigned_partitions,
     empty_ledgers,
@@ -28,13 +22,16 @@ from txlayer.coordinator.shard import (
     first_partition_count,
     keep_within_memory,
     known_ends,
+    latest_ms,
     ledger_settings,
+    log_reports,
     pause_those_too_full,
 )
-from txlayer.coordinator.stored import encode_stored
+from txlayer.coordinator.presence import GroupPresence
+from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import TargetBook
-from txlayer.coordinator.view import View
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize
 from txlayer.core.ledger import Ledger

@@ -13,7 +13,7 @@ from txlayer.adapters.ports import CoordinatorConnections, TopicLimits
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.surroundings import Aside
 from txlayer.core.messages import ParkReason
-from txlayer.core.target import Target, accepting_target
+from txlayer.core.transaction import Target, accepting_target
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 
 logger = logging.getLogger("txlayer.coordinator")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from txlayer.core.topicspec import Change
+from txlayer.core.topics import Change
 
 CLOCK_ERROR_MS = 60_000
 """`tx list`, `verify --since` and the user's own times are wrong by more than a grace."""

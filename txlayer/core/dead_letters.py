@@ -7,13 +7,15 @@ docs/explanation/protocol.md.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from txlayer.core.fields import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
-from txlayer.core.handling import DeadLetter, DeadLetterReason
+from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Headers, Origin, Undecodable
+from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 DLQ_HEADER = "txl-dlq"
 """On a dead letter: why, where from, how often it was tried, by whom."""
@@ -167,3 +169,137 @@ def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
     return (
         mark if mark.partition <= PARTITION_MAX else Undecodable("replay mark: no such partition")
     )
+
+
+TEXT_LENGTH_MAX = 1_200
+"""Characters of an operator's name and reason, or of a result's detail."""
+
+_KINDS = {kind.value: kind for kind in ReplayKind}
+_OUTCOMES = {outcome.value: outcome for outcome in ReplayOutcome}
+_REQUEST_FIELDS = 5
+_RESULT_FIELDS = 6
+_OF_A_LETTER = frozenset({ReplayKind.REPLAY, ReplayKind.DROP})
+_OF_A_QUEUE = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
+
+
+def encode_replay(record: ReplayRecord) -> bytes:
+    """One line, ASCII: version|kind|request id|dead-letter offset|text, a result's outcome before the text."""
+    offset = "" if record.dead_letter_offset is None else str(record.dead_letter_offset)
+    text = quote(record.text[:TEXT_LENGTH_MAX], safe=" ", errors="replace")
+    outcome = "" if record.outcome is None else f"{record.outcome.value}|"
+    return f"{VERSION}|{record.kind.value}|{record.request_id}|{offset}|{outcome}{text}".encode("ascii")  # fmt: skip
+
+
+def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
+    """The value of a record of a replay topic."""
+    try:
+        fields = (raw or b"").decode("ascii").split("|")
+        kind = _KINDS.get(fields[1]) if len(fields) > 1 else None
+        count = _RESULT_FIELDS if kind is ReplayKind.RESULT else _REQUEST_FIELDS
+        known = known_fields(fields, count)
+        if known is None:
+            return wrong_form("replay record", fields, count)
+        fields = known
+        offset = whole(fields[3]) if fields[3] else None
+    except ValueError as exc:
+        return Undecodable(f"replay record: {exc}")
+    if kind is None or not is_request_id(fields[2]):
+        return Undecodable("replay record: kind or request id out of form")
+    if (kind in _OF_A_LETTER and offset is None) or (kind in _OF_A_QUEUE and offset is not None):
+        return Undecodable(
+            "replay record: a dead letter's offset is missing, or where none belongs"
+        )
+    text = unquote(fields[-1])[:TEXT_LENGTH_MAX]
+    if kind is not ReplayKind.RESULT:
+        return ReplayRecord(kind, fields[2], offset, text=text)
+    outcome = _OUTCOMES.get(fields[4])
+    if outcome is None:
+        return Undecodable("replay record: outcome out of form")
+    return ReplayRecord(kind, fields[2], offset, outcome, text)
+
+
+class LetterState(Enum):
+    """What became of a dead letter."""
+
+    OPEN = "open"  #: nobody asked for anything
+    REQUESTED = "requested"  #: an operator asked, and the owner of its partition has not answered
+    HANDLED = "handled"  #: replayed, and its handler succeeded
+    FAILED = "failed"  #: replayed, and failed again; it stays
+    DROPPED = "dropped"  #: as an operator asked
+
+
+ENDED = frozenset({LetterState.HANDLED, LetterState.DROPPED})
+"""Nothing more is to be done about these."""
+
+_STATES = {
+    ReplayOutcome.HANDLED: LetterState.HANDLED,
+    ReplayOutcome.FAILED: LetterState.FAILED,
+    ReplayOutcome.DROPPED: LetterState.DROPPED,
+}
+
+
+class Said(NamedTuple):
+    """One record about a dead letter or a queue, and where it stands."""
+
+    offset: int
+    at_ms: int
+    record: ReplayRecord
+
+
+@dataclass(slots=True)
+class LetterHistory:
+    """What is known of one dead letter."""
+
+    asked: dict[str, Said] = field(default_factory=dict)  # request id → the newest request
+    unanswered: set[str] = field(default_factory=set)
+    results: dict[str, Said] = field(default_factory=dict)  # request id → the newest result
+    copies: dict[str, Said] = field(default_factory=dict)  # request id → where it was republished
+    ended: ReplayOutcome | None = None  # the last outcome that says something of the letter
+
+    @property
+    def state(self) -> LetterState:
+        """What became of it."""
+        if self.unanswered:
+            return LetterState.REQUESTED
+        return LetterState.OPEN if self.ended is None else _STATES[self.ended]
+
+
+UNKNOWN_LETTER = LetterHistory()
+"""Of a dead letter that nobody said anything about; never changed."""
+
+
+@dataclass(slots=True)
+class PartitionStates:
+    """The dead letters of one partition that were spoken of, and whether its queue is paused."""
+
+    letters: dict[int, LetterHistory] = field(default_factory=dict)
+    pause: Said | None = None  # the newest request to pause or to go on
+    unreadable_count: int = 0
+
+    def fold(self, said: Said) -> None:
+        """Take the next record of the replay topic into account."""
+        record = said.record
+        if record.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
+            self.pause = said
+        elif record.dead_letter_offset is not None:
+            history = self.letters.setdefault(record.dead_letter_offset, LetterHistory())
+            _fold(history, said)
+
+    def of(self, offset: int) -> LetterHistory:
+        """What is known of the dead letter at this offset."""
+        return self.letters.get(offset, UNKNOWN_LETTER)
+
+
+def _fold(history: LetterHistory, said: Said) -> None:
+    request_id, outcome = said.record.request_id, said.record.outcome
+    if outcome is None:
+        history.asked[request_id] = said
+        history.unanswered.add(request_id)
+        history.results.pop(request_id, None)  # it was asked again: an earlier answer is no answer
+    elif outcome is ReplayOutcome.REPUBLISHED:
+        history.copies[request_id] = said
+    else:
+        history.results[request_id] = said
+        history.unanswered.discard(request_id)
+        if outcome in _STATES:
+            history.ended = outcome

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.fields import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, VERSION
 from txlayer.core.messages import (
     CheckKind,
     DoubtSummary,

@@ -3,11 +3,12 @@
 Which op line decides is the ledger's rule (docs/decisions/002): the first commit or rollback that names one of the
 attempt's half records. Of some lines the records cannot say whether they counted; then both readings are tried, and an
 attempt is blamed only when it is wrong in both. Never here: the order of an ordering key, which needs more than one id
-(`core/judging_order.py`). The tests hold this against an independent model of the protocol (tests/reference).
+(`core/judging.py`). The tests hold this against an independent model of the protocol (tests/reference).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
 from txlayer.core.transitions import TxnState
-from txlayer.core.verdicts import Verdict
+from txlayer.core.verdicts import Promise, Severity, Verdict, broken_promises, severity
 
 COMMIT, ROLLBACK, ABANDON = "C", "R", "A"
 """What an op line that counts says; UNKNOWN lines decide nothing and are left out."""
@@ -173,7 +174,7 @@ VISIBLE, HELD_BACK, UNDECIDED, UNKNOWN, MISSING = range(5)
 
 
 class OrderMark(NamedTuple):
-    """One visible message of a transaction with an ordering key, for `core/judging_order.py`, or what goes before it."""
+    """One visible message of a transaction with an ordering key, for `core/judging.py`, or what goes before it."""
 
     key_hash: str
     place: Origin
@@ -200,7 +201,7 @@ class Judged:
     """Too young to say whether it is lost or torn."""
     order_marks: tuple[OrderMark, ...] = ()
     may_wait: bool = False
-    """Whether it is lost, or waits for others of its key, is for `core/judging_order.py` to say."""
+    """Whether it is lost, or waits for others of its key, is for `core/judging.py` to say."""
 
 
 _Fault = tuple[Verdict, Origin | None, str]
@@ -774,3 +775,189 @@ def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) ->
 def _few(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:5])) or "none"
     return f"{shown}, …" if len(numbers) > 5 else shown
+
+
+@dataclass(slots=True)
+class OrderFold:
+    """Takes marks ordered by key, topic, partition and offset; remembers one key on one partition at a time."""
+
+    _key: str = ""
+    _lane: tuple[str, int] = ("", -1)
+    _decided: tuple[int, int] = (-1, -1)
+    _stored: int = -1
+    _undecided: int = FOREVER
+    _unknown: int = FOREVER
+
+    def is_late(self, mark: OrderMark) -> str:
+        """Why this message came too late, or too early; "" when it did not."""
+        self._enter(mark)
+        if mark.role in (UNDECIDED, UNKNOWN):  # they stand before the visible ones of their key
+            self._note(mark)
+            return ""
+        why = ""
+        if mark.is_prepare and mark.is_in_half_order and self._undecided < mark.half_offset:
+            why = f"the one stored at half offset {self._undecided}, an earlier one of its key, is undecided"
+        if mark.decided_at is not None:
+            if mark.decided_at < self._decided:
+                offset, line = self._decided
+                why = f"behind the one decided at op {offset}, line {line}, which is a later one of its key"
+            self._decided = max(self._decided, mark.decided_at)
+        if mark.is_in_half_order:
+            if mark.half_offset < self._stored:
+                why = f"behind the one stored at half offset {self._stored}, which is a later one of its key"
+            if mark.is_prepare:
+                self._stored = max(self._stored, mark.half_offset)
+        return why
+
+    def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
+        """Of a committed one in the order of half that is nowhere: it may wait for those before it."""
+        self._enter(mark)
+        if self._undecided < mark.half_offset:
+            return Verdict.OPEN
+        is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
+        return Verdict.OUT_OF_WINDOW if is_unknown else verdict
+
+    def _note(self, mark: OrderMark) -> None:
+        if mark.role == UNDECIDED:
+            self._undecided = min(self._undecided, mark.half_offset)
+        else:
+            self._unknown = min(self._unknown, mark.half_offset)
+
+    def _enter(self, mark: OrderMark) -> None:
+        if mark.key_hash != self._key:
+            self._key, self._undecided, self._unknown = mark.key_hash, FOREVER, FOREVER
+            self._lane = ("", -1)
+        lane = (mark.place.topic, mark.place.partition)
+        if lane != self._lane:
+            self._lane, self._decided, self._stored = lane, (-1, -1), -1
+
+
+_WORSE = (Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verdict.OUT_OF_ORDER)
+"""Verdicts that stay when the order of a key turns out to be wrong, too."""
+
+
+class Finding(NamedTuple):
+    """One transaction whose verdict is a fault or worth a look."""
+
+    verdict: Verdict
+    txn_id: str
+    nonce: str
+    place: Origin
+    detail: str
+    promises: tuple[Promise, ...]
+    """Those that it refutes; empty for a warning."""
+
+
+class PromiseStatus(NamedTuple):
+    """What the window says of one promise."""
+
+    promise: Promise
+    proved_count: int
+    """Transactions that could have broken it and did not."""
+    refuted_count: int
+    undecidable_count: int
+    """Transactions at the window's edges: older than what was read, or too young."""
+
+    @property
+    def word(self) -> str:
+        """proved, refuted, undecidable (only what is at the edge was found) or nothing to judge."""
+        if self.refuted_count:
+            return "refuted"
+        if self.proved_count:
+            return "proved"
+        return "undecidable" if self.undecidable_count else "nothing to judge"
+
+
+@dataclass(slots=True)
+class Proof:
+    """Takes judged attempts one by one."""
+
+    finding_count_max: int = 10_000
+    """Findings kept; the rest is counted."""
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    finding_count: int = 0
+    _proved: Counter[Promise] = field(default_factory=Counter)
+    _refuted: Counter[Promise] = field(default_factory=Counter)
+    _undecidable: Counter[Promise] = field(default_factory=Counter)
+
+    def add(self, judged: Judged) -> None:
+        """One attempt."""
+        verdict = judged.verdict
+        self.verdicts[verdict] += 1
+        if verdict is Verdict.OUT_OF_WINDOW:
+            self._undecidable.update(Promise)
+            return  # no finding: every window has an edge
+        broken = broken_promises(verdict, is_rolled_back=judged.is_rolled_back)
+        self._refuted.update(broken)
+        if judged.is_on_its_way:
+            self._undecidable.update((Promise.P1, Promise.P5))
+        for promise in _touched(judged):
+            if promise not in broken:
+                self._proved[promise] += 1
+        if severity(verdict) is not Severity.GOOD:
+            self._keep(judged, broken)
+
+    def add_late(self, finding: Finding, *, before: Verdict) -> None:
+        """An attempt that was judged `before`, and whose order is wrong: the worse of the two verdicts counts."""
+        self._refuted[Promise.P6] += 1
+        self._proved[Promise.P6] -= 1
+        if before not in _WORSE:
+            self.verdicts[before] -= 1
+            self.verdicts[Verdict.OUT_OF_ORDER] += 1
+        self._append(finding)
+
+    def statuses(self) -> list[PromiseStatus]:
+        """One per promise."""
+        return [
+            PromiseStatus(p, self._proved[p], self._refuted[p], self._undecidable[p])
+            for p in Promise
+        ]
+
+    @property
+    def is_refuted(self) -> bool:
+        """True when a promise is broken."""
+        return any(self._refuted.values())
+
+    @property
+    def transaction_count(self) -> int:
+        """Everything that got a verdict."""
+        return self.verdicts.total()
+
+    def _keep(self, judged: Judged, broken: tuple[Promise, ...]) -> None:
+        self._append(
+            Finding(
+                judged.verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken
+            )
+        )
+
+    def _append(self, finding: Finding) -> None:
+        self.finding_count += 1
+        if len(self.findings) < self.finding_count_max:
+            self.findings.append(finding)
+        elif finding.promises:
+            # A fault is worth more than a warning that stands before it.
+            self._displace_warning(finding)
+
+    def _displace_warning(self, finding: Finding) -> None:
+        for number in range(len(self.findings) - 1, -1, -1):
+            if not self.findings[number].promises:
+                self.findings[number] = finding
+                return
+
+
+def _touched(judged: Judged) -> tuple[Promise, ...]:
+    """The promises that this transaction could have broken."""
+    touched = [Promise.P3]
+    is_visible = judged.visible_count > 0
+    if judged.is_committed and not judged.is_on_its_way:
+        touched.append(Promise.P1)
+    if is_visible:
+        touched.append(Promise.P2)
+        if not judged.is_on_its_way:
+            touched.append(Promise.P5)
+    if judged.is_committed or judged.is_rolled_back:
+        touched.append(Promise.P4)
+    if judged.order_marks:
+        touched.append(Promise.P6)
+    return tuple(touched)

@@ -11,21 +11,1064 @@ the doubt topic stands on the doubt topic itself, in the same Kafka transaction.
 
 from __future__ import annotations
 
+import re
+import zlib
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, takewhile
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from dataclasses import dataclass, field
+from itertools import chain, islice, takewhile
+from sys import intern
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.asking import ANSWERING, Asking
-from txlayer.core.batch import Batch, Keep, Positions, ReportKind
-from txlayer.core.doubt_fold import DoubtFold
-from txlayer.core.fields import VERSION
+from txlayer.core.batch import Batch, Keep, KeptAside, Positions, Report, ReportKind
+from txlayer.core.checks import CheckPolicies, CheckSchedule, Then, groups_over_limit
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.codec import KEY_HASH, VERSION, is_key
+from txlayer.core.doubt import Asleep, DoubtFold, DoubtShelf
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.messages import NO_OPTIONS, OpMessage, ParkReason, Resolution, Source, Undecodable
-from txlayer.core.target import UNKNOWN_TARGET
-from txlayer.core.transaction import Content, OpPosition, Transaction, held_bytes
+from txlayer.core.ids import (
+    GROUP_LENGTH_MAX,
+    NONCE_LENGTH,
+    TXN_ID_LENGTH_MAX,
+    partition_of_key_hash,
+)
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    CheckKind,
+    CheckRecord,
+    HalfHeader,
+    HalfOptions,
+    OpMessage,
+    Origin,
+    ParkReason,
+    Resolution,
+    Source,
+    Undecodable,
+)
+from txlayer.core.transaction import (
+    RECORD_BYTES,
+    UNKNOWN_TARGET,
+    Content,
+    OpPosition,
+    Place,
+    Target,
+    Transaction,
+    held_bytes,
+    records_of,
+    user_size,
+)
 from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
+
+FRESH_COUNT_MAX = 20_000
+"""With more the older half of them is no longer fresh; a producer has 5,000 in flight."""
+
+
+class UnsettledTransactions(MutableMapping[str, Transaction]):
+    """In the order in which they came, like a dict. One thread changes it; any may take a `snapshot`.
+
+    Attributes:
+        fresh: who came last. Hot paths write into both tables themselves; who is in one is not in the other.
+        rest: who came before all of them.
+    """
+
+    __slots__ = ("fresh", "rest")
+
+    def __init__(self) -> None:
+        self.fresh: dict[str, Transaction] = {}
+        self.rest: dict[str, Transaction] = {}
+
+    def keep_fresh_small(self) -> None:
+        """Once per batch: let those stay for good who did not go soon."""
+        fresh = self.fresh
+        if len(fresh) > FRESH_COUNT_MAX:
+            rest = self.rest
+            for key in list(islice(fresh, len(fresh) - FRESH_COUNT_MAX // 2)):
+                rest[key] = fresh[key]  # first there, then gone here: a snapshot misses nobody
+                del fresh[key]
+
+    def snapshot(self) -> list[Transaction]:
+        """All of them, for another thread. Who is put with the rest meanwhile may be there twice; nobody is missing."""
+        # list() of a dict's values is one step for the interpreter: the owner cannot change it in between.
+        fresh = list(self.fresh.values())
+        return list(self.rest.values()) + fresh
+
+    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # nobody needs another default
+        """The transaction of this key, None without one."""
+        return self.fresh.get(key) or self.rest.get(key)
+
+    def values(self) -> ValuesView[Transaction]:
+        """All of them, the oldest first; for the owner."""
+        return _Values(self)
+
+    def __getitem__(self, key: str) -> Transaction:
+        return self.fresh[key] if key in self.fresh else self.rest[key]
+
+    def __setitem__(self, key: str, txn: Transaction) -> None:
+        (self.rest if key in self.rest else self.fresh)[key] = txn
+
+    def __delitem__(self, key: str) -> None:
+        del (self.fresh if key in self.fresh else self.rest)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.fresh or key in self.rest
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.rest, self.fresh)
+
+    def __len__(self) -> int:
+        return len(self.rest) + len(self.fresh)
+
+
+class _Values(ValuesView[Transaction]):
+    """Without a look-up for each of them."""
+
+    def __init__(self, owner: UnsettledTransactions) -> None:
+        super().__init__(owner)
+        self._tables = (owner.rest, owner.fresh)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return chain.from_iterable(table.values() for table in self._tables)
+
+
+DISTANCE_MAX = 20_000
+"""Half offsets: a second copy that lies further behind the first one may be taken for new. At the fastest measured, 1,500
+transactions a second and partition, 13 s; a client that must ask for a new leader tries again every second."""
+
+DISTANCE_BYTES_MAX = 16 * 1024 * 1024
+"""The same in bytes of half records between them: a restart reads so much more of each partition."""
+
+_STEPS = 4
+_END = 1 << 62
+
+
+class HalfMarks:
+    """Places in half and how many bytes lie before them, a few per distance."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, int]] = [(0, 0)]
+
+    def begin(self, offset: int) -> None:
+        """Nothing from before `offset` is known."""
+        self._marks = [(offset, 0)]
+
+    def passed(self, offset: int, byte_count: int) -> None:
+        """Half was read up to `offset`, so many bytes since `begin`."""
+        last_offset, last_bytes = self._marks[-1]
+        if (
+            offset - last_offset >= DISTANCE_MAX // _STEPS
+            or byte_count - last_bytes >= DISTANCE_BYTES_MAX // _STEPS
+        ):
+            self._marks.append((offset, byte_count))
+
+    def copies_from(self, low_water: int) -> int:
+        """Where keys are to be read from for a second copy behind `low_water`: the distance is covered from there."""
+        marks = self._marks
+        at_low = bisect_right(marks, (low_water, _END)) - 1
+        if at_low < 0:
+            return low_water
+        bytes_before = marks[at_low][1]
+        first = at_low
+        while first > 0 and not (
+            low_water - marks[first][0] >= DISTANCE_MAX
+            or bytes_before - marks[first][1] >= DISTANCE_BYTES_MAX
+        ):
+            first -= 1
+        del marks[:first]
+        return marks[0][0]
+
+
+UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 750, 250, 350, 300
+"""Measured: an unsettled transaction that stands on doubt, or sleeps there beside its summary; a producer group that some of them name; each half
+record of it beyond the first, with a topic of its own. In half it takes 500, and goes to doubt while half waits for memory: it counts in full."""
+
+RELEASE_COUNT_MAX = 2_000
+"""Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
+free a hundred thousand, and a Kafka transaction has an end."""
+
+KEY_IN_HALF_MAX = 5_000
+"""With more transactions of one ordering key those that wait go to doubt at once: from there they can go in pieces."""
+
+NEVER_MS = 1 << 62
+"""Later than every time."""
+
+PlainTail = tuple[str, str, str]
+"""(producer group, real topic, born) of a half header of a single message; interned where they repeat."""
+
+PlainOptions = tuple[HalfOptions, int]
+"""Options that name an ordering key alone, and the key's checksum, which tells the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """The names and limits of one namespace that the fold needs."""
+
+    half_topic: str
+    op_topic: str
+    partition_count: int
+    doubt_after_ms: int
+    held_age_max_ms: int
+    transaction_messages_max: int
+    checks: CheckPolicies = field(default_factory=CheckPolicies)
+    transaction_bytes_max: int = 1 << 62
+
+
+class Settling:
+    """The transactions of one partition, and what follows from what happens to them."""
+
+    batch_bytes_max = 1 << 62
+    """Bytes of a batch from which on nothing joins it that no op line asks for: moves, questions, releases."""
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        settings: LedgerSettings,
+        targets: Mapping[str, Target],
+        refusals: Mapping[str, ParkReason] | None = None,
+        plain_tails: dict[str, PlainTail] | None = None,
+        plain_options: dict[str, PlainOptions] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.targets = targets
+        self.unknown_topics: set[str] = set()
+        self.committed_topics: dict[str, None] = {}  # those that something committed waits for
+        self.refusals = {} if refusals is None else refusals  # by key; they outlive a rebuild
+        # What was found of headers' ends; the ledgers of a process may share it: it depends on nothing else.
+        self.plain_tails = {} if plain_tails is None else plain_tails
+        self.plain_options = {} if plain_options is None else plain_options
+        self.transactions = UnsettledTransactions()
+        self.asleep = Asleep()  # the rest of them, of whom nobody needs an object yet
+        self.order = ForwardOrder()
+        self.batch = Batch()
+        self.half_next = 0
+        self.op_next: OpPosition = (0, 0)
+        self.newest_ms = self._half_ms = 0  # newest append time that counts; the same of half alone
+        self.latest_ms, self.now_ms = NEVER_MS, 0  # no append time beyond it counts; `due`'s last
+        self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
+        self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
+        self._bare_until = -1  # half offset; no content in memory of those in half up to here
+        # The half offset that the next op line names, when it is not read yet.
+        self.waits_for_half: int | None = None
+        self.ahead_line_count = 0
+        self.is_replaying = False
+        self._replay_low = self._replay_end = 0  # the replay of half
+        self._leave_before = 0  # who must leave half
+        self.shelf = DoubtShelf()
+        self.schedule = CheckSchedule(settings.checks)
+        # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
+        self._old: deque[Transaction] = deque()
+        self._young: deque[Transaction] = deque()
+        self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
+        self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
+        self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
+        # Half records, read and not folded: what they bring to doubt is too much for the batch.
+        self._behind: list[tuple[int, int, bytes | None, Any]] = []
+        self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
+        self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
+        self._hopeless_before = 0  # op records before it waited long enough for half
+        # Lines kept aside that a replay would read again: the last of some, and where on doubt a restart finds them.
+        self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
+        self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
+        self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` says what stands here
+        self._recent_before: dict[str, int | None] = {}
+        self._recent_before_end = 0  # half was read so far when the last of those was settled
+        self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
+        self.half_marks = HalfMarks()
+        self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
+        self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
+        self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
+
+    def believe_until(self, latest_ms: int) -> None:
+        """Append times beyond `latest_ms` are one broker's word alone: nothing follows from them before that time comes."""
+        self.latest_ms = latest_ms
+        if self.newest_ms < self._beyond_ms <= latest_ms:
+            self.newest_ms = self._beyond_ms
+
+    def _saw(self, appended_ms: int) -> None:
+        """A record was appended at a time that is newer than the newest."""
+        if appended_ms <= self.latest_ms:
+            self.newest_ms = appended_ms
+        else:
+            self._untimely_count += 1
+            self._beyond_ms = appended_ms
+
+    def take_untimely_count(self) -> int:
+        """How many records came since the last call whose append time did not count."""
+        count, self._untimely_count = self._untimely_count, 0
+        return count
+
+    @property
+    def _has_room(self) -> bool:
+        return self.batch.byte_count < self.batch_bytes_max
+
+    @property
+    def _has_room_for_releases(self) -> bool:
+        return self.batch.release_count < RELEASE_COUNT_MAX and self._has_room
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that are not settled."""
+        return len(self.transactions) + len(self.asleep)
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """About what they take in memory, or will on doubt, without content: by number, as measured with names of usual length."""
+        return (
+            UNSETTLED_BYTES * len(self.transactions)
+            + SLEEPER_BYTES * len(self.asleep)
+            + self.asleep.byte_count
+            + GROUP_BYTES * (self.schedule.group_count + 2 * self.asleep.group_count)
+            + FURTHER_BYTES * (self._further_count + len(self._twins))
+        )
+
+    @property
+    def limited_groups(self) -> list[str]:
+        """Producer groups that have too many open transactions."""
+        return list(self._limited)
+
+    def topics_needed(self) -> set[str]:
+        """Real topics that held transactions wait for, or that the batch forwards to."""
+        return {t for txn in (*self.shelf.held.values(), *self.batch.forwards) for t in txn.topics}
+
+    def everybody(self) -> Iterator[Transaction]:
+        """Every transaction that is not settled, for whoever only looks."""
+        return chain(self.transactions.values(), self.asleep.everybody())
+
+    def find(self, key: str) -> Transaction | None:
+        """The transaction of this key that is not settled, woken when it sleeps."""
+        return self.transactions.get(key) or self._wake(key)
+
+    def _wake(self, key: str) -> Transaction | None:
+        txn = self.asleep.wake(key)
+        if txn is not None:
+            self.transactions[key] = txn
+            self._further_count += max(txn.seen - 1, 0)
+            self.schedule.add(txn)
+        return txn
+
+    def _recent_state(self, key: str) -> TxnState | None:
+        """How a transaction was settled, as far as it is remembered."""
+        place = self._recent.get(key, self._recent_before.get(key))
+        if place is None:
+            return None
+        return TxnState.COMMITTED if place >= 0 else TxnState.ROLLED_BACK
+
+    def _is_known(self, key: str) -> bool:
+        """True when a transaction of this key was settled, whether or not it is remembered how."""
+        return key in self._recent or key in self._recent_before
+
+    def _forget_what_is_far(self) -> None:
+        """Make room among the settled ones, of whom those near enough for a second copy stay."""
+        near = self.half_next - DISTANCE_MAX
+        before = self._recent
+        if self._recent_before_end > near:
+            kept = {k: v for k, v in self._recent_before.items() if self._began_at(v) >= near}
+            before = kept | before
+        self._recent_before, self._recent = before, {}
+        self._recent_before_end = self.half_next
+
+    def _began_at(self, place: int | None) -> int:
+        """Where a settled one began: committed there, or rolled back at -1 less it; None: before the replay of half ended."""
+        if place is None:
+            return self._replay_end
+        return place if place >= 0 else -1 - place
+
+    def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
+        more = txn.extra()
+        if (
+            before is not TxnState.HELD
+        ):  # a held one keeps its place among the decisions, and its age
+            more.decided_at = position
+            if txn.is_in_doubt:
+                more.moved_ms = self._now_for(txn)
+        if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
+            self.order.put_back(txn)
+            self._take_along(txn)
+
+    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+        """Find out what a decided transaction may do now, and let it."""
+        was_held = self.shelf.held.pop(txn.key, None) is not None
+        kind, reason = self._fate(txn, is_complete=is_complete)
+        txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
+        if effect is Effect.FORWARD:
+            self.batch.forwards.append(txn)
+            self.batch.byte_count += txn.size
+            self._settle(txn)
+            return
+        if txn.state is TxnState.WAITING:
+            self._wait(txn)
+            if was_held:  # it holds nobody any more; who waits for nobody else goes first
+                self._try_next(txn.key_hash)
+            return
+        txn.extra().reason = reason
+        if txn.state is TxnState.HELD:
+            if not was_held:  # however long it waited before
+                txn.extra().moved_ms = self._now_for(txn)
+            self.order.stuck(txn)
+            self.shelf.held[txn.key] = txn
+            self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
+        else:
+            self._leave_order(txn)
+            self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
+        self._keep(txn)
+
+    def _wait(self, txn: Transaction) -> None:
+        self.order.stuck(txn)
+        count = self.order.count(txn.key_hash)
+        # What waits in half goes at once when it may, however much it is: no more waits there than one batch takes.
+        is_hot = count > KEY_IN_HALF_MAX or count * txn.size > self.batch_bytes_max
+        if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
+            self._keep(txn)
+
+    def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[Kind, ParkReason | None]:
+        if not is_complete:
+            return Kind.INCOMPLETE, ParkReason.INCOMPLETE
+        if not self.order.is_free(txn):
+            return Kind.BLOCKED, None
+        if self.is_replaying:  # whatever refused then is on doubt, or was settled since
+            return Kind.GO, None
+        if txn.key in self.refusals:
+            return Kind.RECORD_REFUSED, self.refusals[txn.key]
+        if txn.count > self.settings.transaction_messages_max or self.is_beyond_limit(txn):
+            return Kind.RECORD_REFUSED, ParkReason.LIMIT
+        held: ParkReason | None = None
+        for topic in txn.topics:
+            target = self.targets.get(topic, UNKNOWN_TARGET)
+            if target is UNKNOWN_TARGET:
+                self.unknown_topics.add(topic)
+                self.committed_topics[topic] = None
+            if target.refusal is not None and target.is_for_good:
+                return Kind.RECORD_REFUSED, target.refusal
+            held = held or target.refusal
+        if held is not None:
+            return Kind.TARGET_REFUSES, held
+        if self._is_too_large(txn):
+            return Kind.RECORD_REFUSED, ParkReason.TOO_LARGE
+        return Kind.GO, None
+
+    def is_beyond_limit(self, txn: Transaction) -> bool:
+        """True when it has more bytes than one Kafka transaction is to carry: doubt gets only where they are."""
+        return txn.size > self.settings.transaction_bytes_max
+
+    def _is_too_large(self, txn: Transaction) -> bool:
+        # Only what cannot fit: what headers of ours and a batch add, and content that was dropped, is measured by the broker,
+        # and a refusal found by bisection.
+        return any(
+            user_size(record) > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
+            for topic, record in records_of(txn)
+        )
+
+    def _settle(self, txn: Transaction) -> None:
+        del self.transactions[txn.key]
+        if txn.seen > 1:
+            self._further_count -= txn.seen - 1
+        began = max(txn.first_offset, 0)
+        self._recent[txn.key] = began if txn.state is TxnState.COMMITTED else -1 - began
+        if txn.content is not None:
+            self.content_bytes -= txn.size
+        self.batch.keeps.pop(txn.key, None)
+        self.batch.checks.pop(txn.key, None)
+        self.batch.policy_lines.pop(txn.key, None)
+        self.shelf.held.pop(txn.key, None)
+        if txn.is_in_doubt:
+            self.shelf.ended()
+            self.batch.ends.append(txn)
+        self._leave_order(txn)
+
+    def _leave_order(self, txn: Transaction) -> None:
+        self.order.remove(txn)
+        self._try_next(txn.key_hash)
+
+    def _now_for(self, txn: Transaction) -> int:
+        """The newest time that counts; never before the transaction was appended, whoever is believed."""
+        return max(self.newest_ms, self.now_ms, txn.appended_ms)
+
+    def _try_next(self, key_hash: str | None) -> None:
+        if key_hash is not None:
+            self._keys_to_try[key_hash] = None
+
+    def _try_those_behind(self) -> None:
+        """Let go who may go now; of those on doubt as many as one batch takes."""
+        while self._keys_to_try:
+            key_hash = next(iter(self._keys_to_try))
+            free = self.order.next_free(key_hash)
+            if free is None:
+                del self._keys_to_try[key_hash]
+            elif free.is_in_doubt and not self._has_room_for_releases:
+                del self._keys_to_try[key_hash]
+                self._keys_to_go_on_with[key_hash] = None
+            else:
+                self.batch.release_count += free.is_in_doubt
+                self._try(free)
+
+    def _go_on_leaving(self) -> None:
+        """Move those that must leave half, as many as one batch takes."""
+        if not self._leave_before or self.is_replaying:
+            return
+        for txn in chain(self._old, self._young):
+            if txn.first_offset >= self._leave_before:
+                break
+            if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
+                continue
+            if not self._has_room or len(self.batch.keeps) >= RELEASE_COUNT_MAX:
+                return
+            txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+            self._keep(txn)
+        self._leave_before = 0
+
+    def _go_on(self) -> None:
+        """Try more of those on doubt that were too many for the batches before."""
+        self._go_on_leaving()
+        if self._leave_before:
+            return
+        while self._mended and self._has_room_for_releases:
+            txn = self._mended.popleft()
+            if txn.state is TxnState.HELD:
+                self.batch.release_count += 1
+                txn.state, _ = transition(txn.state, Kind.MENDED, txn_id=txn.key)
+                self._try(txn)
+        self._try_those_behind()
+        while self._keys_to_go_on_with and self._has_room_for_releases:
+            key_hash = next(iter(self._keys_to_go_on_with))
+            del self._keys_to_go_on_with[key_hash]
+            self._try_next(key_hash)
+            self._try_those_behind()
+
+    def _keep(self, txn: Transaction) -> None:
+        """It goes to the doubt topic, or its summary there is written again; who waits for it goes along."""
+        if self.is_replaying:
+            return  # it was kept then
+        before = self.batch.keeps.get(txn.key)
+        if txn.is_in_doubt or before is not None:
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=before is not None and before.is_whole)
+        else:
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+            self.batch.byte_count += txn.size
+            if self.is_beyond_limit(txn) and txn.content is not None:
+                self.content_bytes -= txn.size
+                txn.content = None
+            txn.extra().moved_ms = self._now_for(txn)
+            self._take_along(txn)
+
+    def _take_along(self, txn: Transaction) -> None:
+        # Who waits for one on doubt must stand there too: a replay of half and op cannot know what it waits for.
+        if self.order.goes_to_doubt(txn):
+            for other in self.order.waiting(txn.key_hash):
+                if not other.is_in_doubt and other.key not in self.batch.keeps:
+                    self._keep(other)
+
+    def _keep_aside(
+        self,
+        topic: str,
+        offset: int,
+        why: Undecodable,
+        *,
+        record: Any = None,
+        line: str | None = None,
+        number: int = 0,
+    ) -> None:
+        self.batch.asides.append(
+            KeptAside(Origin(topic, self.partition, offset), record, line, number, why)
+        )
+        self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
+
+    def _report(self, kind: ReportKind, key: str, detail: str) -> None:
+        if not self.is_replaying:
+            self.batch.reports.append(Report(kind, key, detail))
+
+
+BORN_DIGITS_MAX = 19
+"""Milliseconds with fewer digits fit into 64 bits."""
+
+PLAIN_TAILS_MAX = 1_000
+"""Tails that are remembered: under load many transactions are born in one millisecond."""
+
+PLAIN_OPTIONS_MAX = 10_000
+"""Ordering keys whose options are remembered."""
+
+UNKNOWN_TOPICS_MAX = 1_000
+"""Real topics of a partition that were not asked about yet: half records may invent any number of names."""
+
+_START = f"{VERSION}|"
+_PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
+_PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
+
+TOPICS_BYTES_MAX = 256 * 1024
+"""Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
+
+TOPICS_MAX = 10_000
+"""How many real topics one transaction may have. No setting: what belongs to a transaction must not depend on who reads."""
+
+TWINS_MAX = 64
+"""Second copies of one transaction's half records that are remembered, and so many more of its last one, which a producer's
+line names. The first ones: a line that named one must count in a replay too, however many copies came after it."""
+
+
+class HalfFold(Settling):
+    """Folds half records into transactions."""
+
+    def fold_half(  # hot path, kept in one piece
+        self, offset: int, appended_ms: int, header: bytes | None, record: Any
+    ) -> None:
+        """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
+        if self._behind:
+            self._behind.append((offset, appended_ms, header, record))
+            return
+        self.half_next = offset + 1
+        key_bytes, record_headers = record.key(), record.headers()
+        if header is None or len(record_headers) > 1:
+            size = held_bytes(record)
+        else:  # what `held_bytes` counts, in fewer steps
+            size = _PLAIN_BYTES + len(header) + len(record) + (len(key_bytes) if key_bytes else 0)
+        self.half_bytes += size
+        if appended_ms > self.newest_ms:
+            self._saw(appended_ms)
+        if appended_ms != self._half_ms:
+            appended_ms = self._time_of_half(appended_ms)
+        # The common cases in few steps: a single message without options, or with an ordering key alone. What is let
+        # through here must be well formed: a test holds it to the codec.
+        try:
+            text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
+            end = text.find("|", 2)
+            key = text[2:end]
+            txn_id, nonce = key.split("/")
+            if text[-1] == "|":
+                tail, options, home = text[end:], NO_OPTIONS, zlib.crc32(txn_id.encode())
+            else:
+                tail, asked = text[end:-_PLAIN_LENGTH], text[-_PLAIN_LENGTH:]
+                options, home = self.plain_options.get(asked) or self._plain_options(asked)
+            plain = self.plain_tails.get(tail) or self._plain_tail(tail)
+            transactions = self.transactions
+        except (AttributeError, ValueError):
+            self._fold_half_with_care(offset, appended_ms, header, record, size)
+            return
+        if (
+            plain is not None
+            and text[:2] == _START
+            and key not in transactions.fresh
+            and key not in transactions.rest
+            and key not in self.asleep.sleepers
+            and key not in self._recent
+            and key not in self._recent_before
+            and home % self.settings.partition_count == self.partition
+            and len(nonce) == NONCE_LENGTH
+            and 0 < len(txn_id) <= TXN_ID_LENGTH_MAX
+            and "\n" not in key
+        ):
+            self.content_bytes += size
+            group, topic, born = plain
+            txn = Transaction(
+                key, group, topic, offset, appended_ms, born, self.op_next, record, size, options
+            )
+            transactions.fresh[key] = txn
+            self._young.append(txn)
+            if options is not NO_OPTIONS and self.order.wants_all:
+                self.order.add(txn)
+        else:
+            self._fold_half_with_care(offset, appended_ms, header, record, size)
+
+    @property
+    def is_behind(self) -> bool:
+        """True when half records were read that are not folded yet."""
+        return bool(self._behind)
+
+    def _fold_those_behind(self) -> None:
+        behind, self._behind = self._behind, []
+        for half in behind:
+            self.fold_half(*half)
+
+    def _time_of_half(self, appended_ms: int) -> int:
+        """The append time; the newest before it where the leader's clock is far behind: nobody is born hours old."""
+        if self._half_ms < appended_ms <= self.latest_ms:
+            self._half_ms = appended_ms
+        elif appended_ms < self._half_ms - CLOCK_ERROR_MS:
+            self._untimely_count += 1
+            return self._half_ms
+        return appended_ms
+
+    def recall_half(self, header: bytes | None, record: Any) -> None:
+        """One half record from before the replay: whoever began with it is settled, or stands on doubt."""
+        self.half_bytes += held_bytes(record)
+        if header is None:
+            return
+        start, _, rest = header[2:].partition(b"|")
+        # Of many headers all but the key was seen before.
+        begins = self._recalled_tails.get(rest)
+        if begins is None or header[:2] != _START.encode() or b"\n" in start:
+            half = codec.decode_half_header(header)
+            if not isinstance(half, HalfHeader):
+                return
+            if len(self._recalled_tails) >= PLAIN_TAILS_MAX:
+                self._recalled_tails.clear()
+            begins = self._recalled_tails[rest] = (not half.index, half.options.key_hash)
+        key = start.decode("ascii", "replace")
+        if begins[0] and is_key(key) and self._home(key, begins[1]) == self.partition:
+            self._recent_before[key] = None
+
+    def _fold_half_with_care(
+        self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int
+    ) -> None:
+        header = (
+            Undecodable("half record without a header txl")
+            if raw is None
+            else codec.decode_half_header(raw)
+        )
+        if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
+            header = Undecodable(
+                f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED
+            )
+        if isinstance(header, Undecodable):
+            self._keep_aside(self.settings.half_topic, offset, header, record=record)
+            return
+        if header.topic not in self.targets and len(self.unknown_topics) < UNKNOWN_TOPICS_MAX:
+            self.unknown_topics.add(header.topic)
+        txn = self.find(header.key)
+        if txn is None:
+            self._begin(header, offset, appended_ms, record, size)
+        elif self.is_replaying and txn.is_in_doubt:
+            # Only a second copy of the first record could be taken for the beginning of a transaction.
+            is_twin = header.index == 0 and offset != txn.first_offset
+            if is_twin and txn.first_offset >= self._replay_low:
+                self._twins.append((offset, txn.first_offset, self.op_next))
+            elif is_twin:  # some of those before it were too many for the batches until then
+                self._leave_before = max(self._leave_before, offset)
+        elif txn.is_in_doubt and not self._has_room:
+            self.half_next = offset
+            self.half_bytes -= size
+            self._behind.append((offset, appended_ms, raw, record))
+        else:
+            txn.state, _ = transition(txn.state, Kind.HALF, txn_id=txn.key)  # JOIN in every state
+            self._join(txn, header, offset, appended_ms, record, size)
+
+    def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
+        topics = txn.topics
+        return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
+
+    def _plain_tail(self, tail: str) -> PlainTail | None:
+        """What follows the key in the header of a single message without options, for a known topic; else None."""
+        try:
+            _, group, topic, part, born, options = tail.split("|")
+        except ValueError:
+            return None
+        if not (
+            part == "0/1"
+            and not options
+            and topic in self.targets
+            and 0 < len(group) <= GROUP_LENGTH_MAX
+            and born.isdigit()
+            and len(born) < BORN_DIGITS_MAX
+            and "\n" not in tail
+        ):
+            return None
+        if len(self.plain_tails) >= PLAIN_TAILS_MAX:
+            self.plain_tails.clear()
+        self.plain_tails[tail] = plain = (intern(group), intern(topic), born)
+        return plain
+
+    def _plain_options(self, asked: str) -> PlainOptions:
+        """Options that name an ordering key and nothing else, and the key's place among the partitions.
+
+        Raises:
+            ValueError: they are others.
+        """
+        if _PLAIN_OPTIONS.fullmatch(asked) is None:
+            raise ValueError("options that are not plain")
+        if len(self.plain_options) >= PLAIN_OPTIONS_MAX:
+            self.plain_options.clear()
+        key_hash = asked[1:]
+        plain = HalfOptions(key_hash), int(key_hash[:8], 16)
+        self.plain_options[asked] = plain
+        return plain
+
+    def _home_of(self, header: HalfHeader) -> int:
+        return self._home(header.key, header.options.key_hash)
+
+    def _home(self, key: str, key_hash: str | None) -> int:
+        count = self.settings.partition_count
+        if key_hash is not None:
+            return partition_of_key_hash(key_hash, partition_count=count)
+        return zlib.crc32(key.partition("/")[0].encode()) % count
+
+    def _begin(
+        self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
+    ) -> None:
+        if header.index or self._is_known(header.key):
+            # Its first record lies before the low-water mark, or was never written: settled, or never begun. Or it is
+            # the second copy of a record (librdkafka #4953): taken for new it would be forwarded twice.
+            self._report(
+                ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open"
+            )
+            return
+        txn = Transaction(
+            header.key,
+            header.producer_group,
+            header.topic,
+            offset,
+            appended_ms,
+            str(header.born_ms),
+            self.op_next,
+            record,
+            size,
+            header.options,
+        )
+        txn.count = header.count
+        if header.count > 1:
+            txn.extra().offsets = [offset]
+        if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
+            txn.content = [
+                Content(0, header.topic, offset, header.options, str(header.born_ms), record)
+            ]
+        self.content_bytes += size
+        self.transactions[txn.key] = txn
+        self._young.append(txn)
+        if header.options.immunity_ms is not None:
+            self.schedule.add(txn)
+        self.order.add(txn)
+
+    def _leave_half(self, *, before: int) -> None:
+        """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
+        self._leave_before = max(self._leave_before, before)
+        self._go_on_leaving()
+
+    def _join(
+        self,
+        txn: Transaction,
+        header: HalfHeader,
+        offset: int,
+        appended_ms: int,
+        record: Any,
+        size: int,
+    ) -> None:
+        more = txn.extra()
+        if (
+            txn.count == 0 and header.index == 0
+        ):  # kept on an op line's word alone: now its half record comes
+            txn.count, txn.group, txn.topic, txn.options = (
+                header.count, header.producer_group, header.topic, header.options,
+            )  # fmt: skip
+            txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
+            more.offsets = []
+        is_next = header.index == txn.seen and header.count == txn.count  # no call for most
+        place = Place.NEXT if is_next else txn.place_of(header, offset)
+        if place is Place.NONE:
+            why = Undecodable(
+                f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
+            )
+            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            return
+        if place is not Place.NEXT:
+            self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
+            return
+        is_new_topic = header.topic not in txn.topics
+        if is_new_topic and self._has_too_many_topics(txn, header.topic):
+            why = Undecodable(
+                f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)",
+                ParkReason.LIMIT,
+            )
+            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            return
+        txn.seen += 1
+        if txn.seen > 1:
+            self._further_count += 1
+        txn.size += size
+        txn.last_offset = offset
+        assert more.offsets is not None  # who has more than one half record has them
+        more.offsets.append(offset)
+        if is_new_topic:
+            more.topics = (*txn.topics, header.topic)
+        content = Content(
+            header.index, header.topic, offset, header.options, str(header.born_ms), record
+        )
+        if txn.is_in_doubt:
+            more.joined = [*(more.joined or ()), content]
+            before = self.batch.keeps.get(txn.key)
+            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+            self.batch.byte_count += size if before is not None and before.is_whole else txn.size
+        elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
+            txn.content.append(content)
+            self.content_bytes += size
+
+    def _join_copy(self, txn: Transaction, offset: int, *, is_last: bool) -> None:
+        more = txn.extra()
+        if len(more.twins or ()) < TWINS_MAX + TWINS_MAX * is_last:
+            more.twins = [*(more.twins or ()), offset]
+        if txn.is_in_doubt:
+            self._keep(txn)  # a line may name any copy: its summary tells of them
+            self._leave_half(before=offset)
+        else:
+            self._twins.append((offset, txn.first_offset, txn.replay_from))
+
+
+LIMIT_LOOK_MS = 10_000
+"""How often open transactions are counted where there are very many, and a limit is said again."""
+
+ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
+"""Who writes op lines that answer a question."""
+
+
+class Asking(HalfFold):
+    """What follows from a transaction's age."""
+
+    def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
+        """A line says that nobody can say yet."""
+        if op.source is Source.OPERATOR:
+            self._ask(txn, self.newest_ms)
+            return
+        more = txn.more
+        if (
+            op.source not in ANSWERING
+            or more is None
+            or op.check_number != more.checked_count
+            or op.check_number <= more.answered_number
+        ):
+            # Its producer's own, an answer to an older question, or one that was given already: never counted.
+            self._carry_out_repeat(op, Effect.REPEAT)
+            return
+        more.answered_count += 1
+        more.answered_number = op.check_number
+        if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
+            self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.newest_ms)
+        self._keep(txn)
+
+    def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
+        kind = ReportKind.REPEAT
+        if effect is Effect.CONFLICT:
+            kind = ReportKind.CONFLICT
+            self._tell_refused(op)
+        self._report(
+            kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
+        )
+
+    def _tell_refused(self, op: OpMessage) -> None:
+        """The group learns that its word came too late."""
+        if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
+            return
+        self.batch.checks[f"{op.key}/{op.resolution.value}"] = CheckRecord(
+            CheckKind.REFUSED, op.key, op.producer_group, self.partition, op.last_offset, op.born_ms,
+            op.check_number or 0, f"{op.resolution.name} by {op.source.value}",
+        )  # fmt: skip
+
+    def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
+        """Questions that are due, to groups that somebody answers for; the end of asking for the rest."""
+        self._grow_old(now_ms)
+        schedule = self.schedule
+        self._wake_those_due(now_ms, count_max)
+        schedule.ripen(now_ms)
+        for txn in schedule.take_overdue(now_ms, count_max):
+            if self._has_room:
+                self._give_up(txn, ParkReason.TOO_OLD, now_ms)
+            else:
+                schedule.try_again(txn, now_ms)
+        for txn in schedule.take(now_ms, present, count_max):
+            if not self._has_room:
+                schedule.add(txn)
+            elif schedule.is_out_of_answers(txn):
+                self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
+            elif txn.key in self.batch.checks:
+                schedule.add(txn)  # asked by hand in this very batch
+            else:
+                self._ask(txn, now_ms)
+        schedule.tidy(len(self.transactions))
+        self._look_at_limits(now_ms)
+
+    def _wake_those_due(self, now_ms: int, count_max: int) -> None:
+        """Only so many as can be asked soon: those of a group that nobody answers for sleep on."""
+        left = count_max  # for all groups together: very many may have one each
+        for group in self.asleep.groups:
+            for key in self.asleep.too_old(group, now_ms, left):
+                self._wake(key)
+                left -= 1
+            room = 2 * self.schedule.policies.of(group).rate_max - self.schedule.due_count(group)
+            for key in self.asleep.due(group, now_ms, min(room, left)):
+                self._wake(key)
+                left -= 1
+            if left <= 0:
+                return
+
+    def _grow_old(self, now_ms: int) -> None:
+        """Whose immunity is over has a place in the schedule; those who asked for their own have it already."""
+        immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
+        young, old = self._young, self._old
+        # Who was appended in the future must not hold up all behind it: its place is where that time comes.
+        while young and not immune_after_ms < young[0].appended_ms <= now_ms:
+            txn = young.popleft()
+            self._give_a_place(txn)
+            if txn.state not in SETTLED and not txn.is_in_doubt:
+                old.append(txn)
+
+    def _give_a_place(self, txn: Transaction) -> None:
+        """Whoever leaves the young ones, by age or because doubt holds it meanwhile, has a place in the schedule."""
+        was_asked = txn.more is not None and txn.more.checked_count > 0  # by hand: it has its place
+        if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
+            self.schedule.add(txn)
+
+    def _ask(self, txn: Transaction, now_ms: int) -> None:
+        """A question about `txn`; it stands on doubt from now on, where the count survives."""
+        if self.is_replaying or not txn.seen:  # nobody could name a half record of it
+            return
+        if txn.key in self.batch.checks:  # one question at a time, or its number is skipped
+            return
+        more = txn.extra()
+        more.checked_count += 1
+        more.asked_ms = now_ms
+        self.batch.checks[txn.key] = CheckRecord(
+            CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, txn.born_ms,
+            more.checked_count, ",".join(topic for topic in txn.topics if topic),
+        )  # fmt: skip
+        self._keep(txn)
+        if txn.state is TxnState.OPEN:
+            self.schedule.add(txn)
+        self._report(ReportKind.CHECKED, txn.key, f"question {more.checked_count}")
+
+    def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
+        """Nobody is asked any more."""
+        if self.is_replaying or txn.state is not TxnState.OPEN:
+            return  # asked by hand it had two places in the schedule, and both were due
+        policy = self.schedule.policies.of(txn.group)
+        if policy.then is Then.ROLLBACK:
+            self.batch.policy_lines[txn.key] = codec.encode_op(
+                OpMessage(
+                    Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY,
+                    reason=reason.value,
+                )
+            )  # fmt: skip
+            self.schedule.try_again(txn, now_ms + policy.interval_max_ms)
+            self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
+            return
+        txn.state, _ = transition(txn.state, Kind.PARK, txn_id=txn.key)
+        txn.extra().reason = reason
+        self._leave_order(txn)
+        self._keep(txn)
+        self._report(ReportKind.PARKED, txn.key, reason.value)
+
+    def _look_at_limits(self, now_ms: int) -> None:
+        if now_ms - self._limits_looked_at_ms < LIMIT_LOOK_MS:
+            return
+        self._limits_looked_at_ms = now_ms
+        policies = self.schedule.policies
+        over: dict[str, int] = {}
+        if self._limited or self.open_count >= policies.smallest_open_count_max:
+            over = groups_over_limit(
+                self.transactions.values(),
+                policies,
+                now_ms=now_ms,
+                limited=self._limited.keys(),
+                asleep=self.asleep.counts,
+            )
+        for group in {**self._limited, **over}:
+            is_over = group in over
+            self.batch.checks[f"{group}/"] = CheckRecord(
+                CheckKind.LIMIT, "", group, self.partition, number=over.get(group, 0),
+                text="on" if is_over else "off",
+            )  # fmt: skip
+            if is_over is not (group in self._limited):
+                detail = f"{group}: {over[group]} are open" if is_over else f"{group}: not any more"
+                self._report(ReportKind.LIMITED, "", detail)
+        self._limited = over
+
 
 RECENT_COUNT_MAX = 50_000
 """Settled transactions remembered per partition, twice: to tell a contrary op line from one that never had a half."""

@@ -279,3 +279,25 @@ def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
     if isinstance(txn.content, list):
         return ((c.topic, c.record) for c in txn.content)
     return iter(()) if txn.content is None else iter(((txn.topic, txn.content),))
+
+
+FORWARD_OVERHEAD_BYTES = 512
+"""Allowance for headers of ours when a record is held against the limit of doubt, or of its topic before it is measured."""
+
+
+class Target(NamedTuple):
+    """What is known of a real topic. `refusal` None: it accepts; else why not."""
+
+    message_bytes_max: int
+    quick_bytes_max: int = -1  # values up to this size are not measured with their key and headers
+    refusal: ParkReason | None = None
+    is_for_good: bool = False  # True: park at once; False: hold until it is mended
+
+
+UNKNOWN_TARGET = Target(0, -1, ParkReason.TOPIC_MISSING)
+
+
+def accepting_target(message_bytes_max: int) -> Target:
+    """A topic that exists and may be written."""
+    # Half of it is left for key and headers; who needs more is refused by the broker, and found by bisection.
+    return Target(message_bytes_max, message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES)

@@ -10,22 +10,25 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.ports import LogReader, Record, TopicPartition
-from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition
+from txlayer.adapters.readers import Range, read_ranges
 from txlayer.core.dead_letters import (
+    ENDED,
+    LetterHistory,
+    LetterState,
+    PartitionStates,
+    Said,
     dead_letter_of,
     dead_letter_topic,
+    decode_replay,
     original_headers,
     replay_topic,
     source_topic,
 )
-from txlayer.core.handling import DeadLetter, DeadLetterReason
 from txlayer.core.history import split_operator_reason
-from txlayer.core.letter_states import ENDED, LetterHistory, LetterState, PartitionStates, Said
 from txlayer.core.messages import Undecodable
-from txlayer.core.progress_codec import KEY_HASH_BYTES, Foreign, decode
-from txlayer.core.replays import decode_replay
+from txlayer.core.progress import KEY_HASH_BYTES, Foreign, decode
+from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json
 from txlayer.operate.export import bytes_json

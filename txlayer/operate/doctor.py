@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS, BrokerFacts, ClusterFacts, Limits
-from txlayer.core.target import FORWARD_OVERHEAD_BYTES
-from txlayer.core.topicspec import AlterSetting, CreateTopic, StoreFirstOffsets
+from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
+from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 
 
 def limits_of(config: CoordinatorConfig) -> Limits:

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from txlayer.adapters.administration import Administration
 from txlayer.adapters.namespace import START_OF_LOG
-from txlayer.adapters.ports import CoordinatorConnections, TopicPartition
-from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.ports import Administration, CoordinatorConnections, TopicPartition
+from txlayer.adapters.readers import read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S
-from txlayer.coordinator.stored import decode_stored
+from txlayer.coordinator.recovery import STABLE_PATIENCE_S, decode_stored
 from txlayer.core.messages import txn_id_of
 from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate.overview import Overview

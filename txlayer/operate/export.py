@@ -9,7 +9,7 @@ from typing import Any
 
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.ranges import fetch_contents
+from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import STABLE_PATIENCE_S
 from txlayer.core.messages import user_headers
 from txlayer.core.transaction import Content

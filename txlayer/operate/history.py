@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.history import HalfPlace, LogHistoryReader
-from txlayer.adapters.history_port import HistoryStart
+from txlayer.adapters.ports import Administration, HistoryStart
+from txlayer.adapters.readers import HalfPlace, LogHistoryReader
 from txlayer.config import SystemTopics
-from txlayer.coordinator.stored import decode_stored
+from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.messages import OpMessage, Source
 from txlayer.errors import ConfigError

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
 from txlayer.config import SystemTopics
-from txlayer.core.handling import LockKind, LockRecord
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
-from txlayer.core.lock_codec import parse_queue
+from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, parse_queue
+from txlayer.core.retry import LockKind, LockRecord
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 

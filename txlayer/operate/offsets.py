@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txlayer.adapters.administration import Administration
 from txlayer.adapters.namespace import StartPosition
-from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.core.progress import Progress
-from txlayer.core.progress_codec import StoredProgress, decode
+from txlayer.adapters.ports import Administration, StoredOffset, TopicPartition
+from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.errors import LifecycleError, TopicMismatchError
 
 

@@ -9,17 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
-from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery
-from txlayer.coordinator.shard import count_partitions, ledger_settings
-from txlayer.coordinator.stored import StoredPositions, decode_stored
+from txlayer.coordinator.partition import count_partitions, ledger_settings
+from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
-from txlayer.core.asides import Aside, AsideFold
-from txlayer.core.ledger import NEVER, Ledger
-from txlayer.core.settling import LedgerSettings
-from txlayer.core.target import Target, accepting_target
-from txlayer.core.transaction import Transaction
+from txlayer.core.doubt import Aside, AsideFold
+from txlayer.core.ledger import NEVER, Ledger, LedgerSettings
+from txlayer.core.transaction import Target, Transaction, accepting_target
 from txlayer.core.transitions import COMMITTING
 
 SLICE_MAX = 100_000

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from txlayer.adapters.administration import Administration
+from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
-from txlayer.consumer.dead_letter_reader import DeadLetterReader, SweepConnections
+from txlayer.consumer.dead_letters import DeadLetterReader, SweepConnections
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.core.dead_letters import is_cut, is_request_id
-from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.letter_states import LetterHistory, LetterState, Said
+from txlayer.core.dead_letters import LetterHistory, LetterState, Said, is_cut, is_request_id
+from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (

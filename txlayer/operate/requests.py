@@ -11,16 +11,17 @@ from txlayer.adapters.ports import HalfWriter, Record
 from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
 from txlayer.core.dead_letters import (
     REPLAY_HEADER,
+    LetterState,
     ReplayMark,
+    Said,
+    encode_replay,
     encode_replay_mark,
     original_headers,
     replay_topic,
     writer_name,
 )
-from txlayer.core.handling import ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.letter_states import LetterState, Said
-from txlayer.core.progress_codec import NO_KEY, hash_of_key
-from txlayer.core.replays import encode_replay
+from txlayer.core.progress import NO_KEY, hash_of_key
+from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import OutcomeUnknownError
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
 

@@ -15,10 +15,9 @@ from txlayer.adapters.ports import (
     ProducerConnections,
     TopicPartition,
 )
-from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S
-from txlayer.coordinator.stored import decode_stored
+from txlayer.coordinator.recovery import STABLE_PATIENCE_S, decode_stored
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory, operator_reason, split_operator_reason
 from txlayer.core.ids import check_txn_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from txlayer.adapters.administration import Administration, GroupMember
+from txlayer.adapters.ports import Administration, GroupMember
 from txlayer.config import SystemTopics
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json

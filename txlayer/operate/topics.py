@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from txlayer.adapters.administration import Administration
 from txlayer.adapters.namespace import Applied, Namespace
+from txlayer.adapters.ports import Administration
 from txlayer.adapters.topic_files import GROUP_ROLES, read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.ids import check_group
-from txlayer.core.topicspec import (
+from txlayer.core.topics import (
     AlterSetting,
     Change,
     CreateTopic,

@@ -14,7 +14,7 @@ from txlayer.core.transitions import TxnState
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
-    from txlayer.core.asides import Aside
+    from txlayer.core.doubt import Aside
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.status import PartitionStatus
 

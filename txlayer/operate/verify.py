@@ -17,15 +17,14 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from txlayer.adapters.administration import Administration
-from txlayer.adapters.append_time import append_time_of
-from txlayer.adapters.ports import LogReader, Record, TopicPartition
-from txlayer.adapters.ranges import Range, read_ranges
+from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of
+from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
-from txlayer.core.fields import WHOLE_LENGTH_MAX
+from txlayer.core.ids import half_partition, murmur2, partition_of_key_hash
 from txlayer.core.judging import (
     ABANDON,
     COMMIT,
@@ -37,16 +36,18 @@ from txlayer.core.judging import (
     AsideTrace,
     ContentTrace,
     DoubtTrace,
+    Finding,
     ForwardTrace,
     HalfTrace,
     Judged,
     OpTrace,
+    OrderFold,
     OrderMark,
+    Proof,
     Traces,
     Window,
     judge,
 )
-from txlayer.core.judging_order import OrderFold
 from txlayer.core.messages import (
     Headers,
     OrderMode,
@@ -57,8 +58,6 @@ from txlayer.core.messages import (
     txn_id_of,
     user_headers,
 )
-from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
-from txlayer.core.proving import Finding, Proof
 from txlayer.core.verdicts import Promise, Verdict, severity
 from txlayer.errors import NotAuthorisedError, TopicMismatchError
 

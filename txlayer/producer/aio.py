@@ -4,37 +4,222 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+import inspect
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_group
-from txlayer.core.messages import Message, OrderMode
+from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.aio_submitted import AsyncLocalTransaction, AsyncSubmittedTransaction
-from txlayer.producer.check_handler import AsyncCheckHandler, handling_of
-from txlayer.producer.engine import SINCE, MakeFlight, open_engine
-from txlayer.producer.flight import Flight
+from txlayer.producer.barrier import Ending, LocalPart, check_kind, joinable, part_of
+from txlayer.producer.check_handlers import AsyncCheckHandler, handling_of
+from txlayer.producer.engine import SINCE, Engine, MakeFlight, open_engine
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Place, now_ms
-from txlayer.producer.local import check_kind
-from txlayer.producer.loop_bound import LoopEngine
 from txlayer.producer.metrics import ProducerMetrics, measured
+from txlayer.producer.pipeline import Flight, OpQueue, TransactionSendResult
+from txlayer.producer.producer import OpenTransaction, ProducerSettings
+from txlayer.producer.producer import drive as drive_in_thread
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
-from txlayer.producer.results import TransactionSendResult
-from txlayer.producer.settings import ProducerSettings
-from txlayer.producer.submitted import SubmittedTransaction
+from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
 from txlayer.producer.tracing import assemble_traced, traced_handling
-from txlayer.producer.transaction import OpenTransaction
+from txlayer.producer.waiting import Asking, Blocking, Steps
+
+T = TypeVar("T")
+
+
+class LoopEngine:
+    """What the tasks of one loop share."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        self._woken: list[asyncio.Future[None]] = []
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._is_write_due = False
+        engine.pipeline.write_soon = self._write_soon
+        engine.pipeline.at_end_of_round = self._end_of_round
+
+    async def drive(self, run: Steps[T]) -> T:
+        """Run steps to their end; this task waits for what they yield.
+
+        Raises:
+            LifecycleError: this is another loop than the one that started the producer.
+        """
+        if threading.get_ident() != self._thread_id or not self._loop.is_running():
+            raise LifecycleError("started in another event loop; make one producer per loop")
+        try:
+            wait = next(run)
+            while True:
+                if isinstance(wait, Asking):
+                    try:
+                        answer = wait.call()
+                        if inspect.isawaitable(answer):
+                            answer = await answer
+                    except BaseException as exc:  # noqa: BLE001 - border to the user's database; the steps raise it again
+                        wait = run.throw(exc)
+                    else:
+                        wait = run.send(answer)
+                    continue
+                if isinstance(wait, Blocking):
+                    try:
+                        answer = await self._loop.run_in_executor(None, wait.call)
+                    except TxLayerError as exc:
+                        wait = run.throw(exc)
+                    else:
+                        wait = run.send(answer)
+                    continue
+                future = self._loop.create_future()
+                if wait(partial(self._wake, future)):
+                    self._waiting.add(future)
+                    try:
+                        await future
+                    finally:
+                        self._waiting.discard(future)
+                wait = next(run)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            run.close()
+
+    def close_at_exit(self) -> None:
+        """The interpreter ends and nobody closed the producer; the loop may be gone."""
+        pipeline = self.engine.pipeline
+        pipeline.at_end_of_round = None
+        timeout_s = self.engine.config.close_timeout.total_seconds()
+        drive_in_thread(steps.close(self.engine, timeout_s), pipeline)
+
+    # --- the loop's thread --------------------------------------------------------------------------------------------
+
+    def _write_soon(self, queue: OpQueue) -> None:
+        if threading.get_ident() != self._thread_id:  # a thread of the user's
+            queue.write()
+            return
+        # Behind all tasks that run in this turn of the loop: what they say goes out together.
+        if not self._is_write_due:
+            self._is_write_due = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_write_due = False
+        self.engine.pipeline.write_ops()
+
+    def _serve(self, woken: list[asyncio.Future[None]]) -> None:
+        for future in woken:
+            if not future.done():  # cancelled meanwhile
+                future.set_result(None)
+
+    def _serve_all(self) -> None:
+        self._serve(list(self._waiting))
+
+    # --- the producer's thread ----------------------------------------------------------------------------------------
+
+    def _wake(self, future: asyncio.Future[None]) -> None:
+        self._woken.append(future)
+
+    def _end_of_round(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            if self._woken:
+                woken, self._woken = self._woken, []
+                self._loop.call_soon_threadsafe(self._serve, woken)
+            if not self.engine.pipeline.is_alive:
+                self._loop.call_soon_threadsafe(self._serve_all)
+
+
+AsyncLocalTransaction = Callable[
+    ["AsyncSubmittedTransaction"], Resolution | Awaitable[Resolution | None] | None
+]
+"""Called once the half messages are acknowledged; a plain function or a coroutine function."""
+
+
+class AsyncSubmittedTransaction(Flight):
+    """One submitted transaction, as its local transaction sees it."""
+
+    __slots__ = ("_local", "_started")
+
+    def __init__(
+        self,
+        started: LoopEngine,
+        barrier: Barrier | None,
+        queue: OpQueue,
+        key: str,
+        born_ms: int,
+        message_count: int,
+    ) -> None:
+        super().__init__(queue, key, born_ms, message_count)
+        self._started = started
+        self._local: LocalPart | None = part_of(barrier, group=queue.pipeline.group)
+
+    async def join(self, session: Any) -> None:
+        """In the local transaction: write the barrier's row as a part of the session's own.
+
+        Raises:
+            TxLayerError: what `Transaction.join` raises.
+        """
+        local = joinable(self._local)
+        await self._started.drive(local.check_steps(session))
+        await self._started.drive(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
+
+    async def finish(self, local_transaction: AsyncLocalTransaction) -> TransactionSendResult:
+        """Wait for the half messages, run the local transaction, and wait until its resolution is acknowledged.
+
+        Raises:
+            What `TransactionalProducer.submit` lets its future raise.
+        """
+        engine = self._started.engine
+        await self._started.drive(steps.stored(engine, self))
+        said: Resolution | None = None
+        error: BaseException | None = None
+        try:
+            if self._local is not None:
+                self._local.begin()
+            answer = local_transaction(self)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            said = answer
+            resolution = said_by_local_transaction(said)
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again below
+            error = exc
+            resolution = UNKNOWN
+        try:
+            ending = await self._ending(resolution, said, has_failed=error is not None)
+        except BaseException:
+            steps.resolve(engine, self, UNKNOWN)
+            raise
+        steps.resolve(engine, self, ending.resolution)
+        result = await self._started.drive(steps.result(engine, self))
+        if error is not None:
+            raise error
+        if ending.misfit is not None:
+            raise LifecycleError(ending.misfit, state="prepared")
+        return result
+
+    async def _ending(
+        self, resolution: Resolution, said: Resolution | None, *, has_failed: bool
+    ) -> Ending:
+        if self._local is None:
+            return Ending(resolution)
+        run = self._local.said_steps(
+            None if has_failed else said,
+            txn_id=self.txn_id,
+            nonce=self.nonce,
+            has_failed=has_failed,
+        )
+        return await self._started.drive(run)
 
 
 class AsyncTransactionalProducer:

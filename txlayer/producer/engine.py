@@ -2,31 +2,126 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from txlayer.adapters.connect import ConnectProducer
-from txlayer.adapters.history_port import HistoryStart
-from txlayer.adapters.ports import ProducerConnections, TopicLimits
+from txlayer.adapters.ports import HistoryStart, ProducerConnections, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Message, Resolution
-from txlayer.errors import TopicMismatchError
-from txlayer.producer.answers import AnswerWriter
+from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
-from txlayer.producer.flight import Flight
-from txlayer.producer.heard_limits import OpenLimit
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Place, now_ms
-from txlayer.producer.ops import LINE_BYTES_MAX, OpQueue
-from txlayer.producer.pipeline import OPEN, Pipeline
-from txlayer.producer.places import Finder
-from txlayer.producer.responder import Answering, Responder, open_responder
+from txlayer.producer.pipeline import (
+    LINE_BYTES_MAX,
+    NAMED_MAX,
+    OPEN,
+    UNSTORED,
+    Flight,
+    OpQueue,
+    Pipeline,
+)
+from txlayer.producer.questions import OpenLimit
+from txlayer.producer.responder import Answering, AnswerWriter, Responder, open_responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
+
+logger = logging.getLogger("txlayer.producer")
+
+MARGIN_MS = 60_000
+"""By so much a producer's clock may be ahead of the broker's until half is read from its start."""
+AGAIN_S = 0.5
+
+
+class HalfPlaces(Protocol):
+    """`HistoryReader.half_places`."""
+
+    def __call__(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
+        """Key → offset of the last half record."""
+        ...
+
+
+def in_a_thread(look: Callable[[], None]) -> None:
+    """Run it in a thread of its own."""
+    threading.Thread(target=look, name="txlayer-places", daemon=True).start()
+
+
+class Finder:
+    """Looks in threads of its own; what it finds is told on the producer's thread, through `post`."""
+
+    def __init__(
+        self,
+        make_look: Callable[[], HalfPlaces],
+        *,
+        post: Callable[[Callable[[], None]], None],
+        patience_s: float,
+        start: Callable[[Callable[[], None]], None] = in_a_thread,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make_look = make_look
+        self._post = post
+        self._patience_s = patience_s
+        self._start = start
+        self._clock = clock
+        self._is_over = threading.Event()
+        self._sought: set[Flight] = set()
+
+    # --- on the producer's thread -------------------------------------------------------------------------------------
+
+    def find(self, flights: Sequence[Flight]) -> None:
+        """Have the flights told where they stand, or that nobody found out within the patience."""
+        named = " ".join(flight.txn_id for flight in flights[:NAMED_MAX])
+        logger.warning("half.placeless", extra={"txn_count": len(flights), "txn_id": named})
+        self._sought.update(flights)
+        of_partition: dict[int, list[Flight]] = {}
+        for flight in flights:
+            of_partition.setdefault(flight.half_partition, []).append(flight)
+        for partition, sought in of_partition.items():
+            self._start(partial(self._look_up, partition, sought))
+
+    def end(self) -> None:
+        """The producer ends: whoever is still sought is told that nobody found out."""
+        self._is_over.set()
+        for flight in list(self._sought):
+            self._told(flight, UNSTORED)
+
+    def _told(self, flight: Flight, offset: int) -> None:
+        try:
+            self._sought.remove(flight)
+        except KeyError:
+            return  # it was told already: the producer has ended meanwhile
+        flight.placed(offset)
+
+    # --- the finder's threads -----------------------------------------------------------------------------------------
+
+    def _look_up(self, partition: int, sought: Sequence[Flight]) -> None:
+        keys = {flight.key for flight in sought}
+        at_ms = min(flight.born_ms for flight in sought) - MARGIN_MS
+        found: Mapping[str, int] = {}
+        give_up_at = self._clock() + self._patience_s
+        while not self._is_over.is_set():
+            try:
+                found = self._make_look()(partition, keys, at_ms=at_ms)
+                break
+            except TxLayerError as exc:
+                reason = str(exc)
+            if self._clock() > give_up_at:
+                logger.error(
+                    "half.not_found",
+                    extra={"partition": partition, "txn_count": len(keys), "reason": reason},
+                )
+                break
+            self._is_over.wait(AGAIN_S)
+        for flight in sought:
+            self._post(partial(self._told, flight, found.get(flight.key, UNSTORED)))
+
 
 BATCH_BYTES_MAX = 1_000_000
 """The client's own default for one request's records of a partition."""

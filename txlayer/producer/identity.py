@@ -17,18 +17,16 @@ from txlayer.core.ids import (
     TAIL_DIGITS,
     UUID_LENGTH,
     check_txn_id,
-    key_tails,
-    uuid7_head,
-)
-from txlayer.core.messages import HalfOptions, Message, OrderMode
-from txlayer.core.partitions import (
     half_partition,
     head_share,
     key_hash,
+    key_tails,
     murmur2,
     share_count,
     tail_shares,
+    uuid7_head,
 )
+from txlayer.core.messages import HalfOptions, Message, OrderMode
 from txlayer.errors import UsageError
 
 _TAILS_AT_ONCE = 512

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from txlayer.adapters.meters import (
+from txlayer.adapters.metrics import (
     CALL_S,
     INFO,
     LABEL_COUNT_MAX,
@@ -32,12 +32,12 @@ from txlayer.adapters.meters import (
     histogram,
 )
 from txlayer.core.messages import Resolution
-from txlayer.producer.flight import FAILED, UNSTORED, Flight
 from txlayer.producer.identity import now_ms
+from txlayer.producer.pipeline import FAILED, UNSTORED, Flight
 
 if TYPE_CHECKING:
     from txlayer.producer.engine import Assemble, Engine
-    from txlayer.producer.ops import OpRecord
+    from txlayer.producer.pipeline import OpRecord
 
 SAMPLE_COUNT_MAX = 4
 """Transactions of one op record whose duration is looked at; of more, evenly spaced ones stand for their neighbours."""

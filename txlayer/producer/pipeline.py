@@ -15,27 +15,382 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core import codec
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import (
     FencedError,
     InvariantError,
     LifecycleError,
+    OutcomeUnknownError,
+    RetriableError,
+    RollbackRequiredError,
     TxLayerError,
 )
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.flight import Flight
-from txlayer.producer.ops import OpQueue, OpRecord
 from txlayer.producer.waiting import Bell, Waker
 
-if TYPE_CHECKING:
-    from txlayer.producer.metrics import Meter
-    from txlayer.producer.places import Finder
-    from txlayer.producer.submitted import SubmittedTransaction
+
+class TransactionSendResult(NamedTuple):
+    """An acknowledged resolution: what this producer said stands in the op log, whatever happens to this process.
+
+    The first commit or rollback in the op log decides, and another one may have come first: an answer to a check-back, an
+    operator's word, that of anybody who may write op. `result(with_decision=True)` reads what was decided. Nor is it visibility.
+    """
+
+    txn_id: str
+    nonce: str
+    resolution: Resolution
+    """What this producer said; `decision` may be another."""
+    half_partition: int
+    """Partition of the half and op records."""
+    last_half_offset: int
+    """Of the transaction's last half record; `txlayer tx show` finds it by partition and offset."""
+    op_offset: int
+    """Of the op record that holds the resolution; -1 where the broker's answer was lost and a later one vouched for it."""
+    decision: Resolution | None = None
+    """What was decided, COMMIT or ROLLBACK, read from the topics; None: not asked for, or UNKNOWN was said and it is not decided yet."""
+
+
+class Stage(Enum):
+    """How far a flight has come."""
+
+    STORING = "storing"  #: half messages were sent, not all are reported
+    PREPARED = "prepared"  #: all are acknowledged: the local transaction may run
+    FAILED = "failed"  #: `error` says why, and what is known of it
+    ACKNOWLEDGED = "acknowledged"  #: the op line with its resolution is acknowledged
+
+
+STORING, PREPARED, FAILED, ACKNOWLEDGED = Stage
+
+UNSTORED = -1
+"""Instead of an offset: not acknowledged."""
+PLACELESS = -2
+"""Instead of an offset: acknowledged, and nobody told where (ports.py, `DeliveryReport`)."""
+
+
+class Flight:
+    """One transaction in flight, and what a local transaction is told about it."""
+
+    # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
+    __slots__ = (
+        "born_ms", "error", "first_offset", "key", "last_offset", "op_offset", "queue", "resolution", "stage",
+        "unreported_count", "unsent", "waker",
+    )  # fmt: skip
+
+    def __init__(self, queue: OpQueue, key: str, born_ms: int, message_count: int) -> None:
+        self.queue = queue
+        self.key = key
+        self.born_ms = born_ms
+        self.unreported_count = message_count
+        self.stage = STORING
+        self.first_offset = self.last_offset = UNSTORED
+        self.op_offset = UNSTORED
+        self.resolution: Resolution | None = None
+        self.error: BaseException | None = None
+        self.unsent: tuple[list[HalfRecord], int] | None = None
+        """(all half records, how many are queued) while the client has no room for the rest."""
+        self.waker: Waker | None = None
+
+    @property
+    def txn_id(self) -> str:
+        """The transaction id."""
+        return self.key[: -NONCE_LENGTH - 1]
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of this attempt: together with the id it is the transaction."""
+        return self.key[-NONCE_LENGTH:]
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that its messages carry; "" where nobody traces."""
+        return ""
+
+    @property
+    def half_partition(self) -> int:
+        """Partition of its half and op records."""
+        return self.queue.partition
+
+    @property
+    def last_half_offset(self) -> int:
+        """Offset of its last half record, -1 while nobody knows it."""
+        return max(self.last_offset, UNSTORED)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing will change any more for those who wait."""
+        return self.stage is ACKNOWLEDGED or self.stage is FAILED
+
+    # One waiter at a time. The producer's thread changes the stage first and looks for the waker then; the waiter does
+    # it the other way round: so one of the two sees the other.
+
+    def until_stored(self, waker: Waker) -> bool:
+        """Have `waker` called when every half message is reported; False when that is so already."""
+        self.waker = waker
+        return self.stage is STORING
+
+    def until_over(self, waker: Waker) -> bool:
+        """Have `waker` called when nothing will change any more; False when that is so already."""
+        self.waker = waker
+        return not self.is_over
+
+    def send_result(self) -> TransactionSendResult:
+        """The result of an acknowledged flight."""
+        assert self.resolution is not None
+        return TransactionSendResult(
+            self.txn_id, self.nonce, self.resolution, self.queue.partition, self.last_offset,
+            max(self.op_offset, UNSTORED),
+        )  # fmt: skip
+
+    # --- on the producer's thread -------------------------------------------------------------------------------------
+
+    def half_reported(self, error: Any, record: Any) -> None:
+        """One half message is acknowledged or not; a delivery report, so it never raises."""
+        pipeline = self.queue.pipeline
+        if not pipeline.is_serving:
+            pipeline.begin_round()
+        if error is None:
+            offset = record.offset()
+            if self.last_offset == UNSTORED and offset is not None:
+                self.first_offset = offset
+            self.last_offset = PLACELESS if offset is None else offset
+        elif self.error is None:
+            self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)
+        self.unreported_count -= 1
+        if not self.unreported_count:
+            self._all_reported()
+
+    def half_not_sent(self, message_count: int, error: BaseException) -> None:
+        """So many half messages were never queued."""
+        self.error = self.error or error
+        self.unreported_count -= message_count
+        if not self.unreported_count:
+            self._all_reported()
+
+    def _all_reported(self) -> None:
+        if self.last_offset == PLACELESS:
+            self.queue.pipeline.placeless.append(self)
+        else:
+            self.prepared()
+
+    def placed(self, offset: int) -> None:
+        """Whoever looked found its last half record there; `UNSTORED`: nobody found out."""
+        if offset < 0 and self.error is None:
+            self.error = OutcomeUnknownError(
+                "its messages are stored, and nobody could tell where. Nothing was decided",
+                txn_id=self.txn_id,
+                step="half",
+            )
+        self.last_offset = offset
+        self.prepared()
+
+    def prepared(self) -> None:
+        """Every half message is reported."""
+        if self.error is not None:
+            self.failed_to_prepare(self.error)
+        elif self.resolution is not None:
+            self.queue.waiting.append(self)  # abandoned meanwhile
+        else:
+            self.stage = PREPARED
+            self.wake()
+
+    def failed_to_prepare(self, error: BaseException) -> None:
+        """Not all half messages are stored: roll back those that are."""
+        if self.queue.pipeline.meter is not None:
+            self.queue.pipeline.meter.failed()
+        if self.last_offset < 0:
+            self.queue.pipeline.give_back(1)
+        else:
+            # What is stored in part can never be forwarded; saying so spares the coordinator its waiting.
+            self.resolution = ROLLBACK
+            self.queue.waiting.append(self)
+            if isinstance(error, RetriableError):
+                error = RollbackRequiredError(str(error), txn_id=self.txn_id)
+        self.fail(error)
+
+    def abandon(self) -> None:
+        """Whoever began it went away without a word, so nobody can say what its local transaction did."""
+        if self.resolution is None and not self.is_over:
+            self.resolution = UNKNOWN
+            if self.stage is PREPARED:
+                self.queue.waiting.append(self)
+
+    def op_failed(self, error: TxLayerError) -> None:
+        """Its op line may not be stored: a check-back will ask."""
+        self.queue.pipeline.give_back(1)
+        if self.stage is not FAILED:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will happen."""
+        self.error = error
+        self.stage = FAILED
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the waker called at the end of the round, if there is one."""
+        if self.waker is not None:
+            self.queue.pipeline.to_wake.append(self.waker)
+            self.waker = None
+
 
 logger = logging.getLogger("txlayer.producer")
+
+LINE_BYTES_MAX = 512
+"""Longer than the longest line that a producer writes (id 128, group 200, numbers)."""
+
+
+NAMED_MAX = 10
+"""Transactions that one log line names."""
+
+
+class OpQueue:
+    """Any thread adds flights that have their resolution, and any thread writes what is there."""
+
+    __slots__ = ("_lock", "line_count_max", "partition", "pipeline", "waiting")
+
+    def __init__(self, pipeline: Pipeline, *, partition: int, line_count_max: int) -> None:
+        self.pipeline = pipeline
+        self.partition = partition
+        self.waiting: list[Flight] = []
+        self.line_count_max = line_count_max
+        self._lock = threading.Lock()
+
+    def write(self) -> None:
+        """Write what is ready, unless another thread does so just now: then that one takes this too."""
+        # Whoever finds the lock taken may go: its holder looks again after letting go.
+        while self.waiting and self._lock.acquire(blocking=False):
+            try:
+                is_written = self._write_one_record()
+            finally:
+                self._lock.release()
+            if not is_written:
+                return  # no room: the producer's thread tries again when reports have made some
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell those who wait that nothing is written any more."""
+        with self._lock:
+            flights = self.waiting[:]
+            del self.waiting[: len(flights)]
+        if flights:
+            OpRecord(self, flights).give_up(error)
+
+    def _write_one_record(self) -> bool:
+        flights = self.waiting[: self.line_count_max]
+        if not self._record_of(flights).write():
+            return False
+        # Only now, and in one go: other threads add to the end meanwhile.
+        del self.waiting[: len(flights)]
+        return True
+
+    def _record_of(self, flights: list[Flight]) -> OpRecord:
+        return OpRecord(self, flights)
+
+
+class OpRecord:
+    """One op record on its way: the resolutions of several transactions."""
+
+    __slots__ = ("flights", "queue", "written_at_s")
+
+    def __init__(self, queue: OpQueue, flights: Sequence[Flight]) -> None:
+        self.queue = queue
+        self.flights = flights
+        self.written_at_s = 0.0
+
+    def write(self) -> bool:
+        """Queue it; False: the client has no room. A refusal is told to the flights."""
+        pipeline = self.queue.pipeline
+        group, encode = pipeline.group, codec.producer_op
+        lines = [
+            # `_value_`, because `value` is a property that takes longer than the line.
+            encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # it has one
+            for f in self.flights
+        ]
+        self.written_at_s = self.written_at_s or time.monotonic()
+        try:
+            pipeline.produce(
+                pipeline.op_topic,
+                codec.encode_ops(lines),
+                None,
+                self.queue.partition,
+                self.reported,
+            )
+        except BufferError:
+            return False
+        except Exception as exc:  # noqa: BLE001 - border to the client: whoever waits for the flights is told
+            pipeline.post(partial(self._not_acknowledged, exc))
+        return True
+
+    # --- on the producer's thread -------------------------------------------------------------------------------------
+
+    def reported(self, error: Any, record: Any) -> None:
+        """It is acknowledged or not; a delivery report, so it never raises."""
+        pipeline = self.queue.pipeline
+        if not pipeline.is_serving:
+            pipeline.begin_round()
+        if error is None:
+            offset = record.offset()
+            self._acknowledged(PLACELESS if offset is None else offset)
+        else:
+            self._not_acknowledged(error)
+
+    def _acknowledged(self, offset: int) -> None:
+        pipeline = self.queue.pipeline
+        if pipeline.meter is not None:
+            pipeline.meter.acknowledged(self)
+        watched = []
+        ended_count = 0
+        with pipeline.condition:
+            for flight in self.flights:
+                if flight.op_offset != UNSTORED:
+                    continue  # an interrupt in `OpQueue.write` may write a line twice
+                ended_count += 1
+                flight.op_offset = offset
+                if flight.stage is not FAILED:
+                    flight.stage = ACKNOWLEDGED
+                if flight.waker is not None:
+                    watched.append(flight)
+        pipeline.give_back(ended_count)
+        for flight in watched:
+            flight.wake()
+
+    def _not_acknowledged(self, reason: Any) -> None:
+        pipeline = self.queue.pipeline
+        error = pipeline.error_of(reason, topic=pipeline.op_topic, flight=self.flights[0])
+        waited_s = time.monotonic() - self.written_at_s
+        if (
+            isinstance(error, OutcomeUnknownError)
+            and pipeline.is_alive
+            and waited_s < pipeline.resolution_timeout_s
+        ):
+            pipeline.unsent.append(self)  # a line that comes twice says the same
+            return
+        self.give_up(error)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell its flights that their lines may not be stored."""
+        if self.queue.pipeline.meter is not None:
+            self.queue.pipeline.meter.lost(self)
+        logger.error(
+            "op.not_acknowledged",
+            extra={
+                "txn_count": len(self.flights),
+                "txn_id": " ".join(f.txn_id for f in self.flights[:NAMED_MAX]),
+                "trace_id": " ".join(filter(None, (f.trace_id for f in self.flights[:NAMED_MAX]))),
+                "reason": str(error),
+            },
+        )
+        for flight in self.flights:
+            unknown = OutcomeUnknownError(
+                f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op"
+            )
+            unknown.__cause__ = error
+            flight.op_failed(unknown)
+
 
 POLL_S = 0.05
 """How long the thread may sleep in the client: reports end the sleep, only `close` waits for it."""
@@ -66,6 +421,42 @@ class State(Enum):
 OPEN = State.OPEN
 
 
+class Observer(Protocol):
+    """Sees how transactions end; called on the producer's thread, does not raise, and may be left out."""
+
+    def acknowledged(self, record: OpRecord) -> None:
+        """Its lines are stored; called before its transactions are told."""
+        ...
+
+    def lost(self, record: OpRecord) -> None:
+        """Its lines may not be stored; called before its transactions are told."""
+        ...
+
+    def failed(self) -> None:
+        """One transaction was not prepared."""
+        ...
+
+
+class OffsetSearch(Protocol):
+    """Finds the offsets of half messages that are stored at an unknown offset."""
+
+    def find(self, flights: Sequence[Flight]) -> None:
+        """Begin to search; each flight learns its offset through `Flight.placed`."""
+        ...
+
+    def end(self) -> None:
+        """Stop; what was not found is told so."""
+        ...
+
+
+class Runnable(Protocol):
+    """A local transaction that the producer's thread runs."""
+
+    def run(self) -> None:
+        """Run it; it does not raise."""
+        ...
+
+
 class Pipeline:
     """Everything that is in flight at one producer."""
 
@@ -88,11 +479,11 @@ class Pipeline:
             OpQueue(self, partition=p, line_count_max=op_line_count_max)
             for p in range(partition_count)
         ]
-        self.to_run: list[SubmittedTransaction] = []
+        self.to_run: list[Runnable] = []
         self.to_wake: list[Waker] = []
         self.placeless: list[Flight] = []
         """Stored, and nobody told where: `find` looks for them."""
-        self.finder: Finder | None = None
+        self.finder: OffsetSearch | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
         self.gate = threading.Lock()
@@ -106,7 +497,7 @@ class Pipeline:
         self.places_bell = Bell(lambda: bool(self.places) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
-        self.meter: Meter | None = None
+        self.meter: Observer | None = None
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max

@@ -11,22 +11,114 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
-from txlayer.adapters.check_reader import CheckReader
+from txlayer.adapters.metrics import Health, Sample, counter, everybodys, gauge, with_few_labels
 from txlayer.adapters.ports import ProducerConnections
+from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
+from txlayer.core import codec
+from txlayer.core.messages import OpMessage, Resolution
 from txlayer.errors import ConfigError, TopicMismatchError, TxLayerError
-from txlayer.producer.answers import AnswerWriter
-from txlayer.producer.check_calls import Calls, Clock, Done, LoopCalls, Outcome, ThreadCalls
-from txlayer.producer.check_handler import Handling
-from txlayer.producer.heard_limits import OpenLimit
-from txlayer.producer.questions import Questions, RefusedResolution, ResponderStats
+from txlayer.producer.check_handlers import (
+    Calls,
+    Clock,
+    Done,
+    Handling,
+    LoopCalls,
+    Outcome,
+    ThreadCalls,
+)
+from txlayer.producer.pipeline import Pipeline
+from txlayer.producer.questions import OpenLimit, Questions, RefusedResolution, ResponderStats, Skip
 
 logger = logging.getLogger("txlayer.responder")
+
+
+class AnswerWriter:
+    """The responder's thread adds and writes; reports come on the producer's thread."""
+
+    def __init__(self, pipeline: Pipeline, *, line_count_max: int) -> None:
+        self._pipeline = pipeline
+        self._line_count_max = line_count_max
+        self._waiting: dict[int, list[str]] = {}
+        self._written_count = 0
+        # Written by the producer's thread alone.
+        self._stored_count = 0
+        self._lost_count = 0
+
+    @property
+    def partition_count(self) -> int:
+        """Of half and op."""
+        return len(self._pipeline.queues)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once nothing is written any more: the producer is closed or failed."""
+        return self._pipeline.is_alive
+
+    @property
+    def stored_count(self) -> int:
+        """Answers that the broker acknowledged."""
+        return self._stored_count
+
+    @property
+    def lost_count(self) -> int:
+        """Answers that may not be stored; their questions come again."""
+        return self._lost_count
+
+    @property
+    def unreported_count(self) -> int:
+        """Answers that are neither stored nor lost yet."""
+        waiting_count = sum(map(len, self._waiting.values()))
+        return waiting_count + self._written_count - self._stored_count - self._lost_count
+
+    def add(self, partition: int, answer: OpMessage) -> None:
+        """An answer for the next `write`."""
+        self._waiting.setdefault(partition, []).append(codec.encode_op(answer))
+
+    def write(self) -> None:
+        """Write what is there; where the client has no room, the rest waits for the next call."""
+        for partition in list(self._waiting):
+            lines = self._waiting[partition]
+            while lines and self._write_one(partition, lines[: self._line_count_max]):
+                del lines[: self._line_count_max]
+            if lines:
+                return
+            del self._waiting[partition]
+
+    def _write_one(self, partition: int, lines: list[str]) -> bool:
+        count = len(lines)
+        try:
+            self._pipeline.produce(
+                self._pipeline.op_topic,
+                codec.encode_ops(lines),
+                None,
+                partition,
+                partial(self._reported, count),
+            )
+        except BufferError:
+            return False
+        except Exception as exc:  # noqa: BLE001 - border to the client; the question comes again
+            self._written_count += count
+            self._lost_count += count
+            logger.warning("answers.not_written", extra={"count": count, "reason": str(exc)})
+            return True
+        self._written_count += count
+        return True
+
+    def _reported(self, count: int, error: Any, _record: Any) -> None:
+        # A delivery report: it never raises.
+        if error is None:
+            self._stored_count += count
+        else:
+            self._lost_count += count
+            logger.warning("answers.not_acknowledged", extra={"count": count, "reason": str(error)})
+
 
 READ_COUNT_MAX = 5_000
 """Records of one read: bounds how long answers wait meanwhile."""
@@ -386,3 +478,83 @@ def _count_partitions(connections: ProducerConnections, topic: str) -> int:
             found="none",
         )
     return limits.partition_count
+
+
+STALL_S = 60.0
+"""A loop that has not turned for so long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
+
+QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that were this instance's to answer.")  # fmt: skip
+ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
+UNKNOWN = counter("txlayer_responder_unknown_answers_total", "Of them, those that knew nothing, by cause.", "cause")  # fmt: skip
+SKIPPED = counter("txlayer_responder_skipped_records_total", "Records of the check topic that led to no answer here, by reason.", "reason")  # fmt: skip
+LATE = counter("txlayer_responder_late_results_total", "Results that came after their time-out, dropped.")  # fmt: skip
+STORED = counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged.")
+LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; they are asked again.")  # fmt: skip
+REFUSED = counter("txlayer_responder_refusals_total", "Resolutions of the group that came too late: the contrary decision stands.")  # fmt: skip
+PARTITIONS = gauge("txlayer_responder_partitions", "Partitions of the check topic that this instance answers.")  # fmt: skip
+
+FAMILIES = (QUESTIONS, ANSWERS, UNKNOWN, SKIPPED, LATE, STORED, LOST, REFUSED, PARTITIONS)
+
+
+class ObservedResponder:
+    """A stand-alone responder for whoever scrapes and probes. Any thread may ask.
+
+    Args:
+        group: the producer group that it answers for.
+        version: of txlayer.
+        clock: monotonic seconds, the same as the responder's.
+    """
+
+    def __init__(
+        self, *, group: str, version: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._group = group
+        self._version = version
+        self._clock = clock
+        self._stats: Callable[[], ResponderStats | None] = _nobody
+
+    def follow(self, stats: Callable[[], ResponderStats | None] | None) -> None:
+        """From now on these are its figures; None: its client is gone, and a new one is being made."""
+        self._stats = _nobody if stats is None else stats
+
+    def health(self) -> Health:
+        """Alive while the loop turns; ready while it is a member of its check group."""
+        return health_of(self._stats(), now=self._clock())
+
+    def samples(self) -> Iterator[Sample]:
+        """Every figure."""
+        stats = self._stats()
+        health = health_of(stats, now=self._clock())
+        everybody = everybodys(health, role="responder", version=self._version, name=self._group)
+        return chain(everybody, () if stats is None else _samples(stats))
+
+
+def health_of(stats: ResponderStats | None, *, now: float) -> Health:
+    """Its health at monotonic `now`."""
+    if stats is None or stats.turned_at is None:
+        return Health("", "it waits for a broker")
+    age_s = now - stats.turned_at
+    stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
+    if stats.failure is not None:
+        # The class alone: what a broker said may name what is nobody's concern.
+        return Health(stalled, f"it hears nothing: {type(stats.failure).__name__}; see the log")
+    return Health(stalled, "" if stats.is_member else "it is no member of its check group yet")
+
+
+def _nobody() -> None:
+    return None
+
+
+def _samples(stats: ResponderStats) -> Iterator[Sample]:
+    for resolution in Resolution:
+        yield Sample(ANSWERS, stats.answered.get(resolution, 0), (resolution.name.lower(),))
+    for cause, count in with_few_labels(stats.unknown).items():
+        yield Sample(UNKNOWN, count, (cause,))
+    for skip in Skip:
+        yield Sample(SKIPPED, stats.skipped.get(skip.value, 0), (skip.value,))
+    values = {
+        QUESTIONS: stats.asked, LATE: stats.late, STORED: stats.stored, LOST: stats.lost, REFUSED: stats.refused,
+        PARTITIONS: len(stats.own_partitions),
+    }  # fmt: skip
+    for family, value in values.items():
+        yield Sample(family, value)

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution
 from txlayer.errors import UsageError
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey
-from txlayer.producer.results import TransactionSendResult
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.pipeline import TransactionSendResult
+from txlayer.producer.producer import TransactionalProducer
 
 
 class PreparedMessage(NamedTuple):

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from txlayer.adapters.barrier import Barrier
 from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
-from txlayer.producer.check_handler import CheckRequest, is_coroutine_function
-from txlayer.producer.figures import ObservedResponder
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.check_handlers import CheckRequest, is_coroutine_function
+from txlayer.producer.producer import TransactionalProducer
+from txlayer.producer.responder import ObservedResponder
 
 logger = logging.getLogger("txlayer.responder")
 

@@ -19,9 +19,8 @@ from txlayer.core.messages import Message, Resolution
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakeFlight
-from txlayer.producer.flight import FAILED, STORING, Flight
 from txlayer.producer.identity import Place
-from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.pipeline import FAILED, STORING, Flight, TransactionSendResult
 from txlayer.producer.waiting import Blocking, Steps
 
 

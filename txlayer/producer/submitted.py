@@ -11,13 +11,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
-from txlayer.adapters.barrier import Barrier
+from txlayer.adapters.ports import Barrier
 from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.flight import FAILED, PREPARED, STORING, UNSTORED, Flight
-from txlayer.producer.local import LocalPart, joinable, part_of
-from txlayer.producer.ops import OpQueue
-from txlayer.producer.results import TransactionSendResult
+from txlayer.producer.barrier import LocalPart, joinable, part_of
+from txlayer.producer.pipeline import (
+    FAILED,
+    PREPARED,
+    STORING,
+    UNSTORED,
+    Flight,
+    OpQueue,
+    TransactionSendResult,
+)
 from txlayer.producer.waiting import answered
 
 LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]

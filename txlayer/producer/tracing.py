@@ -22,12 +22,11 @@ from txlayer.core.trace_context import (
     parse_traceparent,
     trace_context_of,
 )
-from txlayer.producer.check_handler import CheckRequest, Handling
+from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
-from txlayer.producer.flight import UNSTORED, Flight
 from txlayer.producer.identity import Place, now_ms
-from txlayer.producer.ops import OpQueue, OpRecord
+from txlayer.producer.pipeline import UNSTORED, Flight, OpQueue, OpRecord
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
 LINKS_MAX = 128

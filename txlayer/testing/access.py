@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from txlayer.adapters.administration import Administration
 from txlayer.adapters.connect import (
     ConnectConsumer,
     ConnectCoordinator,
@@ -17,6 +16,7 @@ from txlayer.adapters.connect import (
     connect_producer,
 )
 from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.ports import Administration
 from txlayer.config import ClientConfig
 
 Remove = Callable[[Collection[str], Collection[str]], None]

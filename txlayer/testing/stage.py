@@ -11,17 +11,17 @@ from typing import Any, Self
 
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import CoordinatorConnections, TopicPartition, TransactionalWriter
-from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.readers import read_ranges
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.context import ReceivedMessage
 from txlayer.core.messages import Headers, txn_id_of
-from txlayer.core.topicspec import CreateTopic
+from txlayer.core.topics import CreateTopic
 from txlayer.core.transitions import TxnState
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
 from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.topics import GroupTopics
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.testing.access import KafkaAccess, unique_name
 from txlayer.testing.running import RunningCoordinator, comes_true
 

@@ -17,7 +17,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 
 @pytest.fixture

@@ -15,15 +15,14 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.secured import SecuredServers, credential_options, credentials, secured_broker
 from tests.support.waiting import wait_until
-from txlayer.adapters.administration import GroupState
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.namespace import Namespace, OffsetReset
-from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.ports import GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
-from txlayer.core.topicspec import AlterSetting, CreateTopic
+from txlayer.core.topics import AlterSetting, CreateTopic
 from txlayer.errors import (
     BrokerUnavailableError,
     LifecycleError,

@@ -14,9 +14,8 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.consumer.context import Context
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.topicspec import AlterSetting
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.topics import AlterSetting
 from txlayer.errors import ConfigError
 
 pytestmark = [pytest.mark.kafka]

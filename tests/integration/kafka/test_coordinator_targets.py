@@ -17,7 +17,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, Resolution
-from txlayer.core.topicspec import AlterSetting
+from txlayer.core.topics import AlterSetting
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,7 @@ from tests.support.dead_letter_victim import COMMITTED, PLACES
 from tests.support.lab_kafka import KafkaLab
 from tests.support.processes import ROOT
 from txlayer.adapters.ports import StoredOffset
-from txlayer.consumer.taking_over import stable_offsets
+from txlayer.consumer.assignments import stable_offsets
 
 pytestmark = pytest.mark.kafka
 

@@ -109,7 +109,7 @@ def ill(bad_broker: str) -> Arena:
 
 
 def alter(admin: KafkaAdmin, topic: str, setting: str, value: str) -> None:
-    from txlayer.core.topicspec import AlterSetting
+    from txlayer.core.topics import AlterSetting
 
     admin.alter_settings([AlterSetting(topic, setting, None, value, "the test")])
 

@@ -19,7 +19,7 @@ from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import HalfOptions
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_consumer
 from txlayer.cli import locks
 from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
-from txlayer.consumer.lock_registry import LockRegistry
+from txlayer.consumer.lease_keeper import LockRegistry
 
 pytestmark = pytest.mark.kafka
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.mock_cluster import PRODUCE, MockCluster
 from tests.support.waiting import wait_until
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.kafka.writers import KafkaHalfWriter
 from txlayer.config import ProducerConfig
 

@@ -31,7 +31,7 @@ from txlayer.errors import (
     OutcomeUnknownError,
     TxLayerError,
 )
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

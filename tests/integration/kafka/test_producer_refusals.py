@@ -24,7 +24,7 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
 

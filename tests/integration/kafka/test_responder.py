@@ -16,9 +16,9 @@ from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution, Source
 from txlayer.errors import OpenTransactionLimitError
 from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.check_handler import CheckRequest
+from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.rocketmq import PreparedMessage, TransactionMQProducer
-from txlayer.producer.sync import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
 

@@ -22,7 +22,7 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig
-from txlayer.core.topicspec import AlterSetting, CreateTopic, Difference
+from txlayer.core.topics import AlterSetting, CreateTopic, Difference
 from txlayer.errors import UsageError
 
 pytestmark = pytest.mark.kafka

@@ -20,7 +20,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
 from txlayer.core.messages import COMMIT, Message
 from txlayer.errors import TxLayerError
-from txlayer.producer.sync import TransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
 

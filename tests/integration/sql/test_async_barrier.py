@@ -16,8 +16,7 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier, Doubtful, SqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
-from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.aio_submitted import AsyncSubmittedTransaction
+from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalProducer
 
 pytestmark = [pytest.mark.sql]
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 
 from tests.support.shop import new_id
 from txlayer.adapters.sql import SqlBarrier
-from txlayer.adapters.sql.table import barrier_table
+from txlayer.adapters.sql.tables import barrier_table
 from txlayer.core.messages import COMMIT, ROLLBACK
 
 pytestmark = [pytest.mark.sql]

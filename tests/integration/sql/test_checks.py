@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Shop, new_id
 from txlayer.adapters.sql import Doubtful, SqlBarrier
-from txlayer.adapters.sql.checks import BATCH_COUNT_MAX
+from txlayer.adapters.sql.barrier import BATCH_COUNT_MAX
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import UsageError
 

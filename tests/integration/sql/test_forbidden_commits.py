@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from tests.support.shop import Order, Shop, Tables, beside, new_id
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK
 from txlayer.errors import BarrierRefusedError, RollbackRequiredError
 

@@ -24,10 +24,9 @@ from txlayer.errors import (
     OutcomeUnknownError,
     RollbackRequiredError,
 )
-from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.aio_submitted import AsyncSubmittedTransaction
+from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.submitted import SubmittedTransaction
-from txlayer.producer.sync import TransactionalProducer
 
 pytestmark = [pytest.mark.sql]
 

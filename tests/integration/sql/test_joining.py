@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, make_shop, new_id
-from txlayer.adapters.barrier import LocalState
+from txlayer.adapters.ports import LocalState
 from txlayer.adapters.sql import AsyncSqlBarrier, SqlBarrier
-from txlayer.adapters.sql.dialects import is_same_database
+from txlayer.adapters.sql.tables import is_same_database
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 from txlayer.errors import ConfigError, UsageError
 

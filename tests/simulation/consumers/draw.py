@@ -15,8 +15,8 @@ from tests.simulation.consumers.plan import (
     world_topics,
 )
 from tests.simulation.plan import Fault, Harm
-from txlayer.core.handling import AfterExhausted
-from txlayer.core.items import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.retry import AfterExhausted
 
 _HUNG_SALT = 0x48554E47
 HANG_TIMEOUT_S = 10.0

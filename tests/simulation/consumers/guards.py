@@ -49,11 +49,11 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 
 CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ConsumerGuard(
-        "an attempt's count is stored before the next attempt", "P9", "core/key_queues.py",
+        "an attempt's count is stored before the next attempt", "P9", "core/key_queue.py",
         ConsumerVariant(engine=un.HastyEngine), 1, frozenset({_K.ATTEMPTS}),
     ),
     ConsumerGuard(
-        "a successor believes what the metadata say", "P9", "consumer/starts.py",
+        "a successor believes what the metadata say", "P9", "consumer/plan.py",
         wrapped(un.ForgetfulConnections), 1, frozenset({_K.AGAIN, _K.ATTEMPTS, _K.BACKWARDS, _K.OUT_OF_ORDER}),
     ),
     ConsumerGuard(
@@ -65,7 +65,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         wrapped(un.TwoStepConnections), 20, _TWICE,
     ),
     ConsumerGuard(
-        "dead letters carry the group's generation", "P9", "consumer/dead_lettering.py",
+        "dead letters carry the group's generation", "P9", "consumer/dead_letters.py",
         wrapped(un.UnfencedConnections), 9225, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
@@ -73,23 +73,23 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 22, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(
-        "who takes a queue over ends what its writer left open", "P11", "consumer/taking_over.py",
+        "who takes a queue over ends what its writer left open", "P11", "consumer/assignments.py",
         wrapped(un.TrustingConnections), 36, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
-        "a dead-letter writer's name is stored before it writes", "P11", "consumer/holdings.py",
+        "a dead-letter writer's name is stored before it writes", "P11", "consumer/assignments.py",
         ConsumerVariant(engine=un.NamelessEngine), 111, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
-        "messages of one key go one after the other", "P9", "core/key_queues.py",
+        "messages of one key go one after the other", "P9", "core/key_queue.py",
         ConsumerVariant(engine=un.UnorderedEngine), 7, _ORDER,
     ),
     ConsumerGuard(
-        "a queue is not taken over while its handlers still run", "P9", "consumer/holdings.py",
+        "a queue is not taken over while its handlers still run", "P9", "consumer/assignments.py",
         ConsumerVariant(engine=un.ImpatientEngine), 26, _ORDER,
     ),
     ConsumerGuard(
-        "a queue is not taken over while a store of it is under way", "P9", "consumer/holdings.py",
+        "a queue is not taken over while a store of it is under way", "P9", "consumer/assignments.py",
         ConsumerVariant(engine=un.ForgetfulEngine), 406_654, frozenset({_K.BACKWARDS}),
     ),
     ConsumerGuard(
@@ -109,15 +109,15 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(hung=un.EndlessPatience), 7, frozenset({_K.RESTLESS}),
     ),
     ConsumerGuard(
-        "what a handler says after it was given up counts for nothing", "P9", "consumer/calls.py",
+        "what a handler says after it was given up counts for nothing", "P9", "consumer/pools.py",
         ConsumerVariant(hung=un.CredulousHung), 4, frozenset({_K.LOST, _K.OUT_OF_ORDER}),
     ),
     ConsumerGuard(
-        "no handler starts after its lease can be over", "P10", "consumer/lock_registry.py",
+        "no handler starts after its lease can be over", "P10", "consumer/lease_keeper.py",
         ConsumerVariant(registry=un.EverlastingRegistry), 91, _LEASE,
     ),
     ConsumerGuard(
-        "a chunk stops when its lease is lost", "P10", "consumer/calls.py",
+        "a chunk stops when its lease is lost", "P10", "consumer/pools.py",
         ConsumerVariant(caller=un.HeedlessCaller), 2, _LEASE,
     ),
     ConsumerGuard(
@@ -133,7 +133,7 @@ CONSUMER_SECOND_LINES: tuple[ConsumerSecondLine, ...] = (
         "what they did counts for nothing and is done again by the next owner; the guard saves the repeats",
     ),
     ConsumerSecondLine(
-        "who takes a queue over waits for stable offsets", "consumer/taking_over.py",
+        "who takes a queue over waits for stable offsets", "consumer/assignments.py",
         wrapped(un.UnstableConnections),
         "it ends the former writer first, which waits for its markers; the guard is for a name that nobody could know",
     ),
@@ -143,7 +143,7 @@ CONSUMER_SECOND_LINES: tuple[ConsumerSecondLine, ...] = (
         "who takes a queue over asks the group meanwhile, which knows it no more; the guard keeps all readers of one mind",
     ),
     ConsumerSecondLine(
-        "a holder answers a void claim", "consumer/lock_registry.py",
+        "a holder answers a void claim", "consumer/lease_keeper.py",
         ConsumerVariant(registry=un.SilentRegistry),
         "readers begin ten expiries back, and a world is shorter; `tests/unit/test_lease_readers.py` shows it red",
     ),

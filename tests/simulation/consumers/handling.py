@@ -12,12 +12,18 @@ from tests.simulation.consumers.plan import PlannedMessage
 from tests.simulation.processes import Process
 from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
-from txlayer.consumer.calls import Chunk, Outcome, give_up, items_of
-from txlayer.consumer.context import Context
-from txlayer.consumer.intake import LetterRecord
-from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT, Hung
-from txlayer.consumer.received import ReceivedMessage
-from txlayer.core.handling import Ack, HandlerResult, Reject, Retry
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.engine import LetterRecord
+from txlayer.consumer.pools import (
+    THREAD_CHUNK_S,
+    THREAD_JOB_COUNT,
+    Chunk,
+    Hung,
+    Outcome,
+    give_up,
+    items_of,
+)
+from txlayer.core.retry import Ack, HandlerResult, Reject, Retry
 
 if TYPE_CHECKING:
     from tests.simulation.consumers.society import ConsumerSociety

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.plan import Fault
-from txlayer.core.handling import AfterExhausted
-from txlayer.core.items import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.retry import AfterExhausted
 
 if TYPE_CHECKING:
     from tests.simulation.consumers.unkind import UnkindToConsumers

@@ -20,8 +20,8 @@ from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
 from txlayer.config import milliseconds
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.handling import AfterExhausted
-from txlayer.core.progress_codec import Foreign, decode
+from txlayer.core.progress import Foreign, decode
+from txlayer.core.retry import AfterExhausted
 
 RESTLESS_COUNT_MAX = 100
 """Asking again and again what to do, without waiting, takes a whole core: 20 times in vain are one here."""

@@ -11,7 +11,7 @@ from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import REAL, ConsumerVariant
 from tests.simulation.shrink import shrunk
 from tests.support.checker import Kind
-from txlayer.core.items import Order
+from txlayer.core.key_queue import Order
 
 
 def shrink_consumers(

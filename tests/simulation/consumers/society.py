@@ -23,22 +23,19 @@ from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.simulation.world import START_MS
 from tests.support.consumer_history import Effect, HandlerCall, Learned, Stored
-from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
-from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
 from txlayer.consumer import plan as consumer_plan
-from txlayer.consumer.calls import Caller, Chunk, Job, Outcome, items_of
+from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.leases import Leases, NoLeases
-from txlayer.consumer.lock_registry import LockRegistry
-from txlayer.consumer.owned import Owned
-from txlayer.consumer.pools import Hung
-from txlayer.consumer.received import ReceivedMessage
+from txlayer.consumer.lease_keeper import Leases, LockRegistry, NoLeases
+from txlayer.consumer.offsets import Owned
+from txlayer.consumer.pools import Caller, Chunk, Hung, Job, Outcome, items_of
 from txlayer.consumer.surroundings import Surroundings
-from txlayer.core.attempts import RetryPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 SYSTEM_TOPICS = SystemTopics(NAMESPACE)

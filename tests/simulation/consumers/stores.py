@@ -7,8 +7,7 @@ from typing import Any
 
 from tests.simulation.unguarded import Through
 from tests.simulation.world import SimulatedWorld
-from txlayer.adapters.consumer_ports import OnRevoke
-from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.ports import OnRevoke, StoredOffset, TopicPartition
 
 DELAYS_S = (0.0, 0.0, 0.002, 0.02, 0.1)
 

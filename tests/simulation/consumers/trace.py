@@ -15,8 +15,8 @@ from tests.simulation.consumers.society import (
 )
 from tests.simulation.play import Played
 from txlayer.core.dead_letters import dead_letter_of
-from txlayer.core.handling import DeadLetter
-from txlayer.core.progress_codec import Foreign, decode
+from txlayer.core.progress import Foreign, decode
+from txlayer.core.retry import DeadLetter
 
 TAIL_S = 2.0
 """After the last record the table ends: what follows is idle."""

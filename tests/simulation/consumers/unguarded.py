@@ -9,18 +9,16 @@ from typing import Any
 from tests.simulation.consumers.handling import FencedTable
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.unguarded import Through
-from txlayer.adapters.consumer_ports import ConsumerConnections
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.calls import Caller, Chunk, Outcome, items_of
+from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.engine import Engine
-from txlayer.consumer.lock_registry import LockRegistry
-from txlayer.consumer.pools import Hung
-from txlayer.core.handling import LockRecord
-from txlayer.core.items import ItemSource, Order
+from txlayer.consumer.lease_keeper import LockRegistry
+from txlayer.consumer.pools import Caller, Chunk, Hung, Outcome, items_of
+from txlayer.core.key_queue import ItemSource, Order
 from txlayer.core.leases import Lease as LogLease
 from txlayer.core.leases import LeaseTable
+from txlayer.core.retry import LockRecord
 
 
 def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:

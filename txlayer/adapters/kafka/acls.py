@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, AclPattern, AclResource, Operation

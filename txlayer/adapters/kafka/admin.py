@@ -31,8 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
-from txlayer.adapters.administration import GroupMember, GroupState
-from txlayer.adapters.error_codes import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
+from txlayer.adapters.errors import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.client import (
     base_settings,
     kafka_error,
@@ -40,9 +39,15 @@ from txlayer.adapters.kafka.client import (
     plain_consumer,
     translate,
 )
-from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.ports import (
+    GroupMember,
+    GroupState,
+    StoredOffset,
+    TopicLimits,
+    TopicPartition,
+)
 from txlayer.config import ClientConfig
-from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
+from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import (
     BrokerUnavailableError,
     LifecycleError,

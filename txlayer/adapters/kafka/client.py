@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from txlayer.adapters.errors import translate_error, translate_unknown_end
 from txlayer.adapters.ports import TopicPartition
-from txlayer.adapters.translation import translate_error, translate_unknown_end
 from txlayer.config import ClientConfig
 from txlayer.errors import ConfigError, TxLayerError
 

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from txlayer.adapters.administration import AdminAnswers
-from txlayer.adapters.history import LogHistoryReader
+from txlayer.adapters.errors import RESPONDER_ADVICE
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
 from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
-from txlayer.adapters.ports import TopicLimits
-from txlayer.adapters.translation import RESPONDER_ADVICE
+from txlayer.adapters.ports import AdminAnswers, TopicLimits
+from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import (
     ClientConfig,
     ConsumerConfig,

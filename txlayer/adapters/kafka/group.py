@@ -16,8 +16,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.consumer_ports import OnRevoke
-from txlayer.adapters.error_codes import PASSING_CODES, Code
+from txlayer.adapters.errors import (
+    COORDINATOR_ADVICE,
+    PASSING_CODES,
+    Code,
+    consumer_advice,
+    translate_read_error,
+    translate_store_error,
+)
 from txlayer.adapters.kafka.client import (
     Deadline,
     assign,
@@ -27,13 +33,7 @@ from txlayer.adapters.kafka.client import (
     translate,
     watermarks,
 )
-from txlayer.adapters.ports import Assignment, StoredOffset, TopicPartition
-from txlayer.adapters.translation import (
-    COORDINATOR_ADVICE,
-    consumer_advice,
-    translate_read_error,
-    translate_store_error,
-)
+from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, InvariantError, LifecycleError, TxLayerError
 

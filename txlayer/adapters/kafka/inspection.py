@@ -19,14 +19,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
-from txlayer.adapters.administration import GroupState
-from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES
+from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
 from txlayer.adapters.kafka.wire import Door, Features, WireError, ask_features, tls_of
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import Record, TopicPartition
-from txlayer.adapters.ranges import read_ranges
+from txlayer.adapters.ports import GroupState, Record, TopicPartition
+from txlayer.adapters.readers import read_ranges
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, SystemTopics
 from txlayer.core import codec
@@ -41,7 +40,7 @@ from txlayer.core.cluster_facts import (
     TopicFacts,
 )
 from txlayer.core.messages import Undecodable
-from txlayer.core.topicspec import Change
+from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
 
 _WIRE_TIMEOUT_S = 5.0

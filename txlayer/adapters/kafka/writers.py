@@ -16,7 +16,15 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.error_codes import GIVEN_UP_CODES, NOT_AUTHORISED_CODES
+from txlayer.adapters.errors import (
+    GIVEN_UP_CODES,
+    NOT_AUTHORISED_CODES,
+    translate_fatal,
+    translate_refusal,
+    translate_unwritten,
+    translate_writer_error,
+    unanswered_commit,
+)
 from txlayer.adapters.kafka.client import (
     Deadline,
     half_producer,
@@ -24,13 +32,6 @@ from txlayer.adapters.kafka.client import (
     transactional_producer,
 )
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.adapters.translation import (
-    translate_fatal,
-    translate_refusal,
-    translate_unwritten,
-    translate_writer_error,
-    unanswered_commit,
-)
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 

@@ -1,6 +1,6 @@
 """A Kafka cluster in memory, for tests of services and for the simulation (docs/howto/memory-kafka.md)."""
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.memory.world import (
     ClientCrashedError,

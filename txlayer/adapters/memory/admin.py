@@ -6,15 +6,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from txlayer.adapters.administration import GroupMember, GroupState
-from txlayer.adapters.error_codes import UNAVAILABLE_CODES, Code
+from txlayer.adapters.errors import UNAVAILABLE_CODES, Code, translate_error
 from txlayer.adapters.memory.cluster import Topic
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import Partition, in_effect
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
-from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
-from txlayer.adapters.translation import translate_error
-from txlayer.core.topicspec import AlterSetting, CreateTopic, TopicState
+from txlayer.adapters.ports import (
+    GroupMember,
+    GroupState,
+    StoredOffset,
+    TopicLimits,
+    TopicPartition,
+)
+from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import BrokerUnavailableError, LifecycleError
 
 T = TypeVar("T")

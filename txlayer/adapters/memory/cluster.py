@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from txlayer.adapters.error_codes import Code
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.groups import Group, Member, MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord, Partition, ProducerMark, TopicSettings
 from txlayer.adapters.memory.world import NoAnswerError, RefusedError, World

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from txlayer.adapters.administration import AdminAnswers
-from txlayer.adapters.history import LogHistoryReader
-from txlayer.adapters.history_port import HistoryReader
+from txlayer.adapters.errors import RESPONDER_ADVICE, translate_error
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Broker, Cluster
 from txlayer.adapters.memory.link import Link
@@ -21,9 +19,15 @@ from txlayer.adapters.memory.readers import (
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.ports import (
+    AdminAnswers,
+    HistoryReader,
+    StoredOffset,
+    TopicLimits,
+    TopicPartition,
+)
+from txlayer.adapters.readers import LogHistoryReader
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.adapters.translation import RESPONDER_ADVICE, translate_error
 from txlayer.config import (
     ClientConfig,
     ConsumerConfig,
@@ -33,7 +37,7 @@ from txlayer.config import (
     milliseconds,
 )
 from txlayer.core.messages import Headers
-from txlayer.core.topicspec import CreateTopic
+from txlayer.core.topics import CreateTopic
 from txlayer.errors import ForbiddenTopicError
 
 ANSWER_S = 3.0

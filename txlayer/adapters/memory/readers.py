@@ -7,21 +7,22 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from txlayer.adapters.consumer_ports import OnRevoke
-from txlayer.adapters.error_codes import NOT_AUTHORISED_CODES, PASSING_CODES, Code
+from txlayer.adapters.errors import (
+    COORDINATOR_ADVICE,
+    NOT_AUTHORISED_CODES,
+    PASSING_CODES,
+    Code,
+    consumer_advice,
+    translate_read_error,
+    translate_store_error,
+)
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Fetched
 from txlayer.adapters.memory.groups import Member, MemberMetadata
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
-from txlayer.adapters.ports import Assignment, StoredOffset, TopicPartition
-from txlayer.adapters.translation import (
-    COORDINATOR_ADVICE,
-    consumer_advice,
-    translate_read_error,
-    translate_store_error,
-)
+from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
 _TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}

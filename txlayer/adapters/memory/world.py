@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from txlayer.adapters.error_codes import UNAVAILABLE_CODES, Code
+from txlayer.adapters.errors import UNAVAILABLE_CODES, Code
 
 
 class RefusedError(Exception):

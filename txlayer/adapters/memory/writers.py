@@ -12,7 +12,16 @@ from enum import Enum
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from txlayer.adapters.error_codes import FENCED_CODES, GIVEN_UP_CODES, Code
+from txlayer.adapters.errors import (
+    FENCED_CODES,
+    GIVEN_UP_CODES,
+    Code,
+    translate_fatal,
+    translate_refusal,
+    translate_unwritten,
+    translate_writer_error,
+    unanswered_commit,
+)
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import (
@@ -29,15 +38,8 @@ from txlayer.adapters.memory.world import (
     RefusedError,
 )
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition
-from txlayer.adapters.translation import (
-    translate_fatal,
-    translate_refusal,
-    translate_unwritten,
-    translate_writer_error,
-    unanswered_commit,
-)
+from txlayer.core.ids import murmur2
 from txlayer.core.messages import Headers
-from txlayer.core.partitions import murmur2
 from txlayer.errors import TxLayerError
 
 ANY_PARTITION = -1

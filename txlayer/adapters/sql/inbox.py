@@ -23,29 +23,27 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
-from txlayer.adapters.barrier import LocalState
-from txlayer.adapters.sql.dialects import (
+from txlayer.adapters.ports import LocalState
+from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
+from txlayer.adapters.sql.purge import Purged, delete_old
+from txlayer.adapters.sql.tables import (
+    GROUP_LENGTH_MAX,
+    DatabaseNow,
     LocatedTable,
+    check_names,
     check_pool,
+    exact_text,
+    instant,
     is_in_autocommit,
     is_same_database,
     rules_of_dialect,
-)
-from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.adapters.sql.purge import Purged, delete_old
-from txlayer.adapters.sql.table import (
-    GROUP_LENGTH_MAX,
-    DatabaseNow,
-    check_names,
-    exact_text,
-    instant,
 )
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.ids import check_group
 from txlayer.core.messages import Headers, Undecodable
 from txlayer.errors import UsageError
 
-DEFAULT_NAME = "txlayer_inbox"
+INBOX_NAME = "txlayer_inbox"
 
 KEY_LENGTH_MAX = 200
 """Characters of a key in the table; longer ones, others than printable ASCII, and with a blank at the end are hashed."""
@@ -97,7 +95,7 @@ def message_key(message: InboxMessage) -> str:
 
 
 def inbox_table(
-    name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None
+    name: str = INBOX_NAME, *, schema: str | None = None, metadata: MetaData | None = None
 ) -> Table:
     """The table, in `metadata` or in one of its own; a migration tool takes it from there.
 
@@ -151,7 +149,7 @@ class Inbox:
         engine: Engine,
         *,
         group: str,
-        table: str = DEFAULT_NAME,
+        table: str = INBOX_NAME,
         schema: str | None = None,
         key: MessageKey = message_key,
     ) -> None:

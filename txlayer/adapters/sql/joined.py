@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Engine, NestedTransaction, TwoPhaseTransactio
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
-from txlayer.adapters.barrier import LocalState
-from txlayer.adapters.sql.dialects import Rules
+from txlayer.adapters.ports import LocalState
+from txlayer.adapters.sql.tables import Rules
 from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)

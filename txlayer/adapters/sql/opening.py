@@ -9,12 +9,10 @@ from datetime import timedelta
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from txlayer.adapters.sql.barrier import SqlBarrier
-from txlayer.adapters.sql.checks import told
-from txlayer.adapters.sql.inbox import DEFAULT_NAME as INBOX_NAME
-from txlayer.adapters.sql.inbox import Inbox
+from txlayer.adapters.sql.barrier import SqlBarrier, told
+from txlayer.adapters.sql.inbox import INBOX_NAME, Inbox
 from txlayer.adapters.sql.purge import TRANSACTION_AGE_MAX
-from txlayer.adapters.sql.table import DEFAULT_NAME
+from txlayer.adapters.sql.tables import DEFAULT_NAME
 from txlayer.errors import ConfigError, RetriableError, UsageError
 
 

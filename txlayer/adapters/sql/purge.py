@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, DateTime, Engine, Table, delete, func, select
 
-from txlayer.adapters.sql.dialects import LocatedTable
 from txlayer.adapters.sql.joined import OWN_WORK
+from txlayer.adapters.sql.tables import LocatedTable
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import UsageError
 

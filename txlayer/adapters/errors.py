@@ -1,0 +1,435 @@
+"""Kafka's error codes by name and number, and what a code says about whose fault it is. Never: an exception.
+
+Numbers below zero are the client's own (librdkafka); a test holds every one of them against the client.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    FencedError,
+    ForbiddenTopicError,
+    MemberFencedError,
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
+
+
+class Code(IntEnum):
+    """The codes that somebody here has thought about; LOCAL_X is what the client calls _X."""
+
+    UNKNOWN = -1
+    NO_ERROR = 0
+    OFFSET_OUT_OF_RANGE = 1
+    INVALID_MSG = 2
+    UNKNOWN_TOPIC_OR_PART = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_FOR_PARTITION = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MSG_SIZE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_CONFIG = 40
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_PRODUCER_ID = 59
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    STALE_MEMBER_EPOCH = 113
+    TRANSACTION_ABORTABLE = 120
+    LOCAL_FAIL = -196
+    LOCAL_TRANSPORT = -195
+    LOCAL_RESOLVE = -193
+    LOCAL_MSG_TIMED_OUT = -192
+    LOCAL_PARTITION_EOF = -191
+    LOCAL_UNKNOWN_PARTITION = -190
+    LOCAL_UNKNOWN_TOPIC = -188
+    LOCAL_ALL_BROKERS_DOWN = -187
+    LOCAL_INVALID_ARG = -186
+    LOCAL_TIMED_OUT = -185
+    LOCAL_SSL = -181
+    LOCAL_WAIT_COORD = -180
+    LOCAL_CONFLICT = -173
+    LOCAL_STATE = -172
+    LOCAL_AUTHENTICATION = -169
+    LOCAL_TIMED_OUT_QUEUE = -166
+    LOCAL_PURGE_QUEUE = -152
+    LOCAL_PURGE_INFLIGHT = -151
+    LOCAL_FATAL = -150
+    LOCAL_INCONSISTENT = -149
+    LOCAL_MAX_POLL_EXCEEDED = -147
+    LOCAL_FENCED = -144
+    LOCAL_AUTO_OFFSET_RESET = -140
+    LOCAL_DESTROY_BROKER = -137
+
+    @property
+    def kafka_name(self) -> str:
+        """The name that the client gives it."""
+        name = self.name
+        return name[5:] if name.startswith("LOCAL_") else name
+
+
+_KNOWN_CODES = frozenset(Code) - {Code.UNKNOWN}
+
+
+def is_unknown(code: int) -> bool:
+    """True for an answer of a broker that txlayer does not know; the client's own codes are below -1."""
+    return code >= Code.UNKNOWN and code not in _KNOWN_CODES
+
+
+# The codes that belong to one record: bisection finds it, and it is parked. A closed list.
+REFUSED_RECORD_CODES = frozenset(
+    {
+        Code.MSG_SIZE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.INVALID_RECORD,
+        Code.INVALID_MSG,
+        Code.POLICY_VIOLATION,
+        Code.LOCAL_UNKNOWN_PARTITION,
+    }
+)
+# The codes that belong to a topic: what goes there is held until it is mended.
+REFUSED_TOPIC_CODES = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.UNKNOWN_TOPIC_OR_PART,
+        Code.LOCAL_UNKNOWN_TOPIC,
+        Code.TOPIC_EXCEPTION,
+    }
+)
+# They say that a client's Kafka transaction cannot go on, and not why: the client knows that.
+GIVEN_UP_CODES = frozenset({Code.LOCAL_PURGE_QUEUE, Code.LOCAL_PURGE_INFLIGHT, Code.LOCAL_STATE})
+# The group went on without this member: forget everything, wait for the rebalance.
+STALE_MEMBER_CODES = frozenset(
+    {
+        Code.ILLEGAL_GENERATION,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.FENCED_INSTANCE_ID,
+        Code.REBALANCE_IN_PROGRESS,
+        Code.STALE_MEMBER_EPOCH,
+    }
+)
+FENCED_CODES = frozenset({Code.LOCAL_FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH})
+NOT_AUTHORISED_CODES = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.SASL_AUTHENTICATION_FAILED,
+        Code.LOCAL_AUTHENTICATION,
+    }
+)
+# What was asked for can never be, whoever asks: more replicas than brokers, a setting that does not exist.
+MISTAKEN_CODES = frozenset(
+    {
+        Code.INVALID_CONFIG,
+        Code.INVALID_PARTITIONS,
+        Code.INVALID_REPLICATION_FACTOR,
+        Code.LOCAL_INVALID_ARG,
+    }
+)
+UNAVAILABLE_CODES = frozenset(
+    {
+        Code.LOCAL_ALL_BROKERS_DOWN,
+        Code.LOCAL_TRANSPORT,
+        Code.LOCAL_SSL,
+        Code.LOCAL_RESOLVE,
+        Code.LOCAL_DESTROY_BROKER,  # the client let go of a broker that it was asking: it has another address, or has gone
+        Code.NETWORK_EXCEPTION,
+        Code.LOCAL_TIMED_OUT,
+        Code.LOCAL_TIMED_OUT_QUEUE,
+        Code.REQUEST_TIMED_OUT,
+        Code.LOCAL_WAIT_COORD,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.NOT_COORDINATOR,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.LEADER_NOT_AVAILABLE,
+    }
+)
+# A group's coordinator is being chosen, has moved or still reads its log, as after every start of a broker. Nothing was done.
+MOVED_COORDINATOR_CODES = frozenset(
+    {
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    }
+)
+# The client's knowledge of leaders is out of date: asked afresh, the question has an answer.
+STALE_LEADER_CODES = frozenset(
+    {
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.OFFSET_NOT_AVAILABLE,  # a leader so new that it does not know yet how far the others have read
+        Code.KAFKA_STORAGE_ERROR,  # a disk failed: another replica becomes the leader
+    }
+)
+# Not failures of a reader: its client goes on by itself.
+PASSING_CODES = frozenset(
+    {
+        Code.LOCAL_ALL_BROKERS_DOWN,
+        Code.LOCAL_TRANSPORT,
+        Code.LOCAL_RESOLVE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class ClientError(Protocol):
+    """A client's error as far as it is asked here."""
+
+    def code(self) -> int:
+        """Kafka's number."""
+        ...
+
+    def name(self) -> str:
+        """Kafka's name."""
+        ...
+
+    def str(self) -> str:
+        """What a person may read."""
+        ...
+
+    def fatal(self) -> bool:
+        """The client is of no use any more."""
+        ...
+
+    def retriable(self) -> bool:
+        """The same call may be made again."""
+        ...
+
+    def txn_requires_abort(self) -> bool:
+        """The Kafka transaction must be given up."""
+        ...
+
+
+def detail_of(error: ClientError) -> str:
+    """Name and sentence."""
+    return f"{error.name()}: {error.str()}"
+
+
+def translate_error(
+    error: ClientError,
+    *,
+    bootstrap_servers: str | None = None,
+    waited_ms: int | None = None,
+    topic: str | None = None,
+    resource: str | None = None,
+    operation: str | None = None,
+    transactional_id: str | None = None,
+    txn_id: str | None = None,
+    step: str | None = None,
+) -> TxLayerError:
+    """Our error for a client's; raise it `from` the original.
+
+    What is not known becomes `OutcomeUnknownError` where a `step` is named (it may have happened), else
+    `TxLayerError` with the client's own words.
+    """
+    code = error.code()
+    detail = detail_of(error)
+    if code in FENCED_CODES:
+        return ProducerFencedError(detail, transactional_id=transactional_id)
+    if code in NOT_AUTHORISED_CODES:
+        return NotAuthorisedError(detail, resource=resource or topic, operation=operation)
+    if code in REFUSED_RECORD_CODES:
+        return RefusedRecordError(detail, topic=topic, reason=error.name())
+    if code in REFUSED_TOPIC_CODES:
+        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    if step is not None:
+        return OutcomeUnknownError(detail, txn_id=txn_id, step=step)
+    if code in MISTAKEN_CODES:
+        return UsageError(f"{topic}: {detail}" if topic else detail)
+    if code in UNAVAILABLE_CODES:
+        return BrokerUnavailableError(
+            detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms
+        )
+    if code in STALE_LEADER_CODES:
+        return RetriableError(detail)
+    return TxLayerError(detail)
+
+
+# --- a transactional writer -------------------------------------------------------------------------------------------
+
+
+def translate_writer_error(
+    error: ClientError, *, bootstrap_servers: str, transactional_id: str
+) -> TxLayerError:
+    """What a call of a transactional client failed with."""
+    code, detail = error.code(), detail_of(error)
+    if code in STALE_MEMBER_CODES:
+        return MemberFencedError(detail)
+    if code == Code.LOCAL_FATAL:
+        # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
+        # what follows is the same: close, and let the group say who owns the partitions before going on.
+        return ProducerFencedError(detail, transactional_id=transactional_id)
+    if code == Code.CONCURRENT_TRANSACTIONS:
+        return RetriableError(detail)
+    if not error.fatal():
+        if code in REFUSED_RECORD_CODES:
+            return RefusedRecordError(detail, reason=error.name())
+        if code in REFUSED_TOPIC_CODES or code == Code.LOCAL_INCONSISTENT:
+            return ForbiddenTopicError(detail, reason=error.name())
+    return translate_error(
+        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
+    )
+
+
+def translate_refusal(
+    error: ClientError, *, topic: str, txn_key: str, bootstrap_servers: str, transactional_id: str
+) -> TxLayerError:
+    """What a delivery report of a transactional client means: whose fault it is, the record's, its topic's or the cluster's."""
+    code, detail = error.code(), detail_of(error)
+    if code in REFUSED_RECORD_CODES:
+        return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
+    if code in REFUSED_TOPIC_CODES:
+        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    if code == Code.LOCAL_MSG_TIMED_OUT:
+        return BrokerUnavailableError(detail, bootstrap_servers=bootstrap_servers)
+    return translate_writer_error(
+        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
+    )
+
+
+def unanswered_commit(error: ClientError) -> RetriableError | None:
+    """The error of a commit that is merely not answered yet; None: it failed."""
+    if not error.fatal() and not error.txn_requires_abort() and error.retriable():
+        return RetriableError(detail_of(error))
+    return None
+
+
+# --- a writer of half and op records ----------------------------------------------------------------------------------
+
+
+def translate_fatal(error: ClientError) -> FencedError:
+    """A fatal error of an idempotent client."""
+    return FencedError(
+        f"{detail_of(error)}; this client writes nothing any more, close it and make a new one"
+    )
+
+
+def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLayerError:
+    """What a half or op record's report, or an exception of `produce`, means for it."""
+    if error.fatal():
+        return translate_fatal(error)
+    if error.code() == Code.LOCAL_PURGE_QUEUE:
+        return RetriableError("closed before the record was sent")
+    return translate_error(
+        error,
+        topic=topic,
+        resource=topic,
+        operation="write",
+        txn_id=txn_id,
+        step=topic.rpartition(".")[2],
+    )
+
+
+def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
+    """What a question for the ends of a partition failed with.
+
+    The client may not know the partition at this moment, as while a broker dies; of a record to be written that is another matter.
+    """
+    if error.code() == Code.LOCAL_UNKNOWN_PARTITION:
+        return RetriableError(detail_of(error))
+    return translate_error(error, bootstrap_servers=bootstrap_servers)
+
+
+# --- a member of a group ----------------------------------------------------------------------------------------------
+
+
+def translate_read_error(
+    error: ClientError, *, bootstrap_servers: str, reader: str, advice: str
+) -> TxLayerError:
+    """What an error among the records of a group's member means.
+
+    `reader` and `advice` are for an offset that is gone: who lost something, and what to do.
+    """
+    if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
+        return ConfigError(
+            f"the stored offset is not in the log any more ({error.str()}); what was there is lost to {reader}: {advice}",
+            name="stored offset",
+            expected="an offset within the topic's retention",
+        )
+    return translate_error(error, bootstrap_servers=bootstrap_servers)
+
+
+COORDINATOR_ADVICE = "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`"
+"""For a coordinator whose offset is gone."""
+RESPONDER_ADVICE = "start it anew; coordinators ask again"
+"""For a responder: it keeps no offsets."""
+
+
+def consumer_advice(group: str, topic: str) -> str:
+    """For a consumer whose offset is gone."""
+    return (
+        f"end every consumer of {group}, and say where to go on with "
+        f"`txlayer consumer reset --group {group} --topic {topic} --to earliest|latest|TIME`"
+    )
+
+
+def translate_store_error(
+    error: ClientError, *, group: str, bootstrap_servers: str
+) -> TxLayerError:
+    """What a member's store of offsets failed with."""
+    code, detail = error.code(), detail_of(error)
+    if code in STALE_MEMBER_CODES:
+        return MemberFencedError(detail, group=group)
+    if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):
+        return ConfigError(
+            f"the brokers allow less metadata with an offset ({detail})", name="metadata_bytes_max",
+            expected="the brokers' offset.metadata.max.bytes",
+        )  # fmt: skip
+    return translate_error(
+        error, bootstrap_servers=bootstrap_servers, resource=group, operation="store offsets"
+    )

@@ -1,0 +1,477 @@
+"""Ranges of partitions, read whole by a reader that assigns itself. Never a rule of what is read."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from txlayer.adapters.errors import Code, translate_error
+from txlayer.adapters.ports import (
+    Administration,
+    Assignment,
+    GroupReader,
+    HistoryStart,
+    LogReader,
+    Record,
+    TopicPartition,
+)
+from txlayer.config import ClientConfig, SystemTopics
+from txlayer.core import codec
+from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
+from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError
+
+READ_COUNT_MAX = 20_000
+"""Records per read: bounds the time between two signs of life."""
+
+RUN_GAP_MAX = 5_000
+"""Records read in vain rather than sought over: a seek costs about as much as reading this many (1.2 ms)."""
+
+Range = tuple[int, int]
+"""[from, to)."""
+
+
+def read_ranges(
+    reader: LogReader,
+    ranges: Mapping[TopicPartition, Range],
+    on_record: Callable[[Any], None],
+    *,
+    is_still_ours: Callable[[], None] = lambda: None,
+    patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Call `on_record` for every record of the ranges, in offset order per partition.
+
+    Raises:
+        BrokerUnavailableError: nothing came for `patience_s`; some records were given already.
+        RetriableError: an offset is not in the log any more, or not yet; ask for starts and ends again.
+    """
+    ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
+    if not ends:
+        return
+    reader.assign({partition: ranges[partition][0] for partition in ends})
+    heard_at = clock()
+    while ends:
+        records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1)
+        is_still_ours()
+        if records:
+            heard_at = clock()
+        elif clock() - heard_at > patience_s:
+            raise BrokerUnavailableError(
+                "ranges that must be read did not come: "
+                + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
+                waited_ms=int(patience_s * 1000),
+            )
+        topic, number, partition, start, end = "", -1, ("", -1), 0, None
+        for record in records:  # hot path: records of one partition mostly follow each other
+            if record.partition() != number or record.topic() != topic:
+                topic, number = partition = (record.topic(), record.partition())
+                end = ends.get(partition)
+                start = ranges[partition][0] if end is not None else 0
+            if end is None:
+                continue
+            error = record.error()
+            if error is not None:
+                _check_end(error, record, partition)
+                if record.offset() >= end:
+                    del ends[partition]
+                    end = None
+                continue
+            offset = record.offset()
+            if start <= offset < end:
+                on_record(record)
+            if offset >= end - 1:
+                del ends[partition]
+                end = None
+                reader.pause(partition)
+
+
+def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+    if error.name() == "_AUTO_OFFSET_RESET":
+        raise RetriableError(
+            f"{partition[0]}-{partition[1]}: what must be read is not in the log ({error.str()}); it was removed meanwhile"
+        )
+    if error.name() != "_PARTITION_EOF":
+        raise BrokerUnavailableError(
+            f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}"
+        )
+
+
+def runs_of(spans: Iterable[Range]) -> list[Range]:
+    """The spans in order, joined where reading what lies between costs less than seeking over it."""
+    runs: list[Range] = []
+    for start, end in sorted(spans):
+        if runs and start - runs[-1][1] <= RUN_GAP_MAX:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+        else:
+            runs.append((start, end))
+    return runs
+
+
+_READ_COUNT_MAX = 5_000
+_LOOK_S = 0.5
+_QUIET_S = 10.0
+"""No record and no end of a partition for so long: the broker does not answer any more."""
+
+
+class HalfPlace(NamedTuple):
+    """Whose half record stands at a place."""
+
+    txn_id: str
+    nonce: str
+    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which nobody needs
+    appended_ms: int
+
+
+class LogHistoryReader:
+    """The `HistoryReader` over any log. Each call makes clients of its own, so any thread may call it."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        make_admin: Callable[[], Administration],
+        make_reader: Callable[[], LogReader],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._make_admin = make_admin
+        self._make_reader = make_reader
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def read(
+        self,
+        txn_id: str,
+        *,
+        start: HistoryStart,
+        partitions: Sequence[int] | None = None,
+        with_checks: bool = False,
+    ) -> list[TransactionHistory]:
+        """Every nonce of `txn_id` that has a record in half or op since `start`, or stands on doubt; oldest first.
+
+        The logs are read up to their ends as they are now (read_committed); doubt is read as a whole, and the check
+        topic, as far as it goes back, only `with_checks`.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        with closing(self._make_admin()) as admin:
+            positions, ends, at_ms = self._ranges(admin, start, partitions)
+            if with_checks:
+                self._add_checks(admin, positions, ends, at_ms=at_ms)
+        fold = HistoryFold(txn_id)
+        with closing(self._make_reader()) as reader:
+            for record in self._records(reader, positions, ends):
+                _fold(fold, record, self._config.topics)
+        return fold.histories()
+
+    def half_at(self, partition: int, offset: int) -> HalfPlace | str:
+        """Whose half record stands there; a sentence about what is there instead.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
+        topic = self._config.topics.half
+        half = (topic, partition)
+        with closing(self._make_admin()) as admin:
+            count = self._partition_count(admin)
+            if partition >= count:
+                return f"{topic} has the partitions 0 to {count - 1}, not {partition}"
+            first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
+        if not first <= offset < end:
+            return (
+                f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
+            )
+        with closing(self._make_reader()) as reader:
+            for record in self._records(reader, {half: offset}, {half: offset + 1}):
+                return _place(record, f"{topic}-{partition}@{offset}")
+        return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
+
+    def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
+        """As in `HistoryReader`."""
+        half = (self._config.topics.half, partition)
+        with closing(self._make_admin()) as admin:
+            self._partition_count(admin)
+            first, ends = admin.start_offsets([half]), admin.end_offsets([half])
+            since = admin.offsets_at([half], at_ms=at_ms)
+        found = self._places_of(keys, since, ends)
+        if len(found) < len(keys) and since != first:  # somebody's clock is ahead
+            found = self._places_of(keys, first, ends)
+        return found
+
+    def _places_of(
+        self,
+        keys: Collection[str],
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+    ) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with closing(self._make_reader()) as reader:
+            for record in self._records(reader, positions, ends):
+                raw = codec.half_header_of(record.headers())
+                header = None if raw is None else codec.decode_half_header(raw)
+                if isinstance(header, HalfHeader) and header.key in keys:
+                    found[header.key] = record.offset()
+        return found
+
+    def _partition_count(self, admin: Administration) -> int:
+        count = admin.partition_count(self._config.topics.half)
+        if count is None:
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates it",
+                topic=self._config.topics.half,
+                found="none",
+            )
+        return count
+
+    def _ranges(
+        self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
+        topics = self._config.topics
+        count = self._partition_count(admin)
+        numbers = range(count) if partitions is None else partitions
+        if start.position is not None:
+            numbers = [start.position[0]]
+        halves = [(topics.half, number) for number in numbers]
+        ops = [(topics.op, number) for number in numbers]
+        doubts = [(topics.doubt, number) for number in numbers]
+        first = admin.start_offsets([*halves, *ops, *doubts])
+        ends = admin.end_offsets([*halves, *ops, *doubts])
+        at_ms = start.at_ms
+        positions = dict(first)
+        if start.position is not None:
+            half, offset = halves[0], start.position[1]
+            positions[half] = max(first[half], offset)
+            at_ms = self._appended_ms(half, positions[half], ends[half])
+        else:
+            positions.update(admin.offsets_at(halves, at_ms=at_ms))
+        positions.update(admin.offsets_at(ops, at_ms=at_ms))
+        return positions, ends, at_ms
+
+    def _add_checks(
+        self,
+        admin: Administration,
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+        *,
+        at_ms: int,
+    ) -> None:
+        """The check topic, too, as far as it goes back; a namespace of an earlier version has none."""
+        topic = self._config.topics.check
+        checks = [(topic, number) for number in range(admin.partition_count(topic) or 0)]
+        if checks:
+            positions.update(admin.offsets_at(checks, at_ms=at_ms))
+            ends.update(admin.end_offsets(checks))
+
+    def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
+        """When the half record at `offset` was stored: its op lines are not older."""
+        with closing(self._make_reader()) as reader:
+            for record in self._records(reader, {half: offset}, {half: end}):
+                return record.timestamp()[1]
+        return int(self._wall_clock() * 1000)
+
+    def _records(
+        self,
+        reader: LogReader,
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+    ) -> Iterator[Record]:
+        """Everything from `positions` to before `ends`, in offset order within a partition."""
+        missing = {p: end for p, end in ends.items() if positions[p] < end}
+        reader.assign({p: positions[p] for p in missing})
+        quiet_since = self._clock()
+        while missing:
+            records = reader.read(record_count_max=_READ_COUNT_MAX, timeout_s=_LOOK_S)
+            if records:
+                quiet_since = self._clock()
+            elif self._clock() - quiet_since > _QUIET_S:
+                raise BrokerUnavailableError(
+                    f"the broker stopped answering; {len(missing)} partitions are not read to their ends",
+                    bootstrap_servers=self._config.bootstrap_servers,
+                    waited_ms=int(_QUIET_S * 1000),
+                )
+            for record in records:
+                partition = (record.topic(), record.partition())
+                error = record.error()
+                if error is not None:
+                    if error.code() != Code.LOCAL_PARTITION_EOF:
+                        raise translate_error(error, topic=partition[0], operation="read")
+                    missing.pop(
+                        partition, None
+                    )  # markers of Kafka transactions stand before the end
+                    continue
+                end = missing.get(partition)
+                if end is not None and record.offset() < end:
+                    yield record
+                if end is None or record.offset() >= end - 1:
+                    missing.pop(partition, None)
+
+
+def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
+    partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
+    topic, value = record.topic(), record.value()
+    if topic == topics.half:
+        headers = record.headers()
+        fold.half(partition=partition, offset=offset, appended_ms=at_ms, headers=headers)
+    elif topic == topics.op:
+        fold.op(partition=partition, offset=offset, appended_ms=at_ms, value=value)
+    elif topic == topics.check:
+        fold.check(partition=partition, offset=offset, appended_ms=at_ms, value=value)
+    else:
+        fold.doubt(partition=partition, appended_ms=at_ms, key=record.key(), value=value)
+
+
+def _place(record: Record, where: str) -> HalfPlace | str:
+    raw = codec.half_header_of(record.headers())
+    header = Undecodable("it has no header txl") if raw is None else codec.decode_half_header(raw)
+    if isinstance(header, Undecodable):
+        return f"{where} is no half message: {header.why}"
+    return HalfPlace(
+        txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1]
+    )
+
+
+logger = logging.getLogger("txlayer.responder")
+
+ENDS_TIMEOUT_S = 10.0
+"""How long one question for a partition's end may take."""
+
+RETRY_S = 0.1
+"""Between two of them."""
+
+
+class Heard(NamedTuple):
+    """What one read brought."""
+
+    records: Sequence[Record]
+    own_partitions: frozenset[int]
+    """Whose questions were this instance's to answer when the records were read."""
+
+
+class CheckReader:
+    """Reads all partitions of the check topic as a member of a group. One thread uses it; no callback raises.
+
+    Args:
+        member: of the producer group's check group, not started.
+        topic: the check topic.
+        count_partitions: asks how many partitions it has now.
+        positions: where to go on, by partition; kept up to date here, so that the next reader finds them. A partition
+            that is not there is read from its end: what was missed is asked again.
+    """
+
+    def __init__(
+        self,
+        member: GroupReader,
+        *,
+        topic: str,
+        count_partitions: Callable[[], int],
+        positions: dict[int, int],
+        start_patience_s: float = ENDS_TIMEOUT_S,
+    ) -> None:
+        self._member = member
+        self._start_patience_s = start_patience_s
+        self._topic = topic
+        self._count_partitions = count_partitions
+        self._positions = positions
+        self._own: frozenset[int] = frozenset()
+        self._is_assigned = False
+        self._is_paused = False
+
+    @property
+    def own_partitions(self) -> frozenset[int]:
+        """What the group gave to this instance; empty while it shares anew."""
+        return self._own
+
+    @property
+    def is_member(self) -> bool:
+        """True from the first assignment on, while the group has not taken it back."""
+        return self._is_assigned
+
+    def start(self) -> None:
+        """Find the ends and join the group; a broker that may just be coming up is asked again for `start_patience_s`.
+
+        Raises:
+            TopicMismatchError: there is no such topic. Nothing was joined.
+            RetriableError, NotAuthorisedError: nobody said. Nothing was joined.
+        """
+        # The ends first: whoever sees a member may ask, and that question must be heard.
+        self._find_ends(self._count_partitions(), patience_s=self._start_patience_s)
+        self._member.start([self._topic])
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Heard:
+        """Records as they come; serves the group.
+
+        Raises:
+            ConfigError: a position is not in the log any more.
+            TxLayerError: anything else that stops reading. Close this reader and make a new one.
+        """
+        own = self._own
+        records = self._member.read(record_count_max=record_count_max, timeout_s=timeout_s)
+        for record in records:
+            self._positions[record.partition()] = record.offset() + 1
+        if self._member.take_revocation():
+            self._own = frozenset()
+            self._is_assigned = False
+        share = self._member.take_assignment()
+        if share is not None:
+            self._take(share)
+        return Heard(records, own)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Stop reading, or go on; the group is served either way."""
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            if self._is_assigned:
+                self._apply_pause()
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._own = frozenset()
+        self._is_assigned = False
+        self._member.close()
+
+    def _take(self, share: Assignment) -> None:
+        try:
+            self._find_ends(self._count_partitions(), patience_s=ENDS_TIMEOUT_S)
+        except RetriableError:
+            # Those that were known are read; a new one is found at the next assignment.
+            logger.warning("responder.ends_unknown", exc_info=True)
+        self._own = frozenset(partition for _, partition in share.partitions)
+        self._member.resume_at({(self._topic, p): at for p, at in self._positions.items()})
+        self._is_assigned = True
+        if self._is_paused:
+            self._apply_pause()
+        logger.info(
+            "responder.assigned",
+            extra={"partitions": sorted(self._own), "generation": share.generation},
+        )
+
+    def _apply_pause(self) -> None:
+        places: list[TopicPartition] = [(self._topic, p) for p in self._positions]
+        if self._is_paused:
+            self._member.pause(places)
+        else:
+            self._member.resume(places)
+
+    def _find_ends(self, partition_count: int, *, patience_s: float) -> None:
+        give_up_at = time.monotonic() + patience_s
+        for partition in range(partition_count):
+            if partition not in self._positions:
+                self._positions[partition] = self._end_of((self._topic, partition), give_up_at)
+
+    def _end_of(self, place: TopicPartition, give_up_at: float) -> int:
+        while True:
+            try:
+                return self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)[1]
+            except RetriableError:
+                # A leader that moves, or is just made, answers so for a moment.
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(RETRY_S)

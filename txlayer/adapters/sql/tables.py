@@ -1,0 +1,418 @@
+"""What differs between the databases: how a check's short transaction waits, and how it inserts what is not there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Dialect,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    insert,
+    text,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.dml import Insert
+from sqlalchemy.sql.functions import FunctionElement
+
+from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.errors import UsageError
+
+Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
+
+
+class Rules(Protocol):
+    """One kind of database."""
+
+    isolation: Isolation | None
+    """Of a check's own connection; None: as it is."""
+
+    has_row_locks: bool
+    """False: one open local transaction keeps all others waiting."""
+
+    wait_min_ms: int
+    """A shorter wait there is not."""
+
+    def insert_absent(self, table: Table) -> Insert:
+        """Insert rows, and leave those alone that are there."""
+        ...
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:
+        """True when a failed statement rolled back the whole transaction, and the next one would begin another unasked."""
+        ...
+
+    def schema_of(self, engine: Engine, name: str) -> str | None:
+        """Where a connection that nobody has used yet finds the table `name`; None: nowhere."""
+        ...
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        """Within a transaction of `connection`: no lock is waited for longer than about `wait_ms`.
+
+        The connection's own settings are back at the end, for it returns to the user's pool.
+        """
+        ...
+
+
+class SqliteRules:
+    """SQLite: one writer at a time, for the whole file."""
+
+    isolation: Isolation | None = None
+    has_row_locks = False
+    wait_min_ms = 1
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        return not driver_connection(connection).in_transaction
+
+    def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """As in `Rules`: the file, and no temporary table of the same name."""
+        return "main"
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        """As in `Rules`."""
+        before = [
+            (name, connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("busy_timeout", "read_uncommitted")
+        ]
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
+        # Connections with a shared cache may be set to see each other's open transactions: no check may believe those.
+        connection.exec_driver_sql("PRAGMA read_uncommitted = 0")
+        try:
+            # Python's driver begins no transaction by itself in some modes; then every insert would be synced alone.
+            if is_writing and not driver_connection(connection).in_transaction:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield
+        finally:
+            if not connection.invalidated:
+                for name, value in before:
+                    connection.exec_driver_sql(f"PRAGMA {name} = {int(value)}")
+
+
+_POSTGRESQL_SCHEMA = text(
+    "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND n.nspname = ANY(current_schemas(false)) "
+    "ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1"
+)
+
+
+class PostgresqlRules:
+    """PostgreSQL: an insert waits for the open transaction that inserted the same key."""
+
+    isolation: Isolation | None = "READ COMMITTED"
+    """Whatever the local transactions use: here a read must see all that was committed before it."""
+
+    has_row_locks = True
+    wait_min_ms = 1
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`: the database itself refuses all that follows."""
+        return False
+
+    def schema_of(self, engine: Engine, name: str) -> str | None:
+        """As in `Rules`; temporary tables are not looked at."""
+        with fresh_connection(engine) as connection:
+            schema: str | None = connection.execute(_POSTGRESQL_SCHEMA, {"name": name}).scalar()
+        return schema
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
+        """As in `Rules`; the setting ends with the transaction."""
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+        yield
+
+
+DEADLOCK = 1213
+"""MySQL's and MariaDB's number of the error after which the whole transaction is gone."""
+
+
+class MysqlRules:
+    """MySQL and MariaDB with InnoDB."""
+
+    isolation: Isolation | None = "REPEATABLE READ"
+    """Each transaction of a check reads once, after its begin; READ COMMITTED is refused where the binary log keeps statements."""
+
+    has_row_locks = True
+    wait_min_ms = 1_000
+
+    def insert_absent(self, table: Table) -> Insert:
+        """As in `Rules`."""
+        return mysql.insert(table).prefix_with("IGNORE")
+
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        return DEADLOCK in (getattr(error, "errno", None), *error.args[:1])
+
+    def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
+        """As in `Rules`."""
+        with fresh_connection(engine) as connection:
+            schema: str | None = connection.exec_driver_sql("SELECT DATABASE()").scalar()
+        return schema
+
+    @contextmanager
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
+        """As in `Rules`; in whole seconds."""
+        names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        before = connection.exec_driver_sql(f"SELECT @@{names[0]}, @@{names[1]}").one()
+        _set_session(connection, names, [math.ceil(wait_ms / 1000)] * 2)
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                _set_session(connection, names, before)
+
+
+def _set_session(connection: Connection, names: tuple[str, ...], values: Any) -> None:
+    settings = ", ".join(f"{name} = {int(v)}" for name, v in zip(names, values, strict=True))
+    connection.exec_driver_sql(f"SET SESSION {settings}")
+
+
+@contextmanager
+def fresh_connection(engine: Engine) -> Iterator[Connection]:
+    """A connection as the engine makes them, which nobody has used: what a session sets outlives its return to a pool."""
+    fresh = Engine(
+        engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters
+    )
+    try:
+        with fresh.connect() as connection:
+            yield connection
+    finally:
+        fresh.dispose()
+
+
+class LocatedTable:
+    """A table by its full name, which is asked for once: an unqualified one means what each session makes of it.
+
+    Any thread may use it.
+    """
+
+    def __init__(self, engine: Engine, table: Table, rules: Rules) -> None:
+        self._engine = engine
+        self._table = table
+        self._rules = rules
+        self._found: Table | None = None
+
+    def find(self) -> tuple[Table, dict[str, Any]]:
+        """The table and the options of a statement on it; as it was given when nothing is found (now).
+
+        Raises:
+            SQLAlchemyError: the database does not answer.
+        """
+        found = self._found
+        if found is None:
+            translated = self._engine.get_execution_options().get("schema_translate_map") or {}
+            schema = translated.get(self._table.schema, self._table.schema)
+            if schema is None:
+                schema = self._rules.schema_of(self._engine, self._table.name)
+            if schema is None:
+                return self._table, {}
+            found = self._found = self._table.to_metadata(MetaData(), schema=schema)
+        return found, AS_NAMED
+
+
+AS_NAMED: dict[str, Any] = {"schema_translate_map": None}
+"""Options of a statement whose schema no session may replace by another."""
+
+
+class DriverInsert:
+    """One row's insert as the driver takes it, made once: SQLAlchemy's own way takes a third longer each time."""
+
+    def __init__(self, table: Table, dialect: Dialect, names: Sequence[str]) -> None:
+        compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
+        assert isinstance(compiled, SQLCompiler)
+        self._statement = str(compiled)
+        self._names = names
+        self._places = None
+        if compiled.positiontup is not None:
+            self._places = [names.index(name) for name in compiled.positiontup]
+
+    def execute(self, connection: Connection, row: Sequence[str]) -> None:
+        """Insert `row`, whose values are in the order of the names."""
+        if self._places is None:
+            connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
+        else:
+            connection.exec_driver_sql(self._statement, tuple(row[place] for place in self._places))
+
+
+def rules_of(engine: Engine) -> Rules:
+    """The rules of an engine's database for a barrier.
+
+    Raises:
+        UsageError: it is none that a barrier was tested with, or has no second connection to its database.
+    """
+    rules = rules_of_dialect(engine.dialect.name, what="a barrier")
+    check_pool(engine, what="a check", would="commit the local transaction")
+    database = engine.url.database
+    if isinstance(rules, SqliteRules) and (
+        not database or ":memory:" in database or engine.url.query.get("mode") == "memory"
+    ):
+        raise UsageError(
+            "a barrier in SQLite needs a file: a check uses a connection of its own, and in memory that is another database"
+        )
+    return rules
+
+
+def check_pool(engine: Engine, *, what: str, would: str) -> None:
+    """Refuse a pool that lends one connection to several at once, before `what` `would` do harm to another's transaction.
+
+    Raises:
+        UsageError: it is such a pool.
+    """
+    if isinstance(engine.pool, StaticPool | SingletonThreadPool):
+        raise UsageError(
+            f"{what} needs a connection of its own, and {type(engine.pool).__name__} lends one to several at once: "
+            f"it would {would}; use a QueuePool or a NullPool"
+        )
+
+
+def rules_of_dialect(name: str, *, what: str) -> Rules:
+    """The rules of a kind of database.
+
+    Raises:
+        UsageError: it is none that was tested.
+    """
+    if name == "postgresql":
+        return PostgresqlRules()
+    if name in ("mysql", "mariadb"):
+        return MysqlRules()
+    if name == "sqlite":
+        return SqliteRules()
+    raise UsageError(f"{what} needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
+
+
+def is_same_database(one: Engine, other: Engine) -> bool:
+    """True when two engines are known to lead to one database: they share a pool, or the address that both go by."""
+    if one.pool is other.pool:
+        return True
+    address = _address(one)
+    return address is not None and address == _address(other)
+
+
+def _address(engine: Engine) -> Any:
+    """What the URL says; None when it does not say which database that is."""
+    url = engine.url
+    is_named = url.host or url.query or url.database not in (None, "", ":memory:")
+    # A `creator` connects to where it likes. SQLAlchemy's own lives in this module.
+    creator = getattr(engine.pool, "_creator", None)
+    if not is_named or getattr(creator, "__module__", None) != "sqlalchemy.engine.create":
+        return None
+    # PostgreSQL's drivers take the user's name for that of a database that is not named.
+    database = (url.database, None if url.database else url.username)
+    return (url.get_backend_name(), url.host, url.port, database, url.query)
+
+
+def driver_connection(connection: Connection) -> Any:
+    """The driver's own connection below SQLAlchemy's."""
+    return connection.connection.driver_connection
+
+
+def is_in_autocommit(connection: Connection) -> bool:
+    """True when every statement of this connection is durable at once, though SQLAlchemy has begun a transaction.
+
+    It asks the driver, not the database.
+    """
+    dialect, below = connection.dialect, connection.connection.dbapi_connection
+    try:
+        is_on = bool(dialect.detect_autocommit_setting(below))  # type: ignore[arg-type]  # it is connected
+    except (AttributeError, NotImplementedError):
+        is_on = connection.get_isolation_level() == "AUTOCOMMIT"
+    if is_on and dialect.name == "sqlite":
+        # There the same setting is also the way to begin by hand, which has happened then.
+        return not driver_connection(connection).in_transaction
+    return is_on
+
+
+DEFAULT_NAME = "txlayer_barrier"
+
+GROUP_LENGTH_MAX = 200
+SOURCE_LENGTH_MAX = 16
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+class DatabaseNow(FunctionElement[Any]):
+    """The database's clock at this very statement."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+
+
+@compiles(DatabaseNow)
+def _now(_element: DatabaseNow, _compiler: Any, **_more: Any) -> str:
+    return "CURRENT_TIMESTAMP"
+
+
+@compiles(DatabaseNow, "postgresql")
+def _now_of_postgresql(_element: DatabaseNow, _compiler: Any, **_more: Any) -> str:
+    # There, CURRENT_TIMESTAMP is when the transaction began: a row would look older than it is.
+    return "clock_timestamp()"
+
+
+def barrier_table(
+    name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None
+) -> Table:
+    """The table, in `metadata` or in one of its own; a migration tool takes it from there.
+
+    Raises:
+        UsageError: `name` or `schema` is no plain name of a table.
+    """
+    check_names(name, schema)
+    return Table(
+        name,
+        MetaData() if metadata is None else metadata,
+        Column("txn_id", exact_text(TXN_ID_LENGTH_MAX), primary_key=True),
+        Column("nonce", exact_text(NONCE_LENGTH), nullable=False),
+        Column("producer_group", exact_text(GROUP_LENGTH_MAX), nullable=False),
+        Column("resolution", exact_text(1), nullable=False),
+        Column("source", exact_text(SOURCE_LENGTH_MAX), nullable=False),
+        Column("created_at", instant(), nullable=False, server_default=DatabaseNow()),
+        schema=schema,
+        # Tables without transactions would keep the row of a local transaction that was rolled back.
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+def check_names(*names: str | None) -> None:
+    """Refuse what is no plain name of a table or schema.
+
+    Raises:
+        UsageError: one of them is none.
+    """
+    for given in names:
+        if given is not None and _NAME.fullmatch(given) is None:
+            raise UsageError(f"a table's name is 1 to 63 letters, digits or _, not {given[:80]!r}")
+
+
+def exact_text(length: int) -> String:
+    """ASCII text that differs from any other by every letter."""
+    # MySQL compares text without regard to case unless told otherwise: two transactions would share one row.
+    exact = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
+    return String(length).with_variant(exact, "mysql", "mariadb")
+
+
+def instant() -> DateTime:
+    """A moment, whatever time zone a session has."""
+    # MySQL's DATETIME is what the clock on the wall shows in the time zone of the session that wrote it.
+    return DateTime(timezone=True).with_variant(mysql.TIMESTAMP(), "mysql", "mariadb")

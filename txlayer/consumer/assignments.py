@@ -1,0 +1,496 @@
+"""The queues that this process holds: assigned by the group, leased, taken over, given up. Never handling a message.
+
+A queue is worked off when the group assigned it, its lease is held, and no handler of an earlier lease of it still runs
+here. Taking it over asks the stored offsets what has ended; there is no other memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from txlayer.adapters.ports import (
+    Assignment,
+    ConsumerConnections,
+    StoredOffset,
+    StoringGroupReader,
+    TopicPartition,
+)
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Lease
+from txlayer.consumer.dead_letters import DeadLetterWriter
+from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.kafka_transaction import (
+    BATCH_BYTES,
+    TIMEOUT_S,
+    WriterConnections,
+    close_quietly,
+)
+from txlayer.consumer.lease_keeper import NO_TOKEN, Leases
+from txlayer.consumer.metrics import Tally
+from txlayer.consumer.offsets import Owned, Storer
+from txlayer.consumer.plan import ConsumerPlan, starts_of, writer_of
+from txlayer.consumer.surroundings import Surroundings
+from txlayer.core.dead_letters import replay_topic, writer_name
+from txlayer.core.key_queue import KeyQueues, Start
+from txlayer.core.leases import token_above
+from txlayer.errors import (
+    BrokerUnavailableError,
+    MemberFencedError,
+    RetriableError,
+    TopicMismatchError,
+    TxLayerError,
+)
+
+logger = logging.getLogger("txlayer.consumer")
+
+HARMLESS_S = 2.0
+"""How long it is tried to end what stores nothing: four times what that takes when its partitions take a marker."""
+PATIENCE_S = 60.0
+"""How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
+
+
+def end_what_was_left(
+    connections: WriterConnections, names: Iterable[str], *, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Fence the writers of these names, and abort what they left open; returns when all of it is ended.
+
+    It takes 0.06 s each, with an open Kafka transaction 0.56 s. Without it the dead-letter partition's readers, and
+    who wants the stable offsets, would wait for the broker's time-out.
+
+    Raises:
+        TxLayerError: a name could not be initialised; nothing is known of it and of those behind it.
+    """
+    for name in names:
+        writer = connections.make_writer(name, batch_bytes_max=BATCH_BYTES)
+        try:
+            writer.initialise(timeout_s=timeout_s)
+        finally:
+            close_quietly(writer)
+        logger.info("dead_letters.fenced", extra={"transactional_id": name})
+
+
+class TakeOverConnections(WriterConnections, Protocol):
+    """What taking queues over asks of a cluster."""
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a group stored; with `is_stable` the answer waits for pending transactional offsets."""
+        ...
+
+
+def stable_offsets(
+    connections: TakeOverConnections,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    writer_of: Callable[[StoredOffset], str],
+    former_writers: Mapping[str, bool] = MappingProxyType({}),
+    is_still_ours: Callable[[], None] = lambda: None,
+    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[TopicPartition, StoredOffset | None]:
+    """End what the former owners' dead-letter writers left open, then tell what is stored for good.
+
+    `writer_of` reads a writer's name from stored metadata ("" for none); `former_writers` are ended whatever is stored. Those with
+    True left nothing open that stores an offset: they are ended if that is quick. Else the broker's time-out ends them, and
+    only the readers of those dead letters wait for it: a partition that takes no record takes no marker either.
+    `is_still_ours` is called while it waits and may raise.
+
+    Raises:
+        BrokerUnavailableError: offsets stayed pending for `patience_s`, longer than any Kafka transaction's time-out.
+        TxLayerError: as `end_what_was_left`.
+    """
+    ended: set[str] = set()
+
+    def end(names: Iterable[str]) -> None:
+        fresh = sorted(set(names) - ended - {""})
+        end_what_was_left(connections, fresh, timeout_s=timeout_s)
+        ended.update(fresh)
+
+    def ask(*, is_stable: bool) -> dict[TopicPartition, StoredOffset | None]:
+        give_up_at = clock() + patience_s
+        while True:
+            is_still_ours()
+            try:
+                return connections.stored_offsets(group, partitions, is_stable=is_stable)
+            except BrokerUnavailableError:
+                if clock() > give_up_at:
+                    raise  # else: pending offsets answer as a time-out
+
+    def writers(found: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
+        return {writer_of(stored) for stored in found.values() if stored is not None} - {""}
+
+    end(name for name, is_harmless in former_writers.items() if not is_harmless)
+    for name in sorted(name for name, is_harmless in former_writers.items() if is_harmless):
+        try:
+            end_what_was_left(connections, [name], timeout_s=min(timeout_s, HARMLESS_S))
+        except RetriableError as exc:
+            reason = {"transactional_id": name, "reason": str(exc)}
+            logger.warning("dead_letters.left_open", extra=reason)
+        ended.add(name)
+    while True:
+        # Pending offsets do not hold this answer back: the names of those who wrote are there at once.
+        end(writers(ask(is_stable=False)))
+        stored = ask(is_stable=True)
+        if writers(stored) <= ended:
+            return stored
+
+
+STORE_LOOK_S = 0.002
+"""How long one look for the acknowledgement of a store waits."""
+ENDS_S = 1.0
+"""How often it is looked where the topics end."""
+
+
+class Holdings:
+    """Used by the engine's thread."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        plan: ConsumerPlan,
+        *,
+        connections: ConsumerConnections,
+        reader: StoringGroupReader,
+        make_leases: Callable[[], Leases],
+        storer: Storer,
+        dispatcher: Dispatcher,
+        chunk_s: float,
+        surroundings: Surroundings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._connections = connections
+        self._reader = reader
+        self._make_leases = make_leases
+        self._leases = make_leases()
+        self._has_leases_failed = False
+        self._storer = storer
+        self._dispatcher = dispatcher
+        self._chunk_s = chunk_s
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
+        self._now_ms = now_ms
+        self._tokens: dict[TopicPartition, int] = {}
+        self._given: dict[
+            TopicPartition, tuple[int, int]
+        ] = {}  # {queue: (its lease's token, what handlers got)}
+        self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
+        self._former_writers: dict[str, bool] = {}  # True: what it left open stores nothing
+        self.assignment: Assignment | None = None
+        self.writer: DeadLetterWriter | None = None
+        """Writes the dead letters of everything that is owned."""
+        self.owned: dict[TopicPartition, Owned] = {}
+        """By queue."""
+        self.places: dict[TopicPartition, Owned] = {}
+        """The same, by both sources of each."""
+        self.tallies = {topic: Tally() for topic in plan.topics}
+        self.ends: dict[TopicPartition, int] = {}
+        """Where the topics of what is owned end, as the last fetches told it."""
+        self.rebalance_count = 0
+        self.lost_lease_count = 0
+        self._replaced_count = 0
+        self._ends_at = float("-inf")
+
+    def start(self) -> None:
+        """Get to know who holds what.
+
+        Raises:
+            TxLayerError: the lock topic is missing, or cannot be read; it may be called again.
+        """
+        if self._has_leases_failed:
+            self._renew_leases()
+            return
+        try:
+            self._leases.start()
+        except TxLayerError:
+            self._has_leases_failed = True
+            raise
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.revoke()
+        self._leases.close()
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def assigned_count(self) -> int | None:
+        """Queues that the group gave to this member; None: it has not said."""
+        return None if self.assignment is None else len(self._assigned)
+
+    @property
+    def replaced_count(self) -> int:
+        """Transactional producers that were replaced, since the start."""
+        writer = self.writer
+        return self._replaced_count + (0 if writer is None else writer.replaced_count)
+
+    def look_at_ends(self, now: float) -> None:
+        """Remember where topics end; nobody is asked."""
+        if now - self._ends_at >= ENDS_S:
+            self._ends_at = now
+            found = {place: self._reader.known_end(place) for place in self.owned}
+            self.ends = {place: end for place, end in found.items() if end is not None}
+
+    # --- the group ----------------------------------------------------------------------------------------------------
+
+    def look_at_group(self) -> bool:
+        """Take what the group changed; True when it changed something.
+
+        Raises:
+            TopicMismatchError: topics that belong together were not assigned together.
+        """
+        is_changed = False
+        if self._reader.take_revocation():
+            self.revoke()
+            is_changed = True
+        assignment = self._reader.take_assignment()
+        if assignment is not None:
+            self.revoke()
+            self._assign(assignment)
+            is_changed = True
+        return is_changed
+
+    def revoke(self) -> None:
+        """Nothing is assigned any more; whoever stores before does it now."""
+        self.give_up()
+        self._storer.end()
+        if self._assigned and not self._has_leases_failed:
+            self._leases.revoked(self._assigned)
+        self._tokens.clear()
+        self._assigned = {}
+        self.assignment = None
+
+    def _assign(self, assignment: Assignment) -> None:
+        found: dict[str, set[int]] = {topic: set() for topic in self._plan.sources}
+        for topic, partition in assignment.partitions:
+            found.setdefault(topic, set()).add(partition)
+        for topic in self._plan.topics:
+            own = replay_topic(self._plan.group, topic)
+            if found[topic] != found[own]:
+                raise TopicMismatchError(
+                    "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
+                    "the subscriptions of the group's members, differ",
+                    topic=own, expected=f"partitions {sorted(found[topic])}", found=f"{sorted(found[own])}",
+                )  # fmt: skip
+        self.assignment = assignment
+        self.rebalance_count += 1
+        places = sorted((t, p) for t in self._plan.topics for p in found[t])
+        self._assigned = dict.fromkeys(places)
+        self._leases.assigned(self._assigned, generation=assignment.generation)
+        logger.info(
+            "queues.assigned",
+            extra={"group": self._plan.group, "queue_count": len(self._assigned),
+                   "generation": assignment.generation},
+        )  # fmt: skip
+
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    def look_at_leases(self, is_still_ours: Callable[[], None]) -> None:
+        """Give up what was lost, take over what is held; `is_still_ours` is called meanwhile and may raise.
+
+        Raises:
+            TxLayerError: the leases or a take-over failed; give up everything and begin anew.
+        """
+        if self._has_leases_failed:
+            self._renew_leases()
+        try:
+            changes = self._leases.turn()
+        except TxLayerError:
+            self._has_leases_failed = True
+            raise
+        for queue in changes.lost:
+            self._tokens.pop(queue, None)
+        self._drop(
+            [self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True
+        )
+        self._tokens.update(changes.gained)
+        renewed = [queue for queue in changes.gained if queue in self.owned]
+        if renewed:
+            self._renew(renewed)
+        for queue, owned in self.owned.items():
+            owned.extend(self._leases.valid_until(queue) or 0.0)
+        if len(self.owned) < len(self._tokens):
+            due = [
+                queue for queue in self._tokens if queue not in self.owned and self._may_take(queue)
+            ]
+            if due:
+                self._take_over(due, is_still_ours)
+
+    def _renew(self, queues: Collection[TopicPartition]) -> None:
+        """The leases of these were written again, under other tokens, which are stored before anything begins under them."""
+        tokens = {
+            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token)
+            for queue in queues
+        }
+        for queue, token in tokens.items():
+            if token is not None:
+                self.owned[queue].queues.token = token
+        self._storer.store_now(
+            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
+        )
+        for queue, token in tokens.items():
+            self.owned[queue].renew(token)
+
+    def _renew_leases(self) -> None:
+        """Nobody knows what the old ones hold: new ones, under a new name, ask for everything again.
+
+        Raises:
+            TxLayerError: the lock log cannot be read; nothing is held, and the next look tries again.
+        """
+        self._tokens.clear()
+        self._given.clear()  # the log may be another one, whose offsets begin anew
+        self._leases.close()
+        self._leases = self._make_leases()
+        self._leases.start()
+        if self.assignment is not None:
+            self._leases.assigned(self._assigned, generation=self.assignment.generation)
+        self._has_leases_failed = False
+
+    def _may_take(self, queue: TopicPartition) -> bool:
+        # A handler of the former lease may be at the same key; one that hangs is not waited for beyond its deadline.
+        since = self._clock() - self._config.attempt_timeout.total_seconds()
+        return queue in self._assigned and self._dispatcher.is_clear(queue, since=since)
+
+    def _take_over(
+        self, queues: Collection[TopicPartition], is_still_ours: Callable[[], None]
+    ) -> None:
+        began, group = self._clock(), self._plan.group
+
+        def serve() -> None:
+            is_still_ours()
+            self._surroundings.sleep(STORE_LOOK_S)
+
+        # Of a queue that was ours just now a store may be under way: it must land before anybody asks what is stored.
+        self._storer.wait(serve)
+        replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
+        if self.writer is None:
+            name = writer_name(group, self._surroundings.draw_name())
+            self.writer = DeadLetterWriter(
+                self._connections, group=group, name=name,
+                timeout_s=self._config.kafka_transaction_timeout.total_seconds(),
+                recycle_after_s=self._config.recycle_after.total_seconds(), clock=self._clock,
+            )  # fmt: skip
+        stored = stable_offsets(
+            self._connections, group, [*queues, *replays], writer_of=writer_of,
+            # What this very process left open may not be in the stored offsets yet.
+            former_writers=self._former_writers, is_still_ours=is_still_ours, clock=self._clock,
+        )  # fmt: skip
+        self._former_writers.clear()
+        starts = starts_of(
+            self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at
+        )
+        is_still_ours()
+        taken = [
+            self._owned_at(queue, starts[queue], starts[replay])
+            for queue, replay in zip(queues, replays, strict=True)
+        ]
+        for owned in taken:
+            self.owned[owned.place] = owned
+            self.places[owned.place] = self.places[owned.replay_place] = owned
+        # From now on our writer's name is known to whoever comes next, and so is where we began.
+        self._storer.store_now(
+            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
+        )
+        self._read_on()
+        logger.info(
+            "queues.taken_over",
+            extra={"group": group, "queue_count": len(taken), "took_ms": int((self._clock() - began) * 1000)},
+        )  # fmt: skip
+
+    def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> Owned:
+        token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
+        lease = Lease(self._plan.group, *queue, token=token)
+        lease.valid_until = self._leases.valid_until(queue) or 0.0
+        queues: KeyQueues[Any] = KeyQueues(
+            topic=topic,
+            replays=replays,
+            settings=self._plan.settings_of(queue[0], self._config),
+            now_ms=self._now_ms(),
+        )
+        assert self.writer is not None
+        queues.writer = self.writer.name
+        if token is not None:
+            queues.token = token
+        replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
+        return Owned(
+            lease,
+            queues,
+            route=self._plan.routes[queue[0]],
+            tally=self.tallies[queue[0]],
+            chunk_s=self._chunk_s,
+            next_offsets={queue: topic.offset, replay_place: replays.offset},
+        )
+
+    def _token_for(
+        self, queue: TopicPartition, lease_token: int, *, last: int | None
+    ) -> int | None:
+        """What handlers get under this lease; above every token of the queue before, which stands with the progress.
+
+        It is stored before a handler begins under it: what is stored is all that the next owner of the queue goes by, for the lock
+        log may be a new one.
+        """
+        if lease_token == NO_TOKEN:
+            return None
+        if last is not None and self._given.get(queue) == (lease_token, last):
+            return last  # the same lease, whose queue is taken over again after an error
+        token = token_above(lease_token, last=last)
+        if token != lease_token:
+            logger.info(
+                "token.raised",
+                extra={"topic": queue[0], "partition": queue[1], "lease_token": lease_token, "token": token},
+            )  # fmt: skip
+        self._given[queue] = lease_token, token
+        return token
+
+    # --- giving up ----------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Work nothing off any more, and begin anew from the stored offsets with what is still held."""
+        if self.writer is not None:
+            self._former_writers[self.writer.name] = self.writer.has_sent_nothing
+            self._replaced_count += self.writer.replaced_count
+            self.writer.close()
+            self.writer = None
+        self._storer.forget()
+        self._drop(list(self.owned.values()))
+
+    def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
+        found = list(queues)
+        for owned in found:
+            owned.end()
+            self._dispatcher.forget(owned)
+            del self.owned[owned.place], self.places[owned.place], self.places[owned.replay_place]
+            if is_told:
+                self.lost_lease_count += 1
+                logger.warning(
+                    "lease.lost",
+                    extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token},
+                )  # fmt: skip
+        if found:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        positions: dict[TopicPartition, int] = {}
+        for owned in self.owned.values():
+            positions.update(owned.next_offsets)
+            owned.is_reading_paused = owned.is_replay_paused = False  # an assignment pauses nothing
+        self._reader.resume_at(positions)
+
+    def raise_if_moved(self) -> None:
+        """For `is_still_ours`: the group's word counts also while a queue is taken over.
+
+        Raises:
+            MemberFencedError: it moved the partitions.
+        """
+        if self.look_at_group() or self.assignment is None:
+            raise MemberFencedError(
+                "the group moved the partitions meanwhile", group=self._plan.group
+            )

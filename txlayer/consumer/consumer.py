@@ -1,0 +1,251 @@
+"""`OrderedConsumer` and `ConcurrentConsumer`: plain handlers on threads or in processes. Never a step of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+
+from txlayer.adapters.connect import ConnectConsumer, connect_consumer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Deserializer
+from txlayer.consumer.handlers import BatchHandlerFunction, HandlerFunction, Interceptor
+from txlayer.consumer.plan import StartAt
+from txlayer.consumer.pools import Caller, Pool, ThreadPool
+from txlayer.consumer.process_pool import ProcessPool
+from txlayer.consumer.service import LOOK_S, ConsumerService
+from txlayer.core.key_queue import Order
+from txlayer.core.retry import RetryPolicy
+from txlayer.errors import ConfigError, LifecycleError
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The optional settings of a consumer, by their names in `ConsumerConfig`, which says what each one means."""
+
+    client_settings: Mapping[str, Any]
+    is_insecure_allowed: bool
+    in_flight_max: int
+    worker_count: int
+    record_count_max: int
+    record_bytes_max: int
+    attempt_count_max: int
+    attempt_timeout: timedelta
+    hung_handlers_max: int
+    store_interval: timedelta
+    store_timeout: timedelta
+    metadata_bytes_max: int
+    parked_keys_max: int
+    revoke_timeout: timedelta
+    close_timeout: timedelta
+    session_timeout: timedelta
+    lease_renewal: timedelta
+    lease_expiry: timedelta
+    kafka_transaction_timeout: timedelta
+    recycle_after: timedelta
+    start_timeout: timedelta
+    instance_id: str
+
+
+Workers = Literal["threads", "processes"]
+
+
+class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
+    """What both share: workers, and waiting for the end on a thread."""
+
+    _workers: Workers = "threads"
+
+    def run(self, should_stop: Callable[[], bool] | None = None) -> None:
+        """Handle messages until `stop`, `should_stop`, or Ctrl-C; then let what runs end, store it and leave the group.
+
+        Raises:
+            UsageError: topics, settings or stored offsets are not as they must be.
+            BrokerUnavailableError: no broker answered within `start_timeout`.
+            LifecycleError: it ran before.
+        """
+        self._launch(is_waited_for=True)
+        try:
+            while not self._ended.wait(LOOK_S):
+                if should_stop is not None and should_stop():
+                    self._stopping.set()
+        finally:
+            self._stopping.set()
+            self._ended.wait()
+        self._raise_failure()
+
+    def start(self) -> None:
+        """Begin in the background; `close` ends it. When it ends by itself, `failure` says why, and it is logged.
+
+        Raises:
+            UsageError: as `run`; what only the cluster can tell comes from `join` and `close`.
+        """
+        self._launch()
+
+    def join(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it has ended, for at most `timeout`; True: it has. It is not told to end.
+
+        Raises:
+            TxLayerError: why it ended by itself.
+            LifecycleError: it was not started.
+        """
+        if self._thread is None:
+            raise LifecycleError("it was not started", state="new")
+        has_ended = self._ended.wait(None if timeout is None else timeout.total_seconds())
+        if has_ended:
+            self._raise_failure()
+        return has_ended
+
+    def close(self) -> None:
+        """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond counts for nothing.
+
+        Raises:
+            TxLayerError: why the consumer ended by itself, unless `run` or `join` raised it before.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._ended.wait()
+            self._raise_untold_failure()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _tell_end(self) -> None:
+        """Who waits looks at the event."""
+
+    def _make_pool(self, caller: Caller) -> Pool:
+        count = self._config.worker_count
+        if self._workers == "processes":
+            return ProcessPool(caller, worker_count=count)
+        return ThreadPool(
+            caller.run,
+            worker_count=count,
+            attempt_timeout_s=caller.attempt_timeout_s,
+            hung_max=self._config.hung_handlers_max,
+        )
+
+
+class OrderedConsumer(_PlainConsumer):
+    """Handles messages in order: of one key one at a time, many keys side by side.
+
+    The order is that of the topic, through retries, restarts, rebalances, dead letters and their replay. A message whose
+    handler ended and was stored is not handled again; one that was interrupted is, so handlers that change a database use
+    an inbox or the context's fencing token.
+
+    Args:
+        bootstrap_servers: brokers, HOST:PORT with commas between.
+        group: the consumer group.
+        topics: what is consumed; each needs its dead-letter and replay topics (`txlayer topics apply --group … --topic …`).
+        parallel_by: "key": one message of a key at a time; "partition": one of a partition.
+        null_keys: messages without a key are in order with each other ("ordered") or with nobody ("free").
+        start_at: where the group begins that has stored nothing: "earliest", "latest", a datetime; None: that is an error.
+        workers: where handlers run: "threads", or "processes" for those that compute; `worker_count` of them.
+        retry: how often and when a failed message is tried again; None: `attempt_count_max` attempts with back-off.
+        interceptors: what is done around each attempt.
+        deserializer: any confluent-kafka deserializer for values, or a function (bytes, `SerializedField`). What it raises makes
+            the message a dead letter; it is tried again when a service did not answer. Without one values are bytes or None.
+        key_deserializer: the same for keys, called first; what is in order goes by the bytes.
+        key_group: what a key counts as in the figures.
+        namespace: whose lock topic is used.
+        connect: makes the clients of the cluster.
+        tracing: makes a span of each attempt (`txlayer.adapters.otel`), the current one while the handler runs.
+        settings: limits and time-outs, see `ConsumerConfig`.
+
+    Raises:
+        ConfigError, UsageError: a setting has no usable value.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "127.0.0.1:9092",
+        group: str,
+        topics: Sequence[str],
+        parallel_by: Literal["key", "partition"] = "key",
+        null_keys: Literal["ordered", "free"] = "ordered",
+        start_at: StartAt | None = None,
+        workers: Workers = "threads",
+        retry: RetryPolicy | None = None,
+        interceptors: Iterable[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        key_group: Callable[[bytes | None], str] | None = None,
+        namespace: str = "txlayer",
+        connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        super().__init__(
+            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
+            group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
+            retry=retry, interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
+            key_group=key_group, connect=connect, tracing=tracing,
+        )  # fmt: skip
+        self._workers = check_workers(workers)
+
+
+class ConcurrentConsumer(_PlainConsumer):
+    """Handles messages in no order, each as soon as there is a worker; otherwise as `OrderedConsumer`.
+
+    It holds no leases: the context's token is None, and after a pause of the process longer than the session two members may
+    handle one message. Keys are never parked.
+    """
+
+    keeps_order: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "127.0.0.1:9092",
+        group: str,
+        topics: Sequence[str],
+        start_at: StartAt | None = None,
+        workers: Workers = "threads",
+        retry: RetryPolicy | None = None,
+        interceptors: Iterable[Interceptor] = (),
+        deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        key_group: Callable[[bytes | None], str] | None = None,
+        namespace: str = "txlayer",
+        connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        super().__init__(
+            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
+            group=group, topics=topics, order=Order.NONE, null_keys="free", start_at=start_at, retry=retry,
+            interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
+            key_group=key_group, connect=connect, tracing=tracing,
+        )  # fmt: skip
+        self._workers = check_workers(workers)
+
+
+def order_of(parallel_by: str) -> Order:
+    """What waits for what.
+
+    Raises:
+        ConfigError: neither "key" nor "partition".
+    """
+    if parallel_by not in ("key", "partition"):
+        raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
+    return Order(parallel_by)
+
+
+def check_workers(workers: Workers) -> Workers:
+    """The kind of workers itself.
+
+    Raises:
+        ConfigError: neither "threads" nor "processes".
+    """
+    if workers not in ("threads", "processes"):
+        raise ConfigError(name="workers", value=workers, expected="'threads' or 'processes'")
+    return workers

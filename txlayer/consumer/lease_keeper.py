@@ -1,0 +1,416 @@
+"""The leases of one consumer process: claimed when the group assigns, renewed, given back. Never who holds (core/leases.py).
+
+The engine's loop drives it, no call but `start` and `close` waits for anything. What it holds follows from the lock log
+as it was read back, not from what was sent. Its guards, each of which a simulation may take out by a subclass:
+
+* `valid_until`: a lease counts from the moment when its last renewal was *sent*, by this machine's monotonic clock, less a
+  share for clocks that run apart. Who was frozen past it starts no handler, whatever the log will say; but a machine that was
+  suspended, whose clock may have stood still.
+* `_answers_void_claim`: a holder that reads a void claim behind its own claims again, so that a reader that began in the
+  middle of the log agrees with it (the rules of `txlayer.core.leases` stand on it).
+* `_may_claim_again`: a member claims when it was assigned; again only when nobody holds the queue, and never after it lost
+  it to a higher generation or to a newer process of the same static member.
+* nothing is claimed before the log was read from ten expiries ago to its end (`LockLog.is_caught_up`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
+from txlayer.adapters.ports import TopicPartition
+from txlayer.config import SystemTopics
+from txlayer.consumer.context import FOR_EVER
+from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, queue_name
+from txlayer.core.retry import LockKind, LockRecord
+
+NO_TOKEN = -1
+"""Of a queue that is held without a lease."""
+
+
+class LeaseChanges(NamedTuple):
+    """What happened since the last look."""
+
+    gained: Mapping[TopicPartition, int]
+    """Queues that may be worked off now, each with its fencing token."""
+    lost: Collection[TopicPartition]
+    """Queues that may not any more."""
+
+
+class Leases(Protocol):
+    """The lock registry, driven by the engine's thread; no call but `start` and `close` takes longer than some milliseconds."""
+
+    def start(self) -> None:
+        """Get to know who holds what."""
+        ...
+
+    def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
+        """The group gave these to this member."""
+        ...
+
+    def revoked(self, queues: Collection[TopicPartition]) -> None:
+        """They are given back."""
+        ...
+
+    def turn(self) -> LeaseChanges:
+        """What is to be done now, and what changed."""
+        ...
+
+    def valid_until(self, queue: TopicPartition) -> float | None:
+        """Monotonic seconds: no handler may start after it. None: it is not held."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class NoLeases:
+    """For consumers that keep no order: what the group assigned may be worked off at once."""
+
+    def __init__(self) -> None:
+        self._gained: dict[TopicPartition, int] = {}
+        self._held: set[TopicPartition] = set()
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:  # noqa: ARG002 - the port's
+        """They are held from now on."""
+        self._gained.update(dict.fromkeys(queues, NO_TOKEN))
+        self._held.update(queues)
+
+    def revoked(self, queues: Collection[TopicPartition]) -> None:
+        """They are not held any more."""
+        self._held.difference_update(queues)
+        for queue in queues:
+            self._gained.pop(queue, None)
+
+    def turn(self) -> LeaseChanges:
+        """What was assigned since the last call."""
+        gained, self._gained = self._gained, {}
+        return LeaseChanges(gained, ())
+
+    def valid_until(self, queue: TopicPartition) -> float | None:
+        """For ever."""
+        return FOR_EVER if queue in self._held else None
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+logger = logging.getLogger("txlayer.locks")
+
+VALID_SHARE = 0.95
+"""Of the expiry: clocks of machines and brokers may run apart by a twentieth."""
+
+WRITE_AGAIN_S = 1.0
+"""Pause after a record that was not acknowledged."""
+
+LOOK_S = 0.1
+"""How often a queue that somebody else holds is looked at."""
+
+CLOSE_S = 2.0
+"""How long the releases of the end may take: without them the next owner wins by its generation all the same."""
+
+
+NO_CHANGES = LeaseChanges({}, ())
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A queue that the group gave to this process."""
+
+    name: str
+    generation: int
+    not_before: float  # nothing is written earlier
+    written_at: float = 0.0
+    token: int | None = None  # what the engine was told
+    has_held: bool = False
+    claim_offset: int | None = None  # of this assignment's first claim
+    is_writing: bool = False
+    is_challenged: bool = False  # a void claim stands behind the lease
+    sent_at: dict[int, float] = field(default_factory=dict)  # {offset: when its record was sent}
+    confirmed_at: float | None = None
+
+
+class LockRegistry:
+    """Keeps the leases of a consumer's queues. One thread uses it.
+
+    After an error the state is unknown: close it and make a new one, with a new `holder`.
+
+    Args:
+        connections: to the cluster.
+        group: the consumer group.
+        holder: a name that no other process has or had.
+        instance_id: of a static member, else "".
+        topics: of the namespace.
+        lease_renewal_ms: how often a lease is renewed.
+        lease_expiry_ms: how long after its last renewal it ends; all members of a namespace must say the same.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        connections: LockConnections,
+        *,
+        group: str,
+        holder: str,
+        instance_id: str = "",
+        topics: SystemTopics,
+        lease_renewal_ms: int = 20_000,
+        lease_expiry_ms: int = 60_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group = group
+        self._holder = holder
+        self._instance_id = instance_id
+        self._renewal_s = lease_renewal_ms / 1000
+        self._valid_s = lease_expiry_ms / 1000 * VALID_SHARE
+        self._clock = clock
+        self._log = LockLog(connections, topic=topics.locks, expiry_ms=lease_expiry_ms, clock=clock)
+        self._table = self._make_table(lease_expiry_ms)
+        self._wanted: dict[TopicPartition, _Wanted] = {}
+        self._by_name: dict[str, _Wanted] = {}
+        self._leaving: dict[str, float] = {}  # queues given back while a claim was under way
+        self._look_at = 0.0
+        self._is_started = False
+
+    # --- what the engine calls ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read the lock log; it waits for the broker.
+
+        Raises:
+            TopicMismatchError: the namespace has no lock topic, or one without append times.
+            BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
+        """
+        if not self._is_started:
+            self._log.start()
+            self._is_started = True
+
+    def assigned(self, queues: Iterable[TopicPartition], *, generation: int) -> None:
+        """The group gave these queues to this process: claim them; `turn` tells what was gained."""
+        now = self._clock()
+        for queue in queues:
+            name = queue_name(self._group, *queue)
+            self._leaving.pop(name, None)
+            wanted = _Wanted(name, generation, not_before=now)
+            self._wanted[queue] = self._by_name[name] = wanted
+        self._look_at = now
+
+    def revoked(self, queues: Collection[TopicPartition]) -> None:
+        """Give these queues back; whatever ran under their leases has ended or counts for nothing.
+
+        Raises:
+            UsageError, FencedError: nothing can be written any more; the leases expire.
+        """
+        self._give_back(queues)
+        if self._is_started:
+            self._log.poll()
+
+    def _give_back(self, queues: Collection[TopicPartition]) -> None:
+        for queue in queues:
+            wanted = self._wanted.pop(queue, None)
+            if wanted is None:
+                continue
+            del self._by_name[wanted.name]
+            lease = self._own(wanted.name)
+            if lease is not None:
+                self._release(lease)
+            if lease is None or wanted.is_writing:
+                # A claim may still come to count; nobody would end that lease.
+                self._leaving[wanted.name] = self._clock() + self._valid_s
+
+    def turn(self) -> LeaseChanges:
+        """Read on, renew what is due; a few microseconds when there is nothing to do.
+
+        A queue that is gained though it is held already has a new token, for what starts from now on.
+
+        Raises:
+            RetriableError: the log was deleted behind this reader. Begin anew.
+            TxLayerError: the log cannot be read or written. Begin anew, or stop.
+        """
+        reported_count = self._log.poll()
+        entries = self._log.read()
+        now = self._clock()
+        if not entries and not reported_count and now < self._look_at:
+            return NO_CHANGES
+        for entry in entries:
+            self._fold(entry)
+        gained: dict[TopicPartition, int] = {}
+        lost: list[TopicPartition] = []
+        for queue, wanted in self._wanted.items():
+            lease = self._own_of(wanted)
+            if not self._is_held(wanted, lease, now):
+                if wanted.token is not None:
+                    lost.append(queue)
+                    self._lose(wanted, now)
+            elif lease is not None and wanted.token != lease.token:
+                gained[queue] = wanted.token = lease.token
+                wanted.has_held = True
+                logger.info("lease.gained", extra={"queue": wanted.name, "token": lease.token})
+            self._write_what_is_due(wanted, lease, now)
+        self._release_what_was_left(now)
+        self._look_at = self._next_look(now)
+        return LeaseChanges(gained, lost) if gained or lost else NO_CHANGES
+
+    def valid_until(self, queue: TopicPartition) -> float | None:
+        """When, by the clock, the lease of a queue must count as over: no handler starts later. None: it is not held."""
+        wanted = self._wanted.get(queue)
+        if wanted is None or wanted.token is None or wanted.confirmed_at is None:
+            return None
+        return wanted.confirmed_at + self._valid_s
+
+    def close(self) -> None:
+        """Give everything back, and end. It waits for at most `CLOSE_S` seconds."""
+        if self._is_started:
+            self._is_started = False
+            try:
+                self._give_back(list(self._wanted))
+            finally:
+                self._log.close(CLOSE_S)
+
+    # --- what it holds ------------------------------------------------------------------------------------------------
+
+    def _make_table(self, expiry_ms: int) -> LeaseTable:
+        return LeaseTable(expiry_ms=expiry_ms)
+
+    def _own(self, name: str) -> Lease | None:
+        """The lease of a queue if this process is the last who had it."""
+        lease = self._table.lease(name)
+        is_own = lease is not None and lease.holder == self._holder and not lease.is_released
+        return lease if is_own else None
+
+    def _own_of(self, wanted: _Wanted) -> Lease | None:
+        """The same, if it comes from this assignment and not from one before."""
+        lease = self._own(wanted.name)
+        if lease is None or wanted.claim_offset is None or lease.token < wanted.claim_offset:
+            return None
+        sent_at = wanted.sent_at.get(lease.renewed_offset)
+        if sent_at is not None:
+            wanted.confirmed_at = sent_at
+            wanted.sent_at = {o: at for o, at in wanted.sent_at.items() if o > lease.renewed_offset}
+        return lease
+
+    def _is_held(self, wanted: _Wanted, lease: Lease | None, now: float) -> bool:
+        confirmed_at = wanted.confirmed_at
+        return lease is not None and confirmed_at is not None and now < confirmed_at + self._valid_s
+
+    def _lose(self, wanted: _Wanted, now: float) -> None:
+        lease = self._table.lease(wanted.name)
+        logger.warning(
+            "lease.lost",
+            extra={
+                "queue": wanted.name,
+                "token": wanted.token,
+                "holder": lease and lease.holder,
+                "current_token": lease and lease.token,
+                "reason": lease.reason if lease is not None else "",
+            },
+        )
+        wanted.token = None
+        if lease is not None and lease.is_released:
+            wanted.not_before = (
+                now + self._renewal_s
+            )  # a person ended it: whoever waits comes first
+
+    def _fold(self, entry: LockEntry) -> None:
+        record = entry.record
+        effect = self._table.apply(record, offset=entry.offset, appended_ms=entry.appended_ms)
+        wanted = self._by_name.get(record.queue)
+        if wanted is None:
+            return
+        if effect is LeaseEffect.WON:
+            wanted.is_challenged = False
+        elif effect is LeaseEffect.VOID and self._own(record.queue) is not None:
+            wanted.is_challenged = self._answers_void_claim()
+
+    def _answers_void_claim(self) -> bool:
+        return True
+
+    # --- what it writes -----------------------------------------------------------------------------------------------
+
+    def _write_what_is_due(self, wanted: _Wanted, lease: Lease | None, now: float) -> None:
+        if wanted.is_writing or now < wanted.not_before or not self._log.is_caught_up:
+            return
+        if lease is None:
+            if self._may_claim(wanted):
+                self._write(wanted, LockKind.CLAIM, wanted.generation, None, now)
+        elif wanted.is_challenged:
+            logger.info("lease.challenged", extra={"queue": wanted.name, "token": lease.token})
+            self._write(wanted, LockKind.CLAIM, lease.generation, lease.token, now)
+        elif now >= wanted.written_at + self._renewal_s:
+            self._write(wanted, LockKind.RENEWAL, lease.generation, lease.token, now)
+
+    def _may_claim(self, wanted: _Wanted) -> bool:
+        if wanted.claim_offset is None:
+            return True
+        # Its claim must have been read back: only then is it known that it was void.
+        return self._log.position(wanted.name) > wanted.claim_offset and self._may_claim_again(
+            wanted
+        )
+
+    def _may_claim_again(self, wanted: _Wanted) -> bool:
+        lease = self._table.lease(wanted.name)
+        if lease is None or lease.holder == self._holder:
+            return True
+        is_newer = lease.generation > wanted.generation
+        is_same_member = bool(self._instance_id) and lease.instance_id == self._instance_id
+        if wanted.has_held and (is_newer or is_same_member):
+            return False  # the group went on without this process
+        return not self._table.is_live_at(lease, self._log.now_ms)
+
+    def _write(
+        self, wanted: _Wanted, kind: LockKind, generation: int, token: int | None, now: float
+    ) -> None:
+        record = LockRecord(kind, wanted.name, generation, self._holder, self._instance_id, token)
+        wanted.is_writing = True
+        wanted.written_at = now
+        self._log.write(record, on_written=partial(self._written, wanted, kind, now))
+
+    def _written(self, wanted: _Wanted, kind: LockKind, sent_at: float, offset: int | None) -> None:
+        wanted.is_writing = False
+        # Its effect is read back before the next one is thought of; one that was lost is not repeated at once.
+        wanted.not_before = self._clock() + WRITE_AGAIN_S
+        if offset is None:
+            wanted.written_at = 0.0
+            return
+        wanted.sent_at[offset] = sent_at
+        if kind is LockKind.CLAIM and wanted.claim_offset is None:
+            wanted.claim_offset = offset
+
+    def _release(self, lease: Lease) -> None:
+        record = LockRecord(
+            LockKind.RELEASE, lease.queue, lease.generation, self._holder, self._instance_id, lease.token
+        )  # fmt: skip
+        self._log.write(record, on_written=_nobody_waits)
+
+    def _release_what_was_left(self, now: float) -> None:
+        for name, until in list(self._leaving.items()):
+            lease = self._own(name)
+            if lease is not None:
+                self._release(lease)
+            if lease is not None or now >= until:
+                del self._leaving[name]
+
+    def _next_look(self, now: float) -> float:
+        """When something is due although nothing is heard."""
+        looks = [now + self._renewal_s, *self._leaving.values()]
+        for wanted in self._wanted.values():
+            if wanted.token is not None and wanted.confirmed_at is not None:
+                looks.append(wanted.confirmed_at + self._valid_s)
+                due_at = 0.0 if wanted.is_challenged else wanted.written_at + self._renewal_s
+                looks.append(max(due_at, wanted.not_before))
+            else:
+                looks.append(max(wanted.not_before, now + LOOK_S))
+        return min(looks)
+
+
+def _nobody_waits(_offset: int | None) -> None:
+    """A release that is lost is an expiry later over anyway."""

@@ -1,0 +1,242 @@
+"""What may be seen of a consumer from outside: its metrics and its health, out of the figures that it keeps anyway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+from txlayer.adapters.metrics import (
+    Health,
+    Histogram,
+    HistogramView,
+    Sample,
+    counter,
+    everybodys,
+    gauge,
+    histogram,
+)
+
+RATE_WINDOW_S = 5.0
+"""Rates are those of the last window that is over."""
+
+ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # fmt: skip
+"""Upper bounds for calls of handlers: from a look into memory to a long call of another service."""
+
+
+class TopicStats(NamedTuple):
+    """Figures of one topic, over all its partitions that this consumer owns."""
+
+    handled: int
+    """Messages whose handler succeeded, since the start."""
+    failed: int
+    """Attempts that failed, since the start."""
+    dead_lettered: int
+    """Messages given up, since the start."""
+    passed_over: int
+    """Messages whose tags nobody asked for, since the start."""
+    rate: float
+    """Messages handled a second, of late."""
+    attempt_ms: float
+    """Milliseconds of an attempt, mean of late."""
+    in_flight: int
+    """Messages whose handler runs or is about to."""
+    waiting: int
+    """Messages in memory that are not in flight."""
+    retrying: int
+    """Of them, those that failed and wait for their next attempt."""
+    parked_keys: int
+    """Keys whose messages go to the dead letters until they are replayed."""
+    oldest_ms: int
+    """How long the oldest message in memory has been there; 0: none is."""
+    paused_partitions: int
+    """Partitions that are not read, or not handled, for now: a limit, or an operator's word."""
+    handled_by_key_group: dict[str, int]
+    """Messages handled by what `key_group` said of their keys, since the start."""
+    attempts: int = 0
+    """Attempts that ended, since the start."""
+    attempt_s: float = 0.0
+    """Seconds that they took together."""
+    attempt_durations: HistogramView | None = None
+    """How many took how long; of those that were handed over together, each their mean."""
+    unread: int = 0
+    """Messages in the topic's log that were not read yet, by offset, as the last fetches told."""
+    timed_out: int = 0
+    """Attempts that failed because their handler had not come back by its deadline, since the start."""
+
+
+class ConsumerStats(NamedTuple):
+    """Figures of one consumer."""
+
+    topics: dict[str, TopicStats]
+    partitions: tuple[tuple[str, int], ...]
+    """Queues that it owns now."""
+    rebuild_count: int
+    """How often it began anew from the stored offsets."""
+    stale_count: int
+    """Results that were refused, because their queue had been lost meanwhile."""
+    assigned_count: int | None = None
+    """Queues that the group gave to this member, held or not; None: it has not said yet."""
+    rebalance_count: int = 0
+    """Assignments that the group gave."""
+    lost_lease_count: int = 0
+    """Leases that ended while their queue was worked off."""
+    replaced_count: int = 0
+    """Transactional producers of dead letters that were replaced, because a call may have been sent twice."""
+    turned_at: float | None = None
+    """Monotonic seconds: when its loop last turned; None: not yet."""
+    has_ended: bool = False
+    """True: it does nothing any more."""
+    failure: str = ""
+    """The class of the error that ended it; empty: none did."""
+    hung_count: int = 0
+    """Handlers that were given up at their deadline and have not come back."""
+    hung_count_max: int = 0
+    """With so many it is not ready, and gives up no more; 0: it has not started."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted of a topic, on the engine's thread."""
+
+    handled: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    passed_over: int = 0
+    attempt_count: int = 0
+    timed_out: int = 0
+    durations: Histogram = field(default_factory=partial(Histogram, ATTEMPT_S))
+    by_key_group: dict[str, int] = field(default_factory=dict)
+    rate: float = 0.0
+    mean_ms: float = 0.0
+    _window_at: float = 0.0
+    _window_handled: int = 0
+    _window_attempts: int = 0
+    _window_s: float = 0.0
+
+    def roll(self, now: float) -> None:
+        """Begin a new window when the last one is over."""
+        age_s = now - self._window_at
+        if age_s < RATE_WINDOW_S:
+            return
+        attempts = self.attempt_count - self._window_attempts
+        self.rate = (self.handled - self._window_handled) / age_s if self._window_at else 0.0
+        self.mean_ms = (
+            (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
+        )
+        self._window_at = now
+        self._window_handled, self._window_attempts = self.handled, self.attempt_count
+        self._window_s = self.durations.total
+
+
+STALL_S = 60.0
+"""A loop that has not turned for so long hangs: a store of offsets is given up after 10 s, and the pause after an error is
+5 s at most. Handlers run elsewhere and stop nothing."""
+
+HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")  # fmt: skip
+PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")  # fmt: skip
+DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
+ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
+FAILED = counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic")  # fmt: skip
+TIMED_OUT = counter("txlayer_consumer_timed_out_attempts_total", "Of the failed ones, those whose handler had not come back by its deadline.", "topic")  # fmt: skip
+ATTEMPT_SECONDS = histogram("txlayer_consumer_attempt_duration_seconds", "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.", "topic")  # fmt: skip
+IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")  # fmt: skip
+WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")  # fmt: skip
+RETRYING = gauge("txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic")  # fmt: skip
+UNREAD = gauge("txlayer_consumer_unread_messages", "Messages in the log that were not read yet, by offset: markers count.", "topic")  # fmt: skip
+OLDEST = gauge("txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic")  # fmt: skip
+PARKED_KEYS = gauge("txlayer_consumer_parked_keys", "Keys whose messages go to the dead letters until they are replayed.", "topic")  # fmt: skip
+PAUSED = gauge("txlayer_consumer_paused_partitions", "Partitions that are not read or not handled for now: a limit, or an operator's word.", "topic")  # fmt: skip
+ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group gave to this member.")  # fmt: skip
+HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")  # fmt: skip
+LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")  # fmt: skip
+STALE = counter("txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile.")  # fmt: skip
+HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")  # fmt: skip
+REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
+REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")  # fmt: skip
+REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced because a call may have been sent twice.")  # fmt: skip
+
+FAMILIES = (
+    HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, TIMED_OUT, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD,
+    OLDEST, PARKED_KEYS, PAUSED, ASSIGNED_QUEUES, HELD_QUEUES, LEASES_LOST, STALE, HUNG, REBALANCES, REBUILDS, REPLACEMENTS,
+)  # fmt: skip
+
+
+class ObservedConsumer:
+    """A consumer for whoever scrapes and probes. Any thread may ask.
+
+    Args:
+        group: its consumer group.
+        stats: the consumer's own.
+        version: of txlayer.
+        clock: monotonic seconds, the same as the consumer's.
+    """
+
+    def __init__(
+        self,
+        stats: Callable[[], ConsumerStats],
+        *,
+        group: str,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stats = stats
+        self._group = group
+        self._version = version
+        self._clock = clock
+
+    def health(self) -> Health:
+        """Alive while the loop turns; ready when every queue that the group gave to it is worked off, and few handlers hang."""
+        return health_of(self._stats(), now=self._clock())
+
+    def samples(self) -> Iterator[Sample]:
+        """Every figure."""
+        stats = self._stats()
+        health = health_of(stats, now=self._clock())
+        return chain(
+            everybodys(health, role="consumer", version=self._version, name=self._group),
+            chain.from_iterable(_of_topic(name, found) for name, found in stats.topics.items()),
+            _of_queues(stats),
+        )
+
+
+def health_of(stats: ConsumerStats, *, now: float) -> Health:
+    """Its health at monotonic `now`. How far it is behind is no part of it: whoever works off a backlog is ready."""
+    if stats.has_ended:
+        ended = f"it failed: {stats.failure}; see the log" if stats.failure else "it has ended"
+        return Health(ended if stats.failure else "", ended)
+    if stats.turned_at is None:
+        return Health("", "it waits for a broker")
+    age_s = now - stats.turned_at
+    stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
+    if stats.assigned_count is None:
+        return Health(stalled, "the group has assigned nothing yet")
+    if stats.hung_count and stats.hung_count >= stats.hung_count_max:
+        return Health(stalled, f"{stats.hung_count} handlers hang: restart it")
+    missing = stats.assigned_count - len(stats.partitions)
+    waiting = f"{missing} of {stats.assigned_count} queues are not held yet"
+    return Health(stalled, waiting if missing > 0 else "")
+
+
+def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
+    values = {
+        HANDLED: found.handled, PASSED_OVER: found.passed_over, DEAD_LETTERED: found.dead_lettered,
+        ATTEMPTS: found.attempts, FAILED: found.failed, TIMED_OUT: found.timed_out,
+        IN_FLIGHT: found.in_flight, WAITING: found.waiting, RETRYING: found.retrying, UNREAD: found.unread,
+        OLDEST: found.oldest_ms / 1000, PARKED_KEYS: found.parked_keys, PAUSED: found.paused_partitions,
+    }  # fmt: skip
+    counts = (Sample(family, value, (topic,)) for family, value in values.items())
+    durations = found.attempt_durations or Histogram(ATTEMPT_S).view()
+    return chain(counts, [Sample(ATTEMPT_SECONDS, durations, (topic,))])
+
+
+def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:
+    values = {
+        ASSIGNED_QUEUES: stats.assigned_count or 0, HELD_QUEUES: len(stats.partitions),
+        LEASES_LOST: stats.lost_lease_count, STALE: stats.stale_count, HUNG: stats.hung_count, REBALANCES: stats.rebalance_count,
+        REBUILDS: stats.rebuild_count, REPLACEMENTS: stats.replaced_count,
+    }  # fmt: skip
+    return (Sample(family, value) for family, value in values.items())

@@ -1,0 +1,227 @@
+"""Fetches content that was dropped from memory, in sweeps. Never a rule of the protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from txlayer.adapters.ports import LogReader, TopicPartition
+from txlayer.adapters.readers import RUN_GAP_MAX, Range, read_ranges, runs_of
+from txlayer.core import codec
+from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
+from txlayer.core.transaction import Content, Place, Transaction
+from txlayer.errors import InvariantError, RefusedRecordError
+
+TransactionPlace = tuple[int, str]
+"""(partition, "id/nonce"): the same key in two partitions is two transactions."""
+
+
+BEYOND_LIMIT = Undecodable("its transaction has more than transaction_bytes_max", ParkReason.LIMIT)
+
+
+class DoubtRecord:
+    """A half record as its content on the doubt topic gives it back."""
+
+    __slots__ = ("_headers", "_key", "_value")
+
+    def __init__(self, value: bytes | None, headers: Headers | None) -> None:
+        self._key, self._value, self._headers = codec.decode_content(value=value, headers=headers)
+
+    def key(self) -> bytes | None:
+        """The user's key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The user's value."""
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The half record's headers."""
+        return self._headers
+
+    def __len__(self) -> int:
+        """Bytes of the value."""
+        return len(self._value or b"")
+
+
+def is_cut(record: Any) -> bool:
+    """True for what doubt did not take whole: half has the rest."""
+    return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
+
+
+def fetch_contents(
+    reader: LogReader,
+    wanted: Iterable[tuple[int, Transaction, int]],
+    *,
+    half_topic: str,
+    doubt_topic: str,
+    patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    as_cut: Collection[TransactionPlace] = (),
+    to_cut: Collection[TransactionPlace] = (),
+) -> dict[TransactionPlace, list[Content]]:
+    """The contents of transactions whose content is not in memory; of those `as_cut` as doubt has them, whole or not.
+
+    Of those `to_cut` only where their half records are: all of them together would be too much for memory.
+
+    `wanted` holds (partition, transaction, how many of its contents to fetch). What belongs to a transaction is what
+    joined it when half was folded: `Transaction.place_of` says so.
+
+    One sweep in offset order: a seek per record would cost 1.2 ms each.
+
+    Raises:
+        InvariantError: a content is not where it must be.
+        RefusedRecordError: doubt holds a content only as its origin, and half holds it no more. It names the transaction.
+        BrokerUnavailableError: nobody answered.
+    """
+    wanted = list(wanted)
+    txns = {(partition, txn.key): txn for partition, txn, _ in wanted}
+    missing = {(partition, txn.key): count for partition, txn, count in wanted}
+    found: dict[TransactionPlace, dict[int, Content]] = {place: {} for place in missing}
+    places: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ends: dict[TransactionPlace, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
+    for partition, txn, count in wanted:
+        topic, span = (doubt_topic if txn.is_in_doubt else half_topic), _span_of(txn, count)
+        places.setdefault((topic, partition), []).append(span)
+        if txn.is_in_doubt:
+            ends[partition, txn.key] = ((topic, partition), span[1])
+
+    def take(record: Any) -> None:
+        is_doubt = record.topic() == doubt_topic
+        half = _half_on_doubt(record) if is_doubt else _half_of(record, record.offset())
+        if half is None:
+            return
+        header, offset, held = half
+        place = (record.partition(), header.key)
+        txn = txns.get(place)
+        if (
+            txn is not None
+            and txn.is_in_doubt is is_doubt
+            and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
+            and txn.place_of(header, offset) is Place.OWN
+        ):
+            if place in to_cut and not is_doubt:
+                held = _cut(held, header, f"{record.partition()}:{offset}")
+            found[place][header.index] = Content(
+                header.index, header.topic, offset, header.options, str(header.born_ms), held
+            )
+
+    rounds = {partition: runs_of(spans) for partition, spans in places.items()}
+    read = partial(
+        read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
+    )  # fmt: skip
+    while any(rounds.values()):
+        read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
+    _read_further(reader, read, found, missing, ends, patience_s=patience_s)
+    for (partition, key), count in missing.items():
+        if len(found[partition, key]) < count:
+            raise InvariantError(
+                f"{len(found[partition, key])} of {count} contents of {key} are where they must be"
+            )
+    make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
+    for which, contents in found.items():
+        if which not in as_cut:
+            make_whole(which, contents)
+    return {which: [contents[i] for i in sorted(contents)] for which, contents in found.items()}
+
+
+def _make_whole(
+    reader: LogReader,
+    half_topic: str,
+    which: TransactionPlace,
+    contents: dict[int, Content],
+    *,
+    patience_s: float,
+    clock: Callable[[], float],
+) -> None:
+    """Read from half what doubt did not take whole."""
+    offsets = {content.offset for content in contents.values() if is_cut(content.record)}
+    if not offsets:
+        return
+    half = (half_topic, which[0])
+    whole: dict[int, Any] = {}
+    start = reader.watermarks(half, timeout_s=patience_s)[0]
+    for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
+        read_ranges(
+            reader, {half: run}, on_record=lambda record: whole.update({record.offset(): record}),
+            is_still_ours=lambda: None, patience_s=patience_s, clock=clock,
+        )  # fmt: skip
+    for index, content in contents.items():
+        if content.offset in offsets and content.offset not in whole:
+            raise RefusedRecordError(
+                f"half does not hold record {content.offset} any more, and doubt refused it",
+                topic=half_topic, txn_key=which[1],
+            )  # fmt: skip
+        if content.offset in offsets:
+            contents[index] = content._replace(record=whole[content.offset])
+
+
+def _span_of(txn: Transaction, count: int) -> Range:
+    start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
+    return start, start + count if txn.is_in_doubt else txn.last_offset + 1
+
+
+def _read_further(
+    reader: LogReader,
+    read: Callable[[dict[TopicPartition, Range]], None],
+    found: Mapping[TransactionPlace, Mapping[int, Content]],
+    missing: Mapping[TransactionPlace, int],
+    ends: dict[TransactionPlace, tuple[TopicPartition, int]],
+    *,
+    patience_s: float,
+) -> None:
+    """Read on behind `ends` until every content on doubt is found, or the topic ends."""
+    while short := {which: ends[which] for which in ends if len(found[which]) < missing[which]}:
+        further = _further(reader, short.values(), patience_s=patience_s)
+        if not further:
+            break
+        read(further)
+        for which, (place, end) in short.items():
+            ends[which] = (place, max(end, further[place][1]) if place in further else end)
+
+
+def _further(
+    reader: LogReader, short: Iterable[tuple[TopicPartition, int]], *, patience_s: float
+) -> dict[TopicPartition, Range]:
+    """What to read next, where contents on doubt stand further back than their number says.
+
+    Markers that landed between the batches of their Kafka transaction took offsets.
+    """
+    starts: dict[TopicPartition, int] = {}
+    for place, end in short:
+        starts[place] = min(starts.get(place, end), end)
+    ranges = {}
+    for place, start in starts.items():
+        stable = reader.watermarks(place, timeout_s=patience_s)[1]
+        if start < stable:
+            ranges[place] = (start, min(start + RUN_GAP_MAX, stable))
+    return ranges
+
+
+def _cut(record: Any, header: HalfHeader, place: str) -> DoubtRecord:
+    """What doubt gets of a half record of a transaction that is beyond the limit."""
+    value, headers = codec.encode_content(
+        key=record.key(), value=record.value(), headers=record.headers(),
+        origin=f"{place}|{header.index}/{header.count}|{header.born_ms}",
+    )  # fmt: skip
+    return DoubtRecord(*codec.cut_content(value=value, headers=headers, why=BEYOND_LIMIT))
+
+
+def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:
+    """(header, half offset, half record) of a content on doubt."""
+    parsed = codec.parse_doubt_key(record.key())
+    if parsed is None or parsed[1] is None or record.value() is None:
+        return None
+    held = DoubtRecord(record.value(), record.headers())
+    origins = [value for name, value in held.headers() if name == codec.ORIGIN_HEADER]
+    origin = codec.decode_origin((origins[-1] if origins else None) or b"")
+    half = _half_of(held, record.offset() if isinstance(origin, Undecodable) else origin[1])
+    return half if half is not None and parsed == (half[0].key, half[0].index) else None
+
+
+def _half_of(record: Any, offset: int) -> tuple[HalfHeader, int, Any] | None:
+    raw = codec.half_header_of(record.headers())
+    header = None if raw is None else codec.decode_half_header(raw)
+    return (header, offset, record) if isinstance(header, HalfHeader) else None

@@ -1,0 +1,520 @@
+"""What may be seen of a coordinator from outside: its figures and its health. Never changing anything.
+
+Read by the threads that answer scrapes and probes, while the loop works. Every look is bounded: of very many open
+transactions an even sample is looked at, and not more often than every few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from txlayer.adapters.metrics import (
+    CALL_S,
+    LATENCY_S,
+    OTHER,
+    Health,
+    Histogram,
+    Sample,
+    counter,
+    everybodys,
+    gauge,
+    histogram,
+    with_few_labels,
+)
+from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.config import SystemTopics
+from txlayer.coordinator.partition import Shard
+from txlayer.core.batch import Batch, Positions, ReportKind
+from txlayer.core.doubt import transaction_of
+from txlayer.core.ledger import Ledger
+from txlayer.core.messages import ParkReason, Resolution
+from txlayer.core.transaction import Target, Transaction
+from txlayer.core.transitions import TxnState
+
+HALF_RECORDS = counter("txlayer_half_records_total", "Half records folded and stored, by offset.")
+OP_RECORDS = counter(
+    "txlayer_op_records_total",
+    "Op records applied and stored, by offset; one holds one or more resolutions.",
+)
+FORWARDED_RECORDS = counter(
+    "txlayer_forwarded_records_total", "Messages forwarded to their real topics."
+)
+SETTLED = counter(
+    "txlayer_transactions_settled_total",
+    "Transactions whose decision was carried out, by decision.",
+    "decision",
+)
+MOVED = counter(
+    "txlayer_transactions_moved_total",
+    "Undecided transactions that became old enough for the doubt topic.",
+)
+CHECKS_SENT = counter("txlayer_checks_sent_total", "Check-backs written for producer groups.")
+ANSWERS = counter(
+    "txlayer_check_answers_total", "Answers to check-backs that were read, by answer.", "answer"
+)
+POLICY = counter(
+    "txlayer_policy_rollbacks_total",
+    "Rollbacks that the coordinator wrote itself, as it is configured to.",
+)
+PARKED = counter(
+    "txlayer_transactions_parked_total",
+    "Transactions that went to the doubt topic for a person, by reason.",
+    "reason",
+)
+HELD = counter(
+    "txlayer_transactions_held_total",
+    "Times a committed transaction had to wait for its real topic, by reason.",
+    "reason",
+)
+KEPT_ASIDE = counter(
+    "txlayer_records_kept_aside_total", "Records and op lines that are none of txlayer's, kept aside."
+)  # fmt: skip
+LATE_HALF = counter(
+    "txlayer_late_half_records_total", "Half records of transactions that were settled, passed over."
+)  # fmt: skip
+LINES_WITHOUT_EFFECT = counter(
+    "txlayer_op_lines_without_effect_total",
+    "Resolutions that changed nothing, by why: said before (repeat), contrary to the decision (conflict), about nothing that "
+    "stands open (unmatched), about no half record of theirs (wrong-offset), or of another producer group (wrong-group).",
+    "reason",
+)
+LIMITED = counter(
+    "txlayer_group_limits_total",
+    "Times that the limit of open transactions began or ended for a producer group.",
+)
+REPLACEMENTS = counter(
+    "txlayer_producer_replacements_total",
+    "Transactional producers replaced because a call may have been sent twice.",
+)
+REBALANCES = counter("txlayer_rebalances_total", "Assignments that the group gave.")
+REBUILDS = counter(
+    "txlayer_rebuilds_total", "Times that the state was thrown away and built from stored offsets."
+)
+UNTIMELY = counter(
+    "txlayer_untimely_records_total",
+    "Half and op records whose append time nothing follows from: more than a minute ahead of this machine's clock, or not the broker's.",
+)
+
+DURATION = histogram(
+    "txlayer_transaction_duration_seconds",
+    "From a forwarded transaction's birth at its producer until it can be read.",
+)
+STAGE_DURATION = histogram(
+    "txlayer_transaction_stage_duration_seconds",
+    "The same by stage: birth until half is appended (prepare), until the decision is (decide), until it can be read (forward).",
+    "stage",
+)
+KAFKA_DURATION = histogram(
+    "txlayer_kafka_transaction_duration_seconds",
+    "Kafka transactions, from their beginning to the answer of their commit.",
+)
+KAFKA_STAGE_DURATION = histogram(
+    "txlayer_kafka_transaction_stage_duration_seconds",
+    "The same by stage: handing over records (write), their acknowledgement (flush), storing offsets (offsets), commit.",
+    "stage",
+)
+STORED_AT = gauge(
+    "txlayer_last_kafka_transaction_timestamp_seconds",
+    "When a Kafka transaction last went through, by this machine's clock.",
+)
+
+PARTITIONS = gauge("txlayer_assigned_partitions", "Partitions of half and op that are worked on.")
+LAG = gauge(
+    "txlayer_lag_records",
+    "Records of half and op that are not folded yet, by offset: markers count, so some may stay when nothing is left.",
+    "topic", "partition",
+)  # fmt: skip
+REPLAY = gauge(
+    "txlayer_replay_records", "Records of half and doubt that a restart reads again.", "topic", "partition"
+)  # fmt: skip
+OPEN = gauge(
+    "txlayer_open_transactions",
+    "Undecided transactions by producer group and age: younger than 10s, 1m, 10m, 1h, 1d, or older. Of very many an estimate.",
+    "group", "age",
+)  # fmt: skip
+OLDEST_OPEN = gauge(
+    "txlayer_oldest_open_transaction_seconds", "Age of the oldest undecided transaction."
+)
+STANDING = gauge(
+    "txlayer_standing_transactions",
+    "Transactions that wait for their key, are held for their topic, or are parked for a person, by state.",
+    "state",
+)
+ON_DOUBT = gauge("txlayer_doubt_transactions", "Transactions that stand on the doubt topic.")
+CONTENT_BYTES = gauge("txlayer_content_bytes", "Content of messages in memory.")
+REFUSING_TOPICS = gauge(
+    "txlayer_refusing_topics", "Real topics that take nothing: missing, denied, unreachable or not allowed."
+)  # fmt: skip
+PAUSED_PARTITIONS = gauge(
+    "txlayer_paused_partitions", "Partitions whose half is not read on: there is no memory for more unsettled transactions."
+)  # fmt: skip
+UNSETTLED_BYTES = gauge(
+    "txlayer_unsettled_bytes", "About what unsettled transactions take in memory, without content; its limit is `unsettled_bytes_max`."
+)  # fmt: skip
+LIMITED_GROUPS = gauge("txlayer_limited_groups", "Producer groups with too many open transactions.")
+
+OF_REPORTS = {
+    MOVED: ReportKind.MOVED,
+    CHECKS_SENT: ReportKind.CHECKED,
+    POLICY: ReportKind.POLICY,
+    KEPT_ASIDE: ReportKind.KEPT_ASIDE,
+    LATE_HALF: ReportKind.LATE_HALF,
+    LIMITED: ReportKind.LIMITED,
+}
+_HOLDING = (ParkReason.TOPIC_MISSING, ParkReason.TOPIC_DENIED, ParkReason.TOPIC_UNREACHABLE)
+OF_REPORTS_BY_REASON = (
+    (PARKED, ReportKind.PARKED, tuple(r.value for r in ParkReason if r not in _HOLDING)),
+    (HELD, ReportKind.HELD, tuple(r.value for r in _HOLDING)),
+)
+"""Each with the reasons that are shown also before they occur: an alert sees a counter grow from 0, not appear."""
+WITHOUT_EFFECT = (
+    ReportKind.REPEAT,
+    ReportKind.CONFLICT,
+    ReportKind.UNMATCHED,
+    ReportKind.WRONG_OFFSET,
+    ReportKind.WRONG_GROUP,
+)
+
+FAMILIES = (
+    HALF_RECORDS, OP_RECORDS, FORWARDED_RECORDS, SETTLED, MOVED, CHECKS_SENT, ANSWERS, POLICY, PARKED, HELD, KEPT_ASIDE,
+    LATE_HALF, LINES_WITHOUT_EFFECT, LIMITED, REPLACEMENTS, REBALANCES, REBUILDS, UNTIMELY, DURATION, STAGE_DURATION,
+    KAFKA_DURATION, KAFKA_STAGE_DURATION, STORED_AT, PARTITIONS, LAG, REPLAY, OPEN, OLDEST_OPEN, STANDING, ON_DOUBT,
+    CONTENT_BYTES, UNSETTLED_BYTES, PAUSED_PARTITIONS, REFUSING_TOPICS, LIMITED_GROUPS,
+)  # fmt: skip
+
+
+SAMPLE_COUNT_MAX = 4
+"""Transactions of one partition whose times one Kafka transaction looks at; each stands for as many as lie between them."""
+
+_NEVER = float("inf")
+_WITH_REASON = frozenset({ReportKind.PARKED, ReportKind.HELD})
+
+
+def _call_times(*stages: str) -> dict[str, Histogram]:
+    return {stage: Histogram(CALL_S) for stage in stages}
+
+
+@dataclass(slots=True)
+class PublishStats:
+    """What publishers did."""
+
+    kafka_transaction_count: int = 0
+    forwarded_count: int = 0
+    """Transactions."""
+    forwarded_record_count: int = 0
+    replaced_count: int = 0
+    ended_at: float | None = None
+    """Monotonic seconds: when the last Kafka transaction went through."""
+    seconds: Histogram = field(default_factory=lambda: Histogram(CALL_S))
+    """Of a Kafka transaction, from its beginning to the answer of its commit."""
+    stage_seconds: dict[str, Histogram] = field(
+        default_factory=lambda: _call_times("write", "flush", "offsets", "commit")
+    )
+
+    def forwarded(self, transaction_count: int, further_count: int) -> None:
+        """It held these: transactions, and their messages beyond the first ones."""
+        self.forwarded_count += transaction_count
+        self.forwarded_record_count += transaction_count + further_count
+
+    def took(self, began: float, written: float, flushed: float, sent: float, ended: float) -> None:
+        """A Kafka transaction went through; when each of its stages ended."""
+        self.kafka_transaction_count += 1
+        self.ended_at = ended
+        self.seconds.observe(ended - began)
+        stages = self.stage_seconds
+        stages["write"].observe(written - began)
+        stages["flush"].observe(flushed - written)
+        stages["offsets"].observe(sent - flushed)
+        stages["commit"].observe(ended - sent)
+
+
+@dataclass(slots=True)
+class Measures:
+    """Counts since the start of the process; a rebuild of the ledgers takes nothing back."""
+
+    publishing: PublishStats = field(default_factory=PublishStats)
+    half_count: int = 0
+    op_count: int = 0
+    rollback_count: int = 0
+    rebuild_count: int = 0
+    rebalance_count: int = 0
+    untimely_count: int = 0
+    """Records whose append time did not count."""
+    answers: Counter[Resolution] = field(default_factory=Counter)
+    reports: Counter[tuple[ReportKind, str]] = field(default_factory=Counter)
+    """By kind, and by reason where there is a closed list of them."""
+    seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))
+    """From the birth of a forwarded transaction until it can be read."""
+    stage_seconds: dict[str, Histogram] = field(
+        default_factory=lambda: {s: Histogram(LATENCY_S) for s in ("prepare", "decide", "forward")}
+    )
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where half and op end, as the last fetches told it."""
+    turned_at: float | None = None
+    """When the loop last turned; None: not yet."""
+
+    def stored(self, batch: Batch, before: Positions, after: Positions, *, now_ms: int) -> None:
+        """What followed from one partition's records between two positions is in the log."""
+        self.half_count += after.half_next - before.half_next
+        self.op_count += after.op_offset - before.op_offset
+        self.rollback_count += batch.rollback_count
+        if batch.answers:
+            self.answers.update(batch.answers)
+        for report in batch.reports:
+            reason = report.detail if report.kind in _WITH_REASON else ""
+            self.reports[report.kind, reason] += 1
+        count = len(batch.forwards)
+        step = -(-count // SAMPLE_COUNT_MAX) or 1
+        first_op = before.op_offset, before.op_line
+        for number in range(0, count, step):
+            txn, weight = batch.forwards[number], min(step, count - number)
+            self._forwarded(txn, _decided_ms(txn, number, batch, first_op), now_ms, weight)
+
+    def _forwarded(self, txn: Transaction, decided_ms: int, now_ms: int, weight: int) -> None:
+        appended_ms, born_ms, stages = txn.appended_ms, txn.born_ms, self.stage_seconds
+        # Clocks of producers and brokers differ: what would have taken less than no time took none.
+        stages["prepare"].observe(max(appended_ms - born_ms, 0) / 1000, weight)
+        stages["decide"].observe(max(decided_ms - appended_ms, 0) / 1000, weight)
+        stages["forward"].observe(max(now_ms - decided_ms, 0) / 1000, weight)
+        self.seconds.observe(max(now_ms - born_ms, 0) / 1000, weight)
+
+
+def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int, int]) -> int:
+    """When the decision of the batch's forward of this number was appended."""
+    more = txn.more
+    # Decided before this batch it was held, or waited for its key; on doubt it is known since when.
+    if (
+        more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op
+    ):  # fmt: skip
+        return more.moved_ms
+    place = bisect_right(batch.marks, (number, _NEVER)) - 1
+    return batch.marks[place][1] if place >= 0 else txn.appended_ms
+
+
+STALL_S = 60.0
+"""A loop that has not turned for so long hangs: the slowest turn that may still end well waits 10 s for records, 10 s for
+offsets and 20 s for a commit."""
+
+LOOK_COUNT_MAX = 20_000
+"""Transactions of one partition that one look goes through; of more an even sample, each standing for its neighbours."""
+
+SLEEPER_COUNT_MAX = 1_000
+"""The same of those that sleep: each has to be decoded for it."""
+
+LOOK_EVERY_S = 10.0
+"""How long the ages of very many open transactions are believed; with fewer than `LOOK_COUNT_MAX` they are always new."""
+
+AGES = (("10s", 10), ("1m", 60), ("10m", 600), ("1h", 3_600), ("1d", 86_400))
+"""(label, younger than so many seconds)."""
+OLDER = "older"
+
+_STANDING = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED, TxnState.PARKED_COMMITTED)
+
+
+class View(NamedTuple):
+    """One moment of a coordinator; what it refers to goes on changing."""
+
+    namespace: str
+    measures: Measures
+    shards: Mapping[int, Shard]
+    assignment: Assignment | None
+    targets: Mapping[str, Target]
+
+
+@dataclass(slots=True)
+class Ages:
+    """The transactions that are not settled, counted."""
+
+    open_by_group: dict[str, dict[str, int]] = field(default_factory=dict)
+    """{age: {producer group: how many are undecided}}."""
+    by_state: dict[TxnState, int] = field(default_factory=dict)
+    oldest_open_ms: int = 0
+
+    def add(self, txn: Transaction, count: int, now_ms: int) -> None:
+        """`txn` stands for `count`."""
+        state = txn.state
+        if state is not TxnState.OPEN:
+            self.by_state[state] = self.by_state.get(state, 0) + count
+            return
+        age_ms = max(now_ms - txn.appended_ms, 0)
+        self.oldest_open_ms = max(self.oldest_open_ms, age_ms)
+        groups = self.open_by_group.setdefault(age_label(age_ms), {})
+        groups[txn.group] = groups.get(txn.group, 0) + count
+
+
+def age_label(age_ms: int) -> str:
+    """Which of `AGES` it is."""
+    return next((label for label, limit_s in AGES if age_ms < limit_s * 1000), OLDER)
+
+
+def ages_of(shards: Iterable[Shard]) -> Ages:
+    """A look at all that is not settled; the loop may go on meanwhile."""
+    ages = Ages()
+    for shard in shards:
+        ledger, now_ms = shard.ledger, shard.time.peek_ms()
+        awake = ledger.transactions.snapshot()
+        step = len(awake) // LOOK_COUNT_MAX + 1
+        for number in range(0, len(awake), step):
+            ages.add(awake[number], min(step, len(awake) - number), now_ms)
+        # list() of a dict's items is one step for the interpreter: the loop cannot change it in between.
+        asleep = list(ledger.asleep.sleepers.items())
+        step = len(asleep) // SLEEPER_COUNT_MAX + 1
+        for number in range(0, len(asleep), step):
+            txn = transaction_of(*asleep[number])
+            ages.add(txn, min(step, len(asleep) - number), now_ms)
+    return ages
+
+
+class ObservedCoordinator:
+    """A coordinator for whoever scrapes and probes. Any thread may ask.
+
+    Args:
+        look: the coordinator's `view`.
+        version: of txlayer.
+        clock: monotonic seconds, the same as the coordinator's.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], View],
+        *,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._look = look
+        self._wall_clock = wall_clock
+        self._version = version
+        self._clock = clock
+        self._ages = Ages()
+        self._looked_at = float("-inf")
+
+    def health(self) -> Health:
+        """Alive while the loop turns; ready when its partitions have been read to the ends taken at their assignment."""
+        return health_of(self._look(), now=self._clock())
+
+    def samples(self) -> Iterator[Sample]:
+        """Every figure."""
+        view, now = self._look(), self._clock()
+        ledgers = [shard.ledger for shard in view.shards.values()]
+        is_small = sum(ledger.open_count for ledger in ledgers) < LOOK_COUNT_MAX
+        if is_small or now - self._looked_at >= LOOK_EVERY_S:
+            self._ages, self._looked_at = ages_of(view.shards.values()), now
+        health = health_of(view, now=now)
+        return chain(
+            everybodys(health, role="coordinator", version=self._version, name=view.namespace),
+            _counts(view.measures),
+            _times(view.measures, to_wall_s=self._wall_clock() - now),
+            _partitions(view),
+            _open(self._ages),
+            _state(view, ledgers),
+        )
+
+
+def health_of(view: View, *, now: float) -> Health:
+    """Its health at monotonic `now`."""
+    turned_at, shards = view.measures.turned_at, list(view.shards.values())
+    if turned_at is None:
+        return Health("", "it waits for a broker")
+    stalled = (
+        "" if now - turned_at < STALL_S else f"the loop has not turned for {now - turned_at:.0f} s"
+    )
+    if view.assignment is None:
+        return Health(stalled, "the group has assigned nothing yet")
+    if not view.assignment.partitions:
+        return Health(stalled, "")  # more coordinators than partitions: it stands by
+    if not shards:
+        return Health(stalled, "its state is being built from the stored offsets")
+    behind = sum(not shard.is_caught_up for shard in shards)
+    waiting = f"{behind} of {len(shards)} partitions are not read to their ends yet"
+    return Health(stalled, waiting if behind else "")
+
+
+def _counts(measures: Measures) -> Iterator[Sample]:
+    published, reports = measures.publishing, dict(measures.reports)
+    yield Sample(HALF_RECORDS, measures.half_count)
+    yield Sample(OP_RECORDS, measures.op_count)
+    yield Sample(FORWARDED_RECORDS, published.forwarded_record_count)
+    yield Sample(SETTLED, published.forwarded_count, (Resolution.COMMIT.name.lower(),))
+    yield Sample(SETTLED, measures.rollback_count, (Resolution.ROLLBACK.name.lower(),))
+    for family, kind in OF_REPORTS.items():
+        yield Sample(family, sum(n for (k, _), n in reports.items() if k is kind))
+    for family, kind, reasons in OF_REPORTS_BY_REASON:
+        counts = dict.fromkeys(reasons, 0) | {r: n for (k, r), n in reports.items() if k is kind}
+        for reason, count in counts.items():
+            yield Sample(family, count, (reason,))
+    for kind in WITHOUT_EFFECT:
+        yield Sample(LINES_WITHOUT_EFFECT, reports.get((kind, ""), 0), (kind.value,))
+    answers = dict(measures.answers)
+    for resolution in Resolution:
+        yield Sample(ANSWERS, answers.get(resolution, 0), (resolution.name.lower(),))
+    yield Sample(REPLACEMENTS, published.replaced_count)
+    yield Sample(REBALANCES, measures.rebalance_count)
+    yield Sample(REBUILDS, measures.rebuild_count)
+    yield Sample(UNTIMELY, measures.untimely_count)
+
+
+def _times(measures: Measures, *, to_wall_s: float) -> Iterator[Sample]:
+    yield Sample(DURATION, measures.seconds.view())
+    for stage, seconds in measures.stage_seconds.items():
+        yield Sample(STAGE_DURATION, seconds.view(), (stage,))
+    published = measures.publishing
+    yield Sample(KAFKA_DURATION, published.seconds.view())
+    for stage, seconds in published.stage_seconds.items():
+        yield Sample(KAFKA_STAGE_DURATION, seconds.view(), (stage,))
+    if published.ended_at is not None:
+        yield Sample(STORED_AT, to_wall_s + published.ended_at)
+
+
+def _partitions(view: View) -> Iterator[Sample]:
+    topics, ends = SystemTopics(view.namespace), view.measures.ends
+    yield Sample(PARTITIONS, len(view.shards))
+    for partition, shard in view.shards.items():
+        ledger, name = shard.ledger, str(partition)
+        for label, topic, position in (
+            ("half", topics.half, ledger.half_next),
+            ("op", topics.op, ledger.op_next[0]),
+        ):
+            end = ends.get((topic, partition))
+            if end is not None:
+                yield Sample(LAG, max(end - position, 0), (label, name))
+        yield Sample(REPLAY, max(ledger.half_next - shard.stored.low_water, 0), ("half", name))
+        doubt = max(ledger.shelf.next_offset - shard.stored.doubt_low, 0)
+        yield Sample(REPLAY, doubt, ("doubt", name))
+
+
+def _open(ages: Ages) -> Iterator[Sample]:
+    # Which groups keep their names must not differ between ages: the sum over all of them decides.
+    totals: dict[str, int] = {}
+    for groups in ages.open_by_group.values():
+        for group, count in groups.items():
+            totals[group] = totals.get(group, 0) + count
+    named = with_few_labels(totals)
+    for age in (*(label for label, _ in AGES), OLDER):
+        counts: dict[str, int] = {}
+        for group, count in ages.open_by_group.get(age, {}).items():
+            label = group if group in named else OTHER
+            counts[label] = counts.get(label, 0) + count
+        for group in named:
+            yield Sample(OPEN, counts.get(group, 0), (group, age))
+    yield Sample(OLDEST_OPEN, ages.oldest_open_ms / 1000)
+    for state in _STANDING:
+        yield Sample(STANDING, ages.by_state.get(state, 0), (state.value,))
+
+
+def _state(view: View, ledgers: list[Ledger]) -> Iterator[Sample]:
+    yield Sample(ON_DOUBT, sum(ledger.shelf.count for ledger in ledgers))
+    yield Sample(CONTENT_BYTES, sum(ledger.content_bytes for ledger in ledgers))
+    yield Sample(UNSETTLED_BYTES, sum(ledger.unsettled_bytes for ledger in ledgers))
+    paused_count = sum(shard.is_half_paused for shard in view.shards.values())
+    yield Sample(PAUSED_PARTITIONS, paused_count)
+    refusing = sum(target.refusal is not None for target in view.targets.values())
+    yield Sample(REFUSING_TOPICS, refusing)
+    yield Sample(LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.limited_groups}))

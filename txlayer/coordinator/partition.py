@@ -1,0 +1,502 @@
+"""One assigned partition: its ledger, what is stored of it, and what the loop remembers about it. Never a rule."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from txlayer.adapters.ports import (
+    Assignment,
+    CoordinatorConnections,
+    GroupReader,
+    TopicPartition,
+    no_append_time,
+)
+from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
+from txlayer.coordinator.contents import fetch_contents
+from txlayer.core.batch import Batch, Positions, ReportKind
+from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.ledger import Ledger, LedgerSettings, PlainOptions, PlainTail
+from txlayer.core.messages import ParkReason, txn_id_of
+from txlayer.core.trace_context import TraceContext, trace_context_of
+from txlayer.core.transaction import Target, Transaction, records_of
+from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
+
+WINDOW_S = 30.0
+"""What was seen one or two windows ago at most counts: a machine whose own clock runs too fast is wrong by what it gains
+in a minute, not by what it gained since it started."""
+
+
+def latest_ms(wall_clock: Callable[[], float]) -> int:
+    """Append times beyond this one do not count now."""
+    return int(wall_clock() * 1000) + CLOCK_ERROR_MS
+
+
+class LogTime:
+    """Milliseconds of the broker's clock; 0 until a record was seen. It never goes back: it stands still instead."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_at: float | None = None
+        # By how much append times were ahead of our clock: the largest of this window and of the one before it. Records
+        # of a backlog say too little, so the largest is the nearest to the truth.
+        self._ahead_ms = 0.0
+        self._ahead_before_ms = 0.0
+        self._told_ms = 0
+
+    def see(self, appended_ms: int) -> None:
+        """A record was appended at `appended_ms`."""
+        at = self._clock()
+        ahead_ms = appended_ms - at * 1000
+        if self._began_at is None:
+            self._began_at = at
+            self._ahead_ms = self._ahead_before_ms = ahead_ms
+        elif at - self._began_at >= WINDOW_S:
+            self._began_at = at
+            self._ahead_before_ms, self._ahead_ms = self._ahead_ms, ahead_ms
+        else:
+            self._ahead_ms = max(self._ahead_ms, ahead_ms)
+
+    def now_ms(self) -> int:
+        """The time now."""
+        self._told_ms = self.peek_ms()
+        return self._told_ms
+
+    def peek_ms(self) -> int:
+        """The same for whoever only looks: nothing is decided by it, so it changes nothing."""
+        if self._began_at is None:
+            return self._told_ms
+        ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
+        return max(self._told_ms, int(self._clock() * 1000 + ahead_ms))
+
+
+_FIELDS: Mapping[str, str] = {
+    "check_immunity": "immunity_ms",
+    "check_interval": "interval_ms",
+    "check_interval_max": "interval_max_ms",
+    "check_rate_max": "rate_max",
+    "check_max": "answered_max",
+    "transaction_age_max": "age_max_ms",
+    "unresolved": "then",
+    "open_count_max": "open_count_max",
+}
+"""{setting: field of a `CheckPolicy`}."""
+
+
+def check_policies(config: CoordinatorConfig) -> CheckPolicies:
+    """How each producer group is asked.
+
+    Raises:
+        ConfigError: a group's setting is none of those of checks, or a value has the wrong form.
+    """
+    values = {name: getattr(config, name) for name in _FIELDS}
+    own: dict[str, dict[str, Any]] = {}
+    for name, text in config.group_policies.items():
+        group, _, setting = name.rpartition(".")
+        if not group or setting not in _FIELDS:
+            raise ConfigError(
+                "no check setting of a producer group", name=name, value=text,
+                expected="GROUP.NAME=VALUE, NAME one of " + ", ".join(_FIELDS),
+            )  # fmt: skip
+        value = parse_value(name, setting, text, CoordinatorConfig)
+        own.setdefault(group, dict(values))[setting] = value
+    return CheckPolicies(_policy(values), {group: _policy(v) for group, v in own.items()})
+
+
+def _policy(values: Mapping[str, Any]) -> CheckPolicy:
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        made[_FIELDS[name]] = milliseconds(value) if isinstance(value, timedelta) else value
+    try:
+        made["then"] = Then(made["then"])
+    except ValueError as exc:
+        raise ConfigError(
+            "no end for a transaction that nobody resolves", name="unresolved",
+            value=made["then"], expected=" or ".join(then.value for then in Then),
+        ) from exc  # fmt: skip
+    for name, attribute in _FIELDS.items():
+        if attribute != "then" and made[attribute] < 1:
+            raise ConfigError(
+                "not possible as a limit", name=name, value=made[attribute], expected="more than 0"
+            )
+    return CheckPolicy(**made)
+
+
+logger = logging.getLogger("txlayer.coordinator")
+
+PAUSED_TIMES = 1.1
+"""What was paused goes on when there would be room for a tenth more."""
+
+
+@dataclass(slots=True)
+class Shard:
+    """One assigned partition."""
+
+    ledger: Ledger
+    stored: Positions
+    half_end: (
+        int  # ends taken at assignment: nothing driven by time happens before they are reached
+    )
+    op_end: int
+    time: LogTime  # the partition's own: a broker whose clock is wrong decides for nobody else
+    heard_ms: int = field(init=False)  # the newest append time that `time` was told
+    is_op_paused: bool = False
+    is_half_paused: bool = False  # there are too many unsettled transactions
+    is_caught_up: bool = False  # those ends have been reached once
+    # While op lines wait for half: those before this op offset are at hand, since when.
+    waits: deque[tuple[int, float]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        """Begin with what is stored, unless this process told a later time since: then only what is newer tells more."""
+        self.heard_ms = self.time.peek_ms()
+        self.hear()
+
+    def hear(self) -> None:
+        """Append times that came since tell the time."""
+        if self.ledger.newest_ms > self.heard_ms:
+            self.heard_ms = self.ledger.newest_ms
+            self.time.see(self.heard_ms)
+
+    @property
+    def is_busy(self) -> bool:
+        """True when something is left to apply or to append."""
+        return self.ledger.has_more or not self.ledger.batch.is_empty
+
+    def half_read_to(self, group: GroupReader, topics: SystemTopics) -> int:
+        """Where reading of half stands: what the ledger folded, and the markers behind it, which nobody reads."""
+        if self.ledger.is_behind:
+            return self.ledger.half_next
+        return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
+
+    def is_read_to_the_ends(
+        self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
+    ) -> bool:
+        """True when everything that was there at the assignment was folded (markers at the ends are never read).
+
+        A line that waits for half holds up the lines behind it, and not what the time brings: somebody may write such lines
+        all the time.
+        """
+        ledger = self.ledger
+        # While half is paused its time goes on: what was read may be asked about, or the pause would never end.
+        is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
+        is_read = is_half_read and (
+            ledger.op_next[0] >= self.op_end
+            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
+        )
+        return is_read and not ledger.has_more
+
+    def pause_op_far_ahead(
+        self, group: GroupReader, topics: SystemTopics, *, line_count_max: int
+    ) -> None:
+        """Stop reading op while it is far ahead of half, and go on when half has come nearer.
+
+        To be asked after every `advance`: with op paused and half read to its end no record would come to ask again.
+        """
+        count, op = self.ledger.ahead_line_count, [(topics.op, self.ledger.partition)]
+        if not self.is_op_paused and count > line_count_max:
+            group.pause(op)
+            self.is_op_paused = True
+        elif self.is_op_paused and count <= line_count_max // 2:
+            group.resume(op)
+            self.is_op_paused = False
+
+    def pause_half(self, group: GroupReader, topics: SystemTopics, *, is_full: bool) -> None:
+        """Stop reading half while there is no memory for more transactions, and go on when there is."""
+        if is_full is self.is_half_paused:
+            return
+        half = (topics.half, self.ledger.partition)
+        self.is_half_paused = is_full
+        if is_full:
+            group.pause([half])
+            logger.error(
+                "half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count}
+            )
+        else:
+            group.resume([half])
+            logger.warning("half.resumed", extra={"partition": half[1]})
+
+    def look_for_misplaced(
+        self,
+        group: GroupReader,
+        topics: SystemTopics,
+        *,
+        connections: CoordinatorConnections,
+        now: float,
+        patience_s: float,
+    ) -> None:
+        """Give up op lines that have named places without a record for `patience_s`, by the broker's own word.
+
+        The end is the high watermark: what stands behind somebody's open Kafka transaction is there, and not read yet.
+        Each waits from when it was at hand: those behind others that wait have no further wait of their own.
+        """
+        ledger, waits = self.ledger, self.waits
+        if ledger.waits_for_half is None:
+            waits.clear()
+            return
+        if not waits or ledger.ops_read_to > waits[-1][0]:
+            waits.append((ledger.ops_read_to, now))
+        before = 0
+        while waits and now - waits[0][1] >= patience_s:
+            before, _ = waits.popleft()
+        if before <= ledger.op_next[0]:
+            return
+        half = (topics.half, ledger.partition)
+        half_end = connections.end_offsets([half], is_committed=False)[half]
+        # A place before the end is read as well: a marker stands there, or what was given up.
+        if self.half_read_to(group, topics) >= half_end:
+            ledger.give_up_waiting_for_half(before=before)
+        else:
+            waits.clear()
+
+
+def pause_those_too_full(
+    shards: Mapping[int, Shard], group: GroupReader, topics: SystemTopics, *, bytes_max: int
+) -> None:
+    """Bound what unsettled transactions take: half is not read on for partitions with too many of them, or for all.
+
+    One that has more than half of its share stops first: at half of the memory as long as no op line waits for half, then at
+    three quarters. So it leaves room for the others. At the bound all stop. To be asked after every `advance`.
+    """
+    sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
+    total = sum(sizes.values())
+    for p, shard in shards.items():
+        times = PAUSED_TIMES if shard.is_half_paused else 1.0
+        size, taken = sizes[p] * times, total * times
+        is_full = taken >= bytes_max
+        if not is_full and size * 2 * len(shards) >= bytes_max:
+            is_needed = shard.ledger.waits_for_half is not None
+            is_full = taken >= bytes_max * 3 / 4 or (taken >= bytes_max / 2 and not is_needed)
+        shard.pause_half(group, topics, is_full=is_full)
+
+
+def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
+    """Drop the oldest content when all of it is too much; it is fetched again when it is needed."""
+    total = sum(ledger.content_bytes for ledger in ledgers)
+    if total > content_bytes_max:
+        # To three quarters, so that not every read drops some; each partition its share.
+        too_much = total - content_bytes_max * 3 // 4
+        for ledger in ledgers:
+            ledger.drop_content(ledger.content_bytes * too_much // total + 1)
+
+
+def known_ends(
+    group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics
+) -> dict[TopicPartition, int]:
+    """Where half and op end as the last fetches told it, without asking anybody; who is not known yet is missing."""
+    places = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
+    found = {place: group.known_end(place) for place in places}
+    return {place: end for place, end in found.items() if end is not None}
+
+
+def first_partition_count(
+    connections: CoordinatorConnections, config: CoordinatorConfig, *, clock: Callable[[], float]
+) -> int:
+    """`count_partitions` of a cluster that may just be coming up: asked again until `start_timeout` is over."""
+    patience_s = config.start_timeout.total_seconds()
+    give_up_at = clock() + patience_s
+    while True:
+        connections.wait_until_reachable(timeout_s=patience_s)
+        try:
+            return count_partitions(connections, config.topics)
+        except BrokerUnavailableError:
+            if clock() >= give_up_at:
+                raise
+
+
+def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) -> int:
+    """Partitions of half, op and doubt.
+
+    Raises:
+        TopicMismatchError: one is missing, they differ, or the broker does not stamp the records. Nothing was read.
+    """
+    counts = {}
+    for topic in (topics.half, topics.op, topics.doubt, topics.check):
+        limits = connections.topic_limits(topic)
+        if limits is None:
+            raise TopicMismatchError(
+                "a topic of the namespace is missing; `txlayer topics apply` makes it",
+                topic=topic, expected="there", found="missing",
+            )  # fmt: skip
+        if topic in (topics.half, topics.op) and limits.is_append_time is False:
+            raise no_append_time(topic, why="transactions grow old by the broker's clock alone")
+        counts[topic] = limits.partition_count
+    del counts[topics.check]  # its records name the partition that they are about
+    for topic, count in counts.items():
+        if count != counts[topics.half]:
+            raise TopicMismatchError(
+                "half, op and doubt must have equally many partitions; transactions would be torn apart",
+                topic=topic, expected=str(counts[topics.half]), found=str(count),
+            )  # fmt: skip
+    return counts[topics.half]
+
+
+def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[int]:
+    """The partitions of an assignment, the same of half and op.
+
+    Raises:
+        TopicMismatchError: they are not the same; nothing may be read.
+    """
+    halves = {p for topic, p in assignment.partitions if topic == topics.half}
+    ops = {p for topic, p in assignment.partitions if topic == topics.op}
+    if halves != ops:
+        raise TopicMismatchError(
+            "half and op were not assigned alike; every member must subscribe to both with equal partition counts",
+            topic=topics.op, expected=str(sorted(halves)), found=str(sorted(ops)),
+        )  # fmt: skip
+    return sorted(halves)
+
+
+def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> LedgerSettings:
+    """What the fold needs of the configuration."""
+    return LedgerSettings(
+        half_topic=config.topics.half,
+        op_topic=config.topics.op,
+        partition_count=partition_count,
+        doubt_after_ms=milliseconds(config.doubt_after),
+        held_age_max_ms=milliseconds(config.held_age_max),
+        transaction_messages_max=config.transaction_messages_max,
+        checks=check_policies(config),
+        transaction_bytes_max=config.transaction_bytes_max,
+    )
+
+
+def empty_ledgers(
+    partitions: Sequence[int],
+    *,
+    settings: LedgerSettings,
+    targets: Mapping[str, Target],
+    refusals: Mapping[str, ParkReason],
+    make: type[Ledger] = Ledger,
+) -> dict[int, Ledger]:
+    """A ledger per partition, for a recovery to fill."""
+    plain_tails: dict[str, PlainTail] = {}
+    plain_options: dict[str, PlainOptions] = {}
+    return {
+        p: make(
+            p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails,
+            plain_options=plain_options,
+        )
+        for p in partitions
+    }  # fmt: skip
+
+
+def fill_contents(
+    batches: list[tuple[int, Batch]],
+    shards: dict[int, Shard],
+    *,
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Fetch the contents that the batches need and that are not in memory.
+
+    Raises:
+        InvariantError: a content is not where it must be.
+        BrokerUnavailableError: nobody answered; nothing was changed.
+    """
+    wanted: list[tuple[int, Transaction, int]] = []
+    for p, batch in batches:
+        needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
+        wanted.extend(
+            (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)
+        )
+    if not wanted:
+        return
+    # Who only stands on doubt again stands there as before: half may have the rest of it no more.
+    forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
+    as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
+    to_cut = {(p, txn.key) for p, txn, _ in wanted if shards[p].ledger.is_beyond_limit(txn)}
+    reader = connections.make_reader("read_committed")
+    try:
+        found = fetch_contents(
+            reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
+            patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock, as_cut=as_cut,
+            to_cut=to_cut,
+        )  # fmt: skip
+    finally:
+        reader.close()
+    for p, txn, _ in wanted:
+        shards[p].ledger.filled(txn, [*found[p, txn.key], *_joined(txn)])
+
+
+def _joined(txn: Transaction) -> list[Any]:
+    return (txn.more.joined if txn.more is not None else None) or []
+
+
+LEVELS = {
+    ReportKind.REPEAT: logging.DEBUG,
+    ReportKind.LATE_HALF: logging.INFO,
+    ReportKind.MOVED: logging.INFO,
+    ReportKind.CHECKED: logging.INFO,
+    ReportKind.POLICY: logging.WARNING,
+    ReportKind.LIMITED: logging.WARNING,
+    ReportKind.UNMATCHED: logging.INFO,
+    ReportKind.WRONG_OFFSET: logging.WARNING,
+    ReportKind.WRONG_GROUP: logging.WARNING,
+    ReportKind.CONFLICT: logging.WARNING,
+    ReportKind.KEPT_ASIDE: logging.ERROR,
+    ReportKind.HELD: logging.ERROR,
+    ReportKind.PARKED: logging.ERROR,
+}
+
+COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
+"""Kinds that are ordinary under load: how many is all that is logged."""
+
+LINE_COUNT_MAX = 100
+"""Lines per kind and batch; the rest is counted: a storm of one kind must not drown the others."""
+
+
+def log_reports(
+    logger: logging.Logger,
+    partition: int,
+    batch: Batch,
+    *,
+    known: Mapping[str, TraceContext] = MappingProxyType({}),
+) -> None:
+    """Log what the batch reports; `known` has contexts of transactions whose content is not in memory."""
+    counts: dict[ReportKind, int] = {}
+    for report in batch.reports:
+        counts[report.kind] = counts.get(report.kind, 0) + 1
+        if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
+            logger.log(
+                LEVELS[report.kind],
+                "transaction.%s",
+                report.kind.value,
+                extra={
+                    "txn_key": report.key,
+                    **_ids(batch, report.key, known),
+                    "partition": partition,
+                    "detail": report.detail,
+                },
+            )
+    for kind, count in counts.items():
+        if count > LINE_COUNT_MAX or kind in COUNTED:
+            logger.log(
+                LEVELS[kind],
+                "transactions.%s",
+                kind.value,
+                extra={"partition": partition, "count": count},
+            )
+
+
+def trace_of(txn: Transaction) -> TraceContext | None:
+    """The context that a transaction's first message carries; None: none, or its content is not in memory."""
+    first = next(records_of(txn), None)
+    return None if first is None else trace_context_of(first[1].headers())
+
+
+def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str, str]:
+    """The transaction's id, and its trace's where it is known."""
+    if not key:
+        return {}
+    keep = batch.keeps.get(key)
+    context = (None if keep is None else trace_of(keep.txn)) or known.get(key)
+    ids = {"txn_id": txn_id_of(key)}
+    return ids if context is None else {**ids, "trace_id": context.trace_id}

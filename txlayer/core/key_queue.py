@@ -1,0 +1,1189 @@
+"""Who of a queue may start, who waits, and whose end is to be written. Never storing, handling or telling the time.
+
+A queue (one partition of one group) has two sources, its topic and the requests to replay its dead letters; both
+wait in the same chains, one per key. Of a chain only the first is ever handed out (with those behind it where handlers take
+batches), and it stays the first until its end. First come, first served: a key has one turn however many records wait.
+
+An attempt that failed holds its chain until its count is stored and its back-off has passed. What becomes a dead
+letter, or is the answer to a request, holds its chain until it is written: `take_due` → `ending` → one Kafka
+transaction → `written`. After any failure of that transaction the queue is thrown away and built anew from the stored
+offsets. An item is: queued → (ready → in flight → failed → counted → waits for its time)* → finished, or due → written.
+
+Measured (CPython 3.11, one core of a busy machine, batches of 500 records of 100 B): add + take + handled take 0.65 to 1.1 µs
+a record, 1.5 µs while one key of a thousand fails for ever, 3.5 µs while keys are parked (each key's hash is looked up);
+7 µs where each record waits for the one before and is taken alone (`take_runs` and `take_batches` hand such runs out at once).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from txlayer.core.progress import (
+    METADATA_BYTES_MAX,
+    NO_KEY,
+    NOTHING,
+    Attempts,
+    Progress,
+    Snapshot,
+    StoredProgress,
+    hash_of_key,
+)
+from txlayer.core.retry import (
+    AfterExhausted,
+    DeadLetterReason,
+    GiveUp,
+    Reject,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    Retry,
+    RetryPolicy,
+    TryAgain,
+    Verdict,
+    decide,
+    resume_at_ms,
+)
+from txlayer.errors import ConfigError
+
+R = TypeVar("R")
+"""A record as the caller has it; nothing here looks into it."""
+
+Chain = bytes | int | None
+"""What is in order: a key, a null key, or (an offset) a record that waits for nobody."""
+
+
+class ItemSource(Enum):
+    """Where an item was read."""
+
+    TOPIC = "topic"  #: the partition itself
+    REPLAY = "replay"  #: requests to handle its dead letters again
+
+
+class Order(Enum):
+    """What waits for what."""
+
+    KEY = "key"  #: records of one key
+    PARTITION = "partition"  #: all records of the partition
+    NONE = "none"  #: nothing
+
+
+class NullKeys(Enum):
+    """What records without a key wait for, where those with one go by key."""
+
+    ORDERED = "ordered"  #: for each other, as if null were a key
+    FREE = "free"  #: for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How a queue is worked off.
+
+    Raises:
+        ConfigError: parking keys is asked for where there is no order to keep, or a limit makes no sense.
+    """
+
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    order: Order = Order.KEY
+    null_keys: NullKeys = NullKeys.ORDERED
+    metadata_bytes_max: int = METADATA_BYTES_MAX
+    parked_keys_max: int = 64
+    """Each takes 19 bytes of the stored metadata; with so many parked the partition waits for replays."""
+
+    def __post_init__(self) -> None:
+        if self.order is Order.NONE and self.policy.after_exhausted is AfterExhausted.PARK:
+            raise ConfigError(
+                name="after_exhausted",
+                value="park",
+                expected="go-on: without order no key is parked",
+            )
+        if self.parked_keys_max < 1:
+            raise ConfigError(
+                name="parked_keys_max", value=self.parked_keys_max, expected="at least 1"
+            )
+
+
+class Start(NamedTuple):
+    """Where a source starts: the stored offset, and what its metadata say."""
+
+    offset: int
+    stored: StoredProgress = NOTHING
+
+
+class Failure(NamedTuple):
+    """What a handler said of an attempt that did not succeed; an exception is a `Retry`."""
+
+    result: Retry | Reject
+    started_ms: int
+    error_type: str = ""
+    error_message: str = ""
+
+
+class Snapshots(NamedTuple):
+    """The stored offsets of both sources, to be stored together."""
+
+    topic: Snapshot
+    replays: Snapshot
+
+
+class QueueFigures(NamedTuple):
+    """A queue, for operators."""
+
+    unfinished_count: int
+    """Records and requests that have no end yet."""
+    size_bytes: int
+    in_flight_count: int
+    ready_count: int
+    """Chains whose first item could be taken."""
+    retry_count: int
+    """Items that wait for their back-off, or for the count of their attempts to be stored."""
+    due_count: int
+    """Chains whose first item's end is to be written."""
+    parked_count: int
+    oldest_added_ms: int | None
+    """When the oldest unfinished record of the topic was added, as of the last snapshot; None: there is none."""
+    is_full: bool
+    is_paused: bool
+
+
+End = DeadLetterReason | ReplayOutcome
+"""Why a record becomes a dead letter, or what became of a request."""
+
+
+@dataclass(slots=True)
+class More:
+    """What few items have: failed attempts, a request to replay, an end to be written."""
+
+    request: ReplayRecord | None = None
+    attempt_count: int = 0  # attempts that have ended
+    first_ms: int = 0  # when the first one began; after a restart to the second
+    last_ms: int = 0  # when the last one ended
+    error_type: str = ""
+    error_message: str = ""
+    verdict: Verdict | None = None
+    end: End | None = None
+    is_counted: bool = True  # False: its last attempt's count is not stored yet
+    is_waiting: bool = False  # it is first, and waits for that
+
+    def tell(self, failure: Failure, *, now_ms: int) -> None:
+        """An attempt has ended so."""
+        self.first_ms = self.first_ms or failure.started_ms
+        self.last_ms = now_ms
+        self.error_type, self.error_message = failure.error_type, failure.error_message
+
+    def remember(
+        self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int
+    ) -> None:
+        """So it was before a restart; the last error is forgotten, and its back-off begins anew."""
+        self.attempt_count = attempts.ended_count
+        self.first_ms = self.last_ms = attempts.first_at_s * 1000
+        if self.attempt_count >= policy.attempt_count_max:
+            self.verdict = GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED)
+            return
+        at_ms = resume_at_ms(
+            self.attempt_count, first_at_s=attempts.first_at_s, offset=offset, taken_over_ms=taken_over_ms, policy=policy
+        )  # fmt: skip
+        self.verdict = TryAgain(at_ms)
+
+
+class Item(Generic[R]):
+    """A record between being read and its end. The queue alone changes it."""
+
+    __slots__ = ("chain", "follower", "more", "offset", "record", "size_bytes")
+
+    def __init__(self, record: R, offset: int, chain: Chain, size_bytes: int) -> None:
+        self.record = record
+        self.offset = offset
+        self.chain = chain
+        self.size_bytes = size_bytes
+        self.follower: Item[R] | None = None  # the next of its chain
+        self.more: More | None = None
+
+    @property
+    def is_replay(self) -> bool:
+        """True for a request of the replay topic."""
+        return self.more is not None and self.more.request is not None
+
+    @property
+    def source(self) -> ItemSource:
+        """Which topic's offset it has."""
+        return ItemSource.REPLAY if self.is_replay else ItemSource.TOPIC
+
+    @property
+    def attempt_count(self) -> int:
+        """How many attempts have ended."""
+        return 0 if self.more is None else self.more.attempt_count
+
+    def __repr__(self) -> str:
+        return f"Item({self.source.value} {self.offset}, chain {self.chain!r}, {self.more})"
+
+
+class Lanes(Generic[R]):
+    """First come, first served, in two lanes: records that start, and retries and replays, which take turns.
+
+    Two, so that retries can go on while nothing new may start, and so that thousands of failing keys do not make the
+    others wait longer than twice their turn.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[Item[R]] = deque()
+        """The lane of those that start."""
+        self.again: deque[Item[R]] = deque()
+        """The lane of retries and replays."""
+        self._timers: list[tuple[int, int, Item[R]]] = []
+        self._timer_count = 0  # of two with one time the first goes first; items have no order
+        self._is_turn_of_again = True
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.again)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for their time."""
+        return len(self._timers)
+
+    @property
+    def next_at_ms(self) -> int | None:
+        """When the next one's time comes."""
+        return self._timers[0][0] if self._timers else None
+
+    def wait(self, item: Item[R], *, not_before_ms: int) -> None:
+        """It may go again at that time."""
+        self._timer_count += 1
+        heapq.heappush(self._timers, (not_before_ms, self._timer_count, item))
+
+    def wake(self, now_ms: int) -> None:
+        """Whose time has come gets in lane."""
+        timers = self._timers
+        while timers and timers[0][0] <= now_ms:
+            self.again.append(heapq.heappop(timers)[2])
+
+    def take(self, count_max: int) -> list[Item[R]]:
+        """The next ones."""
+        ready, again = self.ready, self.again
+        if not again:
+            pick = ready.popleft
+            return [pick() for _ in range(min(count_max, len(ready)))]
+        taken: list[Item[R]] = []
+        while len(taken) < count_max and (ready or again):
+            # Kept between calls: who takes one at a time must meet both lanes, too.
+            self._is_turn_of_again = not self._is_turn_of_again
+            lane = again if again and (self._is_turn_of_again or not ready) else ready
+            taken.append(lane.popleft())
+        return taken
+
+    def take_again(self, count_max: int) -> list[Item[R]]:
+        """The next ones of retries and replays."""
+        pick = self.again.popleft
+        return [pick() for _ in range(min(count_max, len(self.again)))]
+
+    def take_at(self, offset: int) -> list[Item[R]]:
+        """The one at that offset, if it is ready."""
+        for place, item in enumerate(self.ready):
+            if item.offset == offset:
+                del self.ready[place]
+                return [item]
+        return []
+
+    def clear(self) -> None:
+        """Nobody goes any more."""
+        self.ready.clear()
+        self.again.clear()
+        self._timers.clear()
+
+
+_KNOWN_MAX = 10_000
+"""Hashes remembered: a hash costs ten times a look into a dict."""
+_RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
+_FREEING = _RELEASING | {ReplayOutcome.MISSING}
+"""A dead letter that is gone holds back no later one of its key."""
+
+
+class ParkedKeys:
+    """Hashes of the parked keys, each with the offset of its last dead letter.
+
+    A key is stuck at a dead letter whose replay failed: later ones of the key are not tried before that one was handled
+    or dropped, or retention took it. That is stored with the parked keys, for requests outlive the process that answered the first of them.
+    """
+
+    def __init__(
+        self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]
+    ) -> None:
+        self._parked = dict(parked)
+        self._stuck = dict(stuck)
+        self._count_max = count_max
+        self._known: dict[Chain, bytes] = {}
+        self._coming: set[bytes] = set()  # their first dead letter is being written
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    @property
+    def last_offsets(self) -> Mapping[bytes, int]:
+        """By hash of the key: offset of its last dead letter."""
+        return self._parked
+
+    @property
+    def stuck(self) -> Mapping[bytes, int]:
+        """By hash of the key: offset of the dead letter whose replay failed."""
+        return self._stuck
+
+    def stick(self, chain: Chain, dead_letter: int) -> None:
+        """The replay of this dead letter of a parked key has failed."""
+        self._stuck[self.key_hash(chain)] = dead_letter
+
+    def stuck_at(self, chain: Chain) -> int | None:
+        """The dead letter whose replay failed; None: none did, or the key is not parked."""
+        if not self._stuck or isinstance(chain, int):
+            return None
+        return self._stuck.get(self.key_hash(chain))
+
+    def stuck_after(
+        self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]
+    ) -> dict[bytes, int]:
+        """The stuck keys when these items' ends have been written, and those in `parked` are parked then."""
+        stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash in parked}
+        for item in ended if stuck else ():
+            more = item.more
+            if more is None or more.request is None or isinstance(item.chain, int):
+                continue
+            key_hash = self.key_hash(item.chain)
+            if more.end in _FREEING and stuck.get(key_hash) == more.request.dead_letter_offset:
+                del stuck[key_hash]
+        return stuck
+
+    @property
+    def has_room(self) -> bool:
+        """True when one more key can be parked."""
+        return len(self._parked) + len(self._coming) < self._count_max
+
+    def holds(self, chain: Chain) -> bool:
+        """True when the key of `chain` is parked."""
+        if not self._parked or isinstance(chain, int):
+            return False
+        return self.key_hash(chain) in self._parked
+
+    def make_room(self, chain: Chain) -> bool:
+        """The key of `chain` will be parked; False when there is no room, and nothing is changed."""
+        if isinstance(chain, int):
+            return True  # in no order with others: nothing to park
+        key_hash = self.key_hash(chain)
+        if key_hash not in self._parked and key_hash not in self._coming:
+            if not self.has_room:
+                return False
+            self._coming.add(key_hash)
+        return True
+
+    def after(self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool) -> dict[bytes, int]:
+        """The parked keys when these items' ends have been written, each at an offset of its own.
+
+        The end of its last dead letter releases a key. Where the key is stuck at an earlier one, the end of that one does.
+        """
+        parked = dict(self._parked)
+        stuck = dict(self._stuck)
+        for item, offset in ends:
+            more = item.more
+            if more is None or isinstance(item.chain, int):
+                continue
+            key_hash = self.key_hash(item.chain)
+            if more.request is None:
+                if is_parking or key_hash in parked:
+                    parked[key_hash] = offset
+                continue
+            offset_of_request = more.request.dead_letter_offset
+            if more.end in _FREEING and stuck.get(key_hash) == offset_of_request:
+                del stuck[key_hash]
+            is_last = parked.get(key_hash, -1) == offset_of_request
+            if more.end in _RELEASING and is_last:
+                stuck_at = stuck.get(key_hash)
+                if stuck_at is None:
+                    del parked[key_hash]
+                else:
+                    parked[key_hash] = stuck_at
+        return parked
+
+    def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
+        """What `after` and `stuck_after` returned has been stored."""
+        self._parked = parked
+        self._stuck = stuck
+        self._coming -= parked.keys()
+
+    def key_hash(self, chain: Chain) -> bytes:
+        """Eight bytes that stand for the key in stored metadata."""
+        if not isinstance(chain, bytes):
+            return NO_KEY
+        known = self._known.get(chain)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = self._known[chain] = hash_of_key(chain)
+        return known
+
+
+PARTITION_REQUESTS = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
+"""Requests that wait for nobody."""
+SETTLED_REQUESTS = {
+    ReplayKind.DROP: ReplayOutcome.DROPPED,
+    ReplayKind.PAUSE: ReplayOutcome.HANDLED,
+    ReplayKind.RESUME: ReplayOutcome.HANDLED,
+    ReplayKind.RESULT: ReplayOutcome.UNKNOWN,
+}
+"""What becomes of requests that need no handler."""
+AN_EARLIER_FAILED = "an earlier dead letter of its key failed"
+"""Told of a request that was not tried because of that."""
+
+
+class Chains(Generic[R]):
+    """Items in order. Those whose turn it is go to `lanes`, or are due: their ends are to be written."""
+
+    def __init__(self, *, lanes: Lanes[R], parked: ParkedKeys, is_parking: bool) -> None:
+        self.tails: dict[Chain, Item[R]] = {}
+        """The last item of each chain; the queue's quick paths write here, too."""
+        self._lanes = lanes
+        self._parked = parked
+        self._is_parking = is_parking
+        self._answers: deque[Item[R]] = deque()  # due: requests
+        self._due: deque[Item[R]] = deque()  # due: dead letters
+        self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
+        self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
+
+    @property
+    def has_due(self) -> bool:
+        """True when something is due that was not looked at for want of room."""
+        return len(self._due) + len(self._answers) > 0
+
+    @property
+    def has_answers(self) -> bool:
+        """True when the answer to a request is due."""
+        return len(self._answers) > 0
+
+    @property
+    def has_letters(self) -> bool:
+        """True when a dead letter is due that was not looked at for want of room."""
+        return len(self._due) > 0
+
+    @property
+    def due_count(self) -> int:
+        """Chains whose first item is due and was not taken."""
+        return len(self._due) + len(self._answers) + len(self._no_room)
+
+    @property
+    def is_without_room(self) -> bool:
+        """True: a key is to be parked, and no more can be."""
+        return bool(self._no_room)
+
+    @property
+    def is_quick(self) -> bool:
+        """True when no key is parked, so that an item needs no look at its key when its turn comes."""
+        return not self._parked and not self._beside
+
+    def line_up(self, item: Item[R]) -> None:
+        """It was read: the last of its chain."""
+        if item.is_replay:
+            if self._parked.holds(item.chain):
+                self._beside.setdefault(item.chain, [])
+        elif item.chain in self._beside:
+            self._beside[item.chain].append(item)
+            return
+        tail = self.tails.get(item.chain)
+        self.tails[item.chain] = item
+        if tail is None:
+            self.turn(item)
+        else:
+            tail.follower = item
+
+    def go_on(self, ended: Sequence[Item[R]]) -> None:
+        """These have ended, consecutive ones of a chain beside each other; those behind them are first now."""
+        for place, item in enumerate(ended):
+            follower = item.follower
+            if follower is None:
+                del self.tails[item.chain]
+                for other in self._beside.pop(item.chain, ()):
+                    self.line_up(other)
+            elif place + 1 == len(ended) or ended[place + 1] is not follower:
+                self.turn(follower)
+
+    def go_on_behind(self, lasts: Sequence[Item[R]]) -> None:
+        """These have ended, each the last of its chain that did; of none of these chains the key is parked."""
+        tails, start = self.tails, self._lanes.ready.append
+        for item in lasts:
+            follower = item.follower
+            if follower is None:
+                del tails[item.chain]
+            elif follower.more is None:
+                start(follower)
+            else:
+                self.turn(follower)
+
+    def turn(self, item: Item[R]) -> None:
+        """`item` is the first of its chain, or what it waited for has happened."""
+        more = item.more
+        if more is None or more.request is None:
+            if self._parked.holds(item.chain):
+                more = item.more = more or More()
+                more.end = DeadLetterReason.KEY_PARKED
+        elif self._is_behind_a_failed_one(item):
+            more.end, more.error_message = ReplayOutcome.FAILED, AN_EARLIER_FAILED
+        if more is None:
+            self._lanes.ready.append(item)
+        elif more.end is not None:
+            self._is_due(item)
+        elif not more.is_counted:
+            more.is_waiting = True
+        elif isinstance(more.verdict, GiveUp):
+            self.give_up(item, more.verdict.reason)
+        elif isinstance(more.verdict, TryAgain):
+            self._lanes.wait(item, not_before_ms=more.verdict.not_before_ms)
+        else:
+            self._lanes.again.append(item)
+
+    def give_up(self, item: Item[R], reason: DeadLetterReason) -> None:
+        """The first of its chain will not be tried again: a dead letter, or the answer that its replay failed."""
+        more = item.more = item.more or More()
+        more.end = ReplayOutcome.FAILED if item.is_replay else reason
+        self._is_due(item)
+        if item.is_replay and self._parked.holds(item.chain):
+            self._parked.stick(item.chain, _dead_letter(item))
+
+    def answer(self, items: Sequence[Item[R]]) -> list[Item[R]]:
+        """These were handled: requests are due now, the others are returned."""
+        ended = [item for item in items if item.more is None]
+        if len(ended) < len(items):
+            ended = []
+            for item in items:
+                if not item.is_replay:
+                    ended.append(item)
+                    continue
+                more = item.more = item.more or More()
+                more.end = ReplayOutcome.HANDLED
+                self._is_due(item)
+        return ended
+
+    def _is_due(self, item: Item[R]) -> None:
+        (self._answers if item.is_replay else self._due).append(item)
+
+    def take_due(
+        self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
+    ) -> list[Item[R]]:
+        """As `KeyQueues.take_due`."""
+        taken: list[Item[R]] = []
+        size_bytes = 0
+        while len(taken) < count_max and size_bytes < bytes_max:
+            if self._answers and of_requests is not False:
+                item = self._answers.popleft()
+            elif self._due and not of_requests:
+                item = self._due.popleft()
+            else:
+                break
+            parks = not item.is_replay and (self._is_parking or self._parked.holds(item.chain))
+            if parks and not self._parked.make_room(item.chain):
+                self._no_room.append(item)
+                continue
+            taken.append(item)
+            size_bytes += letter_bytes(item)
+            # What follows for certain goes along; else each would need a Kafka transaction of its own.
+            while (
+                len(taken) < count_max
+                and size_bytes < bytes_max
+                and (follower := item.follower) is not None
+            ):
+                if not self._ends_with(item, follower, parks=parks):
+                    break
+                item = follower
+                taken.append(item)
+                size_bytes += letter_bytes(item)
+        return taken
+
+    def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
+        """The ends of these items, taken by `take_due`, are written at these offsets."""
+        parked = self.parked_after(items, offsets)
+        self._parked.become(parked, self._parked.stuck_after(items, parked))
+        if self._parked.has_room:
+            self._due.extend(self._no_room)
+            self._no_room.clear()
+        self.go_on(items)
+
+    def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:
+        """The parked keys as they will be then."""
+        return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
+
+    def drop_due(self) -> None:
+        """Nothing is due any more."""
+        self._answers.clear()
+        self._due.clear()
+        self._no_room.clear()
+
+    def _ends_with(self, item: Item[R], follower: Item[R], *, parks: bool) -> bool:
+        """True when the end of `item` brings that of the next of its chain; that one's end is then set."""
+        more = follower.more
+        if follower.is_replay:
+            return more is not None and more.end is not None
+        if parks and not item.is_replay:
+            more = follower.more = more or More()
+            more.end = DeadLetterReason.KEY_PARKED
+            return True
+        if item.is_replay or more is None or not more.is_counted:
+            return False
+        if isinstance(more.verdict, GiveUp):
+            more.end = more.verdict.reason
+        return more.end is not None
+
+    def _is_behind_a_failed_one(self, item: Item[R]) -> bool:
+        stuck_at = self._parked.stuck_at(item.chain)
+        if stuck_at is None or item.more is None or item.more.end is not None:
+            return False
+        request = item.more.request
+        is_replay = request is not None and request.kind is ReplayKind.REPLAY
+        return is_replay and _dead_letter(item) > stuck_at
+
+
+def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], list[Item[R]]]:
+    """(`firsts` and so many behind them that they are at most `count_max`, the last one of each chain that never failed).
+
+    Every chain has a turn before one has its next. What has failed before has nothing behind it, and is no last one.
+    """
+    taken: list[Item[R]] = list(firsts)
+    lasts: list[Item[R]] = []
+    room = count_max - len(taken)
+    layer = [item for item in firsts if item.more is None]
+    while layer:
+        following: list[Item[R]] = []
+        follow, end = following.append, lasts.append
+        for item in layer:
+            follower = item.follower
+            if follower is not None and room > 0 and follower.more is None:
+                follow(follower)
+                room -= 1
+            else:
+                end(item)
+        taken += following
+        layer = following
+    return taken, lasts
+
+
+def chains_of(
+    keys: Sequence[bytes | None], offsets: Sequence[int], settings: QueueSettings
+) -> Sequence[Chain]:
+    """What each record is in order with; its own offset: with nothing."""
+    if settings.order is Order.NONE:
+        return offsets
+    if settings.order is Order.PARTITION:
+        return [None] * len(offsets)
+    if settings.null_keys is NullKeys.FREE and None in keys:
+        return [offset if key is None else key for key, offset in zip(keys, offsets, strict=True)]
+    return keys
+
+
+def letter_bytes(item: Item[R]) -> int:
+    """Of the dead letter that is written for it; an answer to a request holds no content."""
+    return 0 if item.is_replay else item.size_bytes
+
+
+def _dead_letter(item: Item[R]) -> int:
+    """The dead letter that a request is about; -1: none."""
+    request = item.more.request if item.more is not None else None
+    offset = request.dead_letter_offset if request is not None else None
+    return -1 if offset is None else offset
+
+
+class QueueSources:
+    """Both progresses, and what else the metadata say of the partition."""
+
+    def __init__(
+        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
+    ) -> None:
+        limit = settings.metadata_bytes_max
+        self._policy, self._taken_over_ms = settings.policy, now_ms
+        self.topic = Progress(
+            *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max,
+            ends_by_key=settings.order is Order.KEY, orders_null_keys=settings.null_keys is NullKeys.ORDERED,
+        )  # fmt: skip
+        self.replays = Progress(*replays, metadata_bytes_max=limit)
+        self.is_paused = topic.stored.is_paused
+        self.writer = ""
+        self.token = topic.stored.token
+        self._is_full = dict.fromkeys(ItemSource, False)
+        self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, when) of what was added
+
+    @property
+    def is_full(self) -> bool:
+        """True when the last snapshot of one was."""
+        return any(self._is_full.values())
+
+    @property
+    def oldest_added_ms(self) -> int | None:
+        """When the oldest unfinished record of the topic was added, as of its last snapshot."""
+        return self._arrivals[0][1] if self._arrivals and self.topic.unfinished_count else None
+
+    def of(self, source: ItemSource) -> Progress:
+        """The progress in that source."""
+        return self.topic if source is ItemSource.TOPIC else self.replays
+
+    def remember(self, item: Item[R]) -> None:
+        """Give the item what is stored of its attempts, and its back-off anew."""
+        attempts = self.of(item.source).attempts(item.offset)
+        if attempts is not None:
+            item.more = item.more or More()
+            item.more.remember(
+                attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms
+            )
+
+    def added(self, first_offset: int, *, now_ms: int) -> None:
+        """Records of the topic from this offset on were added."""
+        self._arrivals.append((first_offset, now_ms))
+
+    def snapshot(
+        self,
+        source: ItemSource,
+        *,
+        uncounted: Mapping[tuple[ItemSource, int], Item[R]],
+        parked: Mapping[bytes, int],
+        stuck: Mapping[bytes, int],
+        is_paused: bool,
+        ended: Collection[int] = (),
+    ) -> Snapshot:
+        """What is to be stored of `source`, as if the items at the offsets `ended` had ended.
+
+        `uncounted` are the items whose last attempt's count is not stored yet.
+        """
+        behind: set[int] = set()
+        given_up: set[int] = set()
+        for (where, offset), item in uncounted.items():
+            if where is source and item.more is not None:
+                if not item.more.is_waiting:
+                    behind.add(offset)
+                if isinstance(item.more.verdict, GiveUp):
+                    given_up.add(offset)
+        if source is ItemSource.TOPIC:
+            taken = self.topic.snapshot(
+                ended=ended, behind=behind, given_up=given_up, parked=parked, stuck=stuck, writer=self.writer,
+                is_paused=is_paused, token=self.token,
+            )  # fmt: skip
+            while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
+                self._arrivals.popleft()
+        else:
+            taken = self.replays.snapshot(ended=ended, given_up=given_up)
+        self._is_full[source] = taken.is_full
+        return taken
+
+    def paused_after(self, items: Sequence[Item[R]]) -> bool:
+        """Whether the partition is paused when these items have ended."""
+        is_paused = self.is_paused
+        for item in items:
+            request = item.more.request if item.more is not None else None
+            if request is not None and request.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
+                is_paused = request.kind is ReplayKind.PAUSE
+        return is_paused
+
+
+DUE_BYTES_MAX = 16 * 1024 * 1024
+"""Dead letters whose ends are taken together: what one Kafka transaction may hold."""
+
+
+class KeyQueues(Generic[R]):
+    """One queue with both of its sources. Not for several threads; after an exception it is of no more use.
+
+    `topic` and `replays` are where its sources start; parked keys and the operator's pause are those of `topic`.
+    `now_ms` is the time of the take-over: what failed before waits for its back-off from then on.
+
+    Raises:
+        ConfigError: the metadata have no room for what `settings` want.
+    """
+
+    def __init__(
+        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
+    ) -> None:
+        self._settings = settings
+        self._sources = QueueSources(topic=topic, replays=replays, settings=settings, now_ms=now_ms)
+        self._topic = self._sources.topic
+        self._parked = ParkedKeys(
+            topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck
+        )
+        self._lanes: Lanes[R] = Lanes()
+        self._chains: Chains[R] = Chains(
+            lanes=self._lanes,
+            parked=self._parked,
+            is_parking=settings.policy.after_exhausted is AfterExhausted.PARK,
+        )
+        self._uncounted: dict[tuple[ItemSource, int], Item[R]] = {}
+        self._is_draining = False
+        self._has_batches = False
+        self.in_flight_count = 0
+        """Records taken and neither handled, failed nor put back."""
+        self.size_bytes = 0
+        """Of all records that have no end yet."""
+        self.replay_bytes = 0
+        """Of the dead letters among them."""
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        records: Sequence[R],
+        *,
+        offsets: Sequence[int],
+        keys: Sequence[bytes | None],
+        sizes: Sequence[int],
+        now_ms: int,
+    ) -> int:
+        """Records of the topic were read, in the order of their offsets; returns how many are to be handled.
+
+        The others were read before, or ended before a restart.
+        """
+        fresh = self._topic.read(offsets, keys)
+        if not fresh:
+            return 0
+        self._sources.added(fresh[0], now_ms=now_ms)
+        chains = chains_of(keys, offsets, self._settings)
+        if (
+            len(fresh) == len(offsets)
+            and self._chains.is_quick
+            and offsets[0] >= self._topic.failed_until
+        ):
+            tails, start = self._chains.tails, self._lanes.ready.append
+            for record, offset, chain, size in zip(records, offsets, chains, sizes, strict=True):
+                item = Item(record, offset, chain, size)
+                tail = tails.get(chain)
+                tails[chain] = item
+                if tail is None:
+                    start(item)
+                else:
+                    tail.follower = item
+            self.size_bytes += sum(sizes)
+            return len(fresh)
+        wanted = set(fresh)
+        for record, offset, chain, size in zip(records, offsets, chains, sizes, strict=True):
+            if offset in wanted:
+                self._add_one(Item(record, offset, chain, size))
+        return len(fresh)
+
+    def add_replay(
+        self,
+        request: ReplayRecord,
+        *,
+        offset: int,
+        key: bytes | None,
+        record: R,
+        size_bytes: int,
+        outcome: ReplayOutcome | None = None,
+    ) -> bool:
+        """A request was read at `offset` of the replay topic; False when it has been answered before.
+
+        `record` is its dead letter. `outcome` is the answer where nothing can be handled: `MISSING`, `UNKNOWN`.
+        Results of others' requests are not added.
+        """
+        if not self._sources.replays.read([offset]):
+            return False
+        # Below zero: a request that waits for nobody must not meet a record of the topic.
+        alone = -1 - offset
+        is_alone = request.kind in PARTITION_REQUESTS
+        chain = alone if is_alone else chains_of([key], [alone], self._settings)[0]
+        item = Item(record, offset, chain, size_bytes)
+        item.more = More(request=request, end=outcome or SETTLED_REQUESTS.get(request.kind))
+        self._add_one(item)
+        self.replay_bytes += size_bytes
+        return True
+
+    def reach(self, source: ItemSource, position: int) -> None:
+        """The reader of `source` stands at `position`; what lies below and was not added needs no handling."""
+        self._sources.of(source).reach(position)
+
+    # --- handling -----------------------------------------------------------------------------------------------------
+
+    def take(self, count_max: int, *, now_ms: int) -> list[Item[R]]:
+        """At most so many items to be handled now, each alone; of one chain never two at a time."""
+        lanes = self._lanes
+        if lanes.next_at_ms is not None:
+            lanes.wake(now_ms)
+        if self._sources.is_paused or self._is_draining:
+            return []
+        if self.is_full:
+            taken = lanes.take_again(count_max)
+            if not taken and not self.in_flight_count and count_max:
+                # Whatever else ended would need more room; this end makes some.
+                taken = lanes.take_at(self._topic.lowest)
+        else:
+            taken = lanes.take(count_max)
+        self.in_flight_count += len(taken)
+        return taken
+
+    def take_runs(self, count_max: int, *, now_ms: int) -> tuple[list[Item[R]], list[Item[R]]]:
+        """As `take`, for who handles them one after the other: with those behind them while there is room.
+
+        Also returns the last one of each chain, for `handled`; what failed before comes alone, and is no last one.
+        """
+        firsts = self.take(count_max, now_ms=now_ms)
+        taken, lasts = runs_of(firsts, 0 if self.is_full else count_max)
+        self.in_flight_count += len(taken) - len(firsts)
+        return taken, lasts
+
+    def take_batches(self, count_max: int, *, records_max: int, now_ms: int) -> list[list[Item[R]]]:
+        """At most so many batches of at most `records_max` consecutive items of one chain, in order.
+
+        For handlers of batches, and for workers that handle the items of one chain one after the other. What failed
+        before comes alone.
+        """
+        self._has_batches = True
+        batches = []
+        for first in self.take(count_max, now_ms=now_ms):
+            batch, item = [first], first.follower
+            while (
+                item is not None
+                and first.more is None
+                and item.more is None
+                and len(batch) < records_max
+            ):
+                batch.append(item)
+                item = item.follower
+            self.in_flight_count += len(batch) - 1
+            batches.append(batch)
+        return batches
+
+    def handled(self, items: Sequence[Item[R]], lasts: Sequence[Item[R]] | None = None) -> None:
+        """Their handler succeeded; several batches may come together. Requests now wait for their answers to be written.
+
+        `lasts` are those of `take_runs` among them; None: each is the only one of its chain.
+
+        Raises:
+            InvariantError: one has ended before.
+        """
+        self.in_flight_count -= len(items)
+        ended = items if lasts is not None else self._chains.answer(items)
+        self._topic.finish([item.offset for item in ended])
+        self.size_bytes -= sum([item.size_bytes for item in ended])
+        if self._has_batches:
+            self._chains.go_on(ended)
+        else:
+            # No key of these is parked: nothing of such a key was handed out, and nothing that ends here parks one.
+            self._chains.go_on_behind(ended if lasts is None else lasts)
+
+    def failed(
+        self, items: Sequence[Item[R]], failure: Failure, *, now_ms: int, draw: float
+    ) -> None:
+        """An attempt at an item, or at all items of one batch, did not succeed.
+
+        Each goes on when the count of its attempts is stored (`stored`), the first one first: after its back-off,
+        or as a dead letter or an answer when it has had its attempts or was rejected; for that it needs no room for
+        the count. `draw` is uniform in [0, 1).
+        """
+        self.in_flight_count -= len(items)
+        for item in items:
+            source = item.source
+            more = item.more = item.more or More()
+            attempts = self._sources.of(source).failed(item.offset, started_ms=failure.started_ms)
+            more.tell(failure, now_ms=now_ms)
+            more.attempt_count = attempts.ended_count
+            more.is_counted, more.is_waiting = False, item is items[0]
+            more.verdict = decide(
+                failure.result,
+                attempt_count=more.attempt_count,
+                policy=self._settings.policy,
+                now_ms=now_ms,
+                draw=draw,
+            )
+            self._uncounted[source, item.offset] = item
+
+    def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
+        """The handler succeeded with what stands before `index`, and began nothing behind; what became of that one is said next."""
+        before = batch[:index]
+        self.in_flight_count -= len(batch) - 1
+        self._topic.finish([item.offset for item in before])
+        self.size_bytes -= sum(item.size_bytes for item in before)
+        return batch[index]
+
+    def shorten(self, batch: Sequence[Item[R]], count: int) -> Sequence[Item[R]]:
+        """The first `count` (at least 1) of a batch; what stands behind them waits again."""
+        self.in_flight_count -= len(batch) - count
+        return batch[:count]
+
+    def undecodable(self, item: Item[R], failure: Failure, *, now_ms: int) -> None:
+        """Nobody can read it, so no handler was called: it is given up at once."""
+        self.in_flight_count -= 1
+        item.more = item.more or More()
+        item.more.tell(failure, now_ms=now_ms)
+        self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
+
+    def put_back(self, items: Sequence[Item[R]]) -> None:
+        """An item, or a batch, was not started after all; it is the next again."""
+        self.in_flight_count -= len(items)
+        lane = self._lanes.ready if items[0].more is None else self._lanes.again
+        lane.appendleft(items[0])
+
+    def drop_queued(self) -> None:
+        """Nothing is handed out any more; what is in flight may still end."""
+        self._is_draining = True
+        self._lanes.clear()
+        self._chains.drop_due()
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+
+    def is_changed(self, source: ItemSource) -> bool:
+        """True when a snapshot of `source` would say something that the last one did not."""
+        return self._sources.of(source).is_changed
+
+    def snapshot(self, source: ItemSource) -> Snapshot:
+        """What is to be stored of `source` now; not while a transaction of `ending` is open."""
+        return self._sources.snapshot(
+            source, uncounted=self._uncounted, parked=self._parked.last_offsets, stuck=self._parked.stuck,
+            is_paused=self._sources.is_paused,
+        )  # fmt: skip
+
+    def stored(self, source: ItemSource, version: int) -> None:
+        """The snapshot of that version is stored: whose attempts it counts may go on."""
+        for offset in self._sources.of(source).stored(version):
+            item = self._uncounted.pop((source, offset), None)
+            if item is not None and item.more is not None:
+                item.more.is_counted = True
+                if item.more.is_waiting:
+                    item.more.is_waiting = False
+                    self._chains.turn(item)
+
+    def take_due(
+        self,
+        count_max: int,
+        *,
+        bytes_max: int = DUE_BYTES_MAX,
+        of_requests: bool | None = None,
+    ) -> list[Item[R]]:
+        """At most so many items whose ends are to be written, in order: answers to requests, then dead letters.
+
+        The dead letter that brings them to `bytes_max` is the last one. `item.more.end` says which, and `item.more` what is to be written of its attempts.
+        `of_requests`: answers alone, or what begins with a dead letter: they stand in topics of their own, of which one may take nothing.
+        """
+        return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
+
+    def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
+        """What is to be stored in the Kafka transaction that writes these items' ends at `offsets`, one each.
+
+        Nothing changes before `written`.
+        """
+        parked = self._chains.parked_after(items, offsets)
+        stuck = self._parked.stuck_after(items, parked)
+        is_paused = self._sources.paused_after(items)
+        topic, replays = (
+            self._sources.snapshot(
+                source,
+                uncounted=self._uncounted,
+                parked=parked,
+                stuck=stuck,
+                is_paused=is_paused,
+                ended={item.offset for item in items if item.source is source},
+            )
+            for source in ItemSource
+        )
+        return Snapshots(topic, replays)
+
+    def written(
+        self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots
+    ) -> None:
+        """That Kafka transaction is committed: the items have ended, and their chains go on."""
+        self._sources.is_paused = self._sources.paused_after(items)
+        for source in ItemSource:
+            ended = [item.offset for item in items if item.source is source]
+            self._sources.of(source).finish(ended)
+            for offset in ended:
+                self._uncounted.pop((source, offset), None)
+        self.size_bytes -= sum(item.size_bytes for item in items)
+        self.replay_bytes -= sum(item.size_bytes for item in items if item.is_replay)
+        self._chains.written(items, offsets)
+        self.stored(ItemSource.TOPIC, snapshots.topic.version)
+        self.stored(ItemSource.REPLAY, snapshots.replays.version)
+
+    @property
+    def writer(self) -> str:
+        """Transactional id of the dead-letter writer; to be set before it writes for the first time, and stored."""
+        return self._sources.writer
+
+    @writer.setter
+    def writer(self, name: str) -> None:
+        self._sources.writer = name
+
+    @property
+    def token(self) -> int | None:
+        """The highest fencing token of this queue that is known; to be set before its lease gives out another, and stored."""
+        return self._sources.token
+
+    @token.setter
+    def token(self, token: int) -> None:
+        self._sources.token = token
+        self._topic.is_changed = True
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """True: the metadata have no room for more; retries, replays and the lowest record alone are handed out."""
+        return self._sources.is_full or self._chains.is_without_room
+
+    @property
+    def needs_requests(self) -> bool:
+        """True: a key is to be parked, no more can be, and nothing that was read can change that."""
+        is_idle = not (self.in_flight_count or self._uncounted or self._chains.has_due)
+        has_retries = bool(self._lanes.again or self._lanes.waiting_count)
+        return self._chains.is_without_room and is_idle and not has_retries
+
+    @property
+    def is_paused(self) -> bool:
+        """True: an operator stopped the partition, and nothing is handed out."""
+        return self._sources.is_paused
+
+    @property
+    def count(self) -> int:
+        """Records and requests that have no end yet."""
+        return self._topic.unfinished_count + self.replay_count
+
+    @property
+    def replay_count(self) -> int:
+        """Requests that have no end yet."""
+        return self._sources.replays.unfinished_count
+
+    @property
+    def ready_count(self) -> int:
+        """Chains whose first item could be taken, but for a pause or full metadata."""
+        return len(self._lanes)
+
+    @property
+    def has_due(self) -> bool:
+        """True when `take_due` would do something."""
+        return self._chains.has_due
+
+    @property
+    def has_answers(self) -> bool:
+        """True when `take_due` would return answers to requests."""
+        return self._chains.has_answers
+
+    @property
+    def has_letters(self) -> bool:
+        """True when `take_due` would look at dead letters."""
+        return self._chains.has_letters
+
+    @property
+    def next_retry_at_ms(self) -> int | None:
+        """When the next back-off ends; None: nobody waits for one."""
+        return self._lanes.next_at_ms
+
+    def figures(self) -> QueueFigures:
+        """What an operator wants to see."""
+        return QueueFigures(
+            unfinished_count=self.count,
+            size_bytes=self.size_bytes,
+            in_flight_count=self.in_flight_count,
+            ready_count=len(self._lanes),
+            retry_count=self._lanes.waiting_count + len(self._uncounted),
+            due_count=self._chains.due_count,
+            parked_count=len(self._parked),
+            oldest_added_ms=self._sources.oldest_added_ms,
+            is_full=self.is_full,
+            is_paused=self._sources.is_paused,
+        )
+
+    # --- items --------------------------------------------------------------------------------------------------------
+
+    def _add_one(self, item: Item[R]) -> None:
+        self.size_bytes += item.size_bytes
+        self._sources.remember(item)
+        self._chains.line_up(item)

@@ -1,0 +1,401 @@
+"""What a check handler is asked, and what its answer counts for. Never: COMMIT or ROLLBACK out of an exception or a time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from txlayer.adapters.ports import Barrier
+from txlayer.core.messages import UNKNOWN, Resolution, Source
+from txlayer.errors import UsageError
+
+BATCH_COUNT_MAX = 1_000
+"""Questions of one call of the barrier: as many as it settles in one database transaction."""
+
+AHEAD_COUNT_MAX = 1_000
+"""Calls that may wait for a worker; more questions than these wait where a newer one can replace them."""
+
+BATCHES_AHEAD_MAX = 2
+"""Calls of the barrier under way: questions that come meanwhile gather for the next one."""
+
+CAUSE_LENGTH_MAX = 40
+"""An op line has room for a short cause."""
+
+TIMED_OUT = "TimeoutError"
+"""The cause of an answer that was not there in time."""
+
+
+class CheckRequest(NamedTuple):
+    """A question: what became of this transaction's local transaction?"""
+
+    txn_id: str
+    nonce: str  # of the attempt: the transaction is id and nonce together
+    group: str
+    born_at_ms: int  # the producer's clock when the transaction began
+    number: int  # of the question, from 1 on
+    topics: tuple[str, ...]  # the real topics of its messages
+    traceparent: str = ""  # of the question, where the coordinator traces
+
+
+CheckHandler = Callable[[CheckRequest], Resolution]
+"""COMMIT when the local transaction is durable, ROLLBACK when it never will be, UNKNOWN while nobody can say."""
+
+AsyncCheckHandler = Callable[[CheckRequest], Resolution | Awaitable[Resolution]]
+"""The same for asyncio; a coroutine function runs on the producer's loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How questions are put to an application."""
+
+    answer: Callable[[Sequence[CheckRequest]], Any]
+    """One answer for each, in order; with `is_async` awaited."""
+    source: Source
+    request_count_max: int  # of one call
+    call_count_max: int  # at a time
+    ahead_count_max: int  # calls begun or waiting for a worker
+    is_async: bool = False
+
+
+class Verdict(NamedTuple):
+    """What one answer counts for."""
+
+    resolution: Resolution
+    cause: str = ""  # why it is UNKNOWN
+
+
+def handling_of(
+    check: Callable[[CheckRequest], Any] | None,
+    barrier: Barrier | None,
+    *,
+    worker_count: int,
+    is_async: bool,
+) -> Handling | None:
+    """How a producer with this handler or barrier answers; None: it does not.
+
+    Raises:
+        UsageError: both are given, or a handler that this kind of producer cannot call.
+    """
+    if check is None and barrier is None:
+        return None
+    if check is None:
+        assert barrier is not None
+        answer = barrier.resolve_many
+        return Handling(
+            partial(_ask_barrier, answer),
+            Source.BARRIER,
+            BATCH_COUNT_MAX,
+            # One at a time: two would only wait for each other's rows.
+            call_count_max=1,
+            ahead_count_max=BATCHES_AHEAD_MAX,
+            is_async=is_async,
+        )
+    if barrier is not None:
+        raise UsageError(
+            "check= and barrier=: with a barrier the handler is generated, and another could contradict it"
+        )
+    if not callable(check):
+        raise UsageError(
+            f"a check handler is called with a CheckRequest; {type(check).__name__} is not callable"
+        )
+    is_coroutine = is_coroutine_function(check)
+    if is_coroutine and not is_async:
+        raise UsageError(
+            "a coroutine function needs an event loop: use AsyncTransactionalProducer, or a plain function"
+        )
+    return Handling(
+        partial(_ask_loop if is_coroutine else _ask, check),
+        Source.CHECK,
+        1,
+        call_count_max=worker_count,
+        ahead_count_max=AHEAD_COUNT_MAX,
+        is_async=is_coroutine,
+    )
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """True for a coroutine function, and for an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
+    )
+
+
+def verdicts(said: object, *, count: int) -> list[Verdict]:
+    """What the answers of one call count for; anything but `count` clear words is UNKNOWN for all of them."""
+    if not isinstance(said, list | tuple) or len(said) != count:
+        return [Verdict(UNKNOWN, f"returned {type(said).__name__}")] * count
+    return [_verdict(one) for one in said]
+
+
+def failed(error: BaseException, *, count: int) -> list[Verdict]:
+    """What a call that raised counts for."""
+    return [Verdict(UNKNOWN, type(error).__name__)] * count
+
+
+def told_cause(source: Source, cause: str) -> str:
+    """The reason in the op line of an UNKNOWN: who was asked, and the kind of what went wrong, never its text."""
+    who = "handler" if source is Source.CHECK else source.value
+    return f"{who}: {re.sub(r'[^A-Za-z0-9_. ]', '_', cause)[:CAUSE_LENGTH_MAX]}"
+
+
+def _verdict(said: object) -> Verdict:
+    if isinstance(said, Resolution):
+        return Verdict(said, "UNKNOWN" if said is UNKNOWN else "")
+    if inspect.iscoroutine(said):
+        said.close()  # nobody awaits it, and Python would say so later
+    return Verdict(UNKNOWN, f"returned {type(said).__name__}")
+
+
+def _ask(handler: Callable[[CheckRequest], Any], requests: Sequence[CheckRequest]) -> list[Any]:
+    return [handler(request) for request in requests]
+
+
+async def _ask_loop(
+    handler: Callable[[CheckRequest], Awaitable[Any]], requests: Sequence[CheckRequest]
+) -> list[Any]:
+    return [await handler(request) for request in requests]
+
+
+def _ask_barrier(
+    resolve_many: Callable[..., Any], requests: Sequence[CheckRequest]
+) -> Any:  # a list, or what is awaited for one
+    return resolve_many(requests, group=requests[0].group)
+
+
+LOST_COUNT_MAX = 64
+"""Threads that may hang in a handler and be replaced; with more of them, calls wait for one that comes back."""
+
+Clock = Callable[[], float]
+
+
+class Call:
+    """One call of the handler, for one or more questions."""
+
+    __slots__ = ("is_done", "is_given_up", "requests", "stale_at", "started_at", "task")
+
+    def __init__(self, requests: Sequence[CheckRequest], *, stale_at: float) -> None:
+        self.requests = requests
+        self.stale_at = stale_at
+        """Who begins it later than this need not: it is asked again."""
+        self.started_at: float | None = None
+        self.is_done = False
+        self.is_given_up = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Outcome(NamedTuple):
+    """What a call brought."""
+
+    call: Call
+    said: object = None
+    error: BaseException | None = None
+    is_stale: bool = False  # it was not made at all
+
+
+Answer = Callable[[Sequence[CheckRequest]], Any]
+Done = Callable[[Outcome], None]
+"""Takes an outcome from any thread; it does not raise."""
+
+
+class Calls(Protocol):
+    """Makes calls, so many at a time."""
+
+    @property
+    def is_able(self) -> bool:
+        """False while no call could be made: whoever is asked then should let others answer."""
+        ...
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as a worker is free."""
+        ...
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; False: it has ended, and its outcome is under way."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Begin no more, and wait for those that are under way for at most so long."""
+        ...
+
+
+class ThreadCalls:
+    """Calls on daemon threads, made when they are needed; one that hangs in the handler is replaced."""
+
+    def __init__(
+        self, answer: Answer, *, call_count_max: int, done: Done, name: str, clock: Clock
+    ) -> None:
+        self._answer = answer
+        self._call_count_max = call_count_max
+        self._done = done
+        self._name = name
+        self._clock = clock
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._begun_count = 0
+        self._lost_count = 0
+
+    @property
+    def is_able(self) -> bool:
+        """False while every thread hangs and none may be added."""
+        with self._lock:
+            return len(self._threads) > self._lost_count or self._lost_count <= LOST_COUNT_MAX
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as a thread is free."""
+        with self._lock:
+            self._begun_count += 1
+            self._queue.put(call)
+            self._add_thread()
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; its thread is replaced."""
+        with self._lock:
+            if call.is_done:
+                return False
+            call.is_given_up = True
+            self._begun_count -= 1
+            self._lost_count += 1
+            self._add_thread()
+            return True
+
+    def close(self, timeout_s: float) -> None:
+        """End the threads as soon as they come back; wait at most so long."""
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
+            self._queue.put(None)
+        end_at = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(end_at - time.monotonic(), 0.0))
+
+    def _add_thread(self) -> None:
+        serving_count = len(self._threads) - self._lost_count
+        wanted_count = min(self._begun_count, self._call_count_max)
+        if serving_count < wanted_count and self._lost_count <= LOST_COUNT_MAX:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            outcome = self._outcome(call)
+            with self._lock:
+                call.is_done = True
+                is_late = call.is_given_up
+                if is_late:
+                    self._lost_count -= 1
+                    self._threads.remove(threading.current_thread())
+                else:
+                    self._begun_count -= 1
+            self._done(outcome)
+            if is_late:
+                return  # another thread took its place
+
+    def _outcome(self, call: Call) -> Outcome:
+        now = self._clock()
+        if now > call.stale_at:
+            return Outcome(call, is_stale=True)
+        call.started_at = now
+        try:
+            return Outcome(call, self._answer(call.requests))
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code; the answer is UNKNOWN, with its kind
+            return Outcome(call, error=exc)
+
+
+class LoopCalls:
+    """Calls as tasks of the producer's loop; one that is given up is cancelled."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        call_count_max: int,
+        done: Done,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._answer = answer
+        self._call_count_max = call_count_max
+        self._done = done
+        self._loop = loop
+        self._clock = clock
+        # What follows is the loop's own.
+        self._queue: deque[Call] = deque()
+        self._running: set[Call] = set()
+
+    @property
+    def is_able(self) -> bool:
+        """False once the loop is closed."""
+        return not self._loop.is_closed()
+
+    def begin(self, call: Call) -> None:
+        """Have it made as soon as fewer than `call_count_max` run; not at all in a loop that is closed."""
+        if not self._soon(self._put, call):
+            self._done(Outcome(call, is_stale=True))
+
+    def give_up(self, call: Call) -> bool:
+        """Nobody waits for it any more; its task is cancelled."""
+        call.is_given_up = True
+        self._soon(self._cancel, call)
+        return True
+
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's: a loop that ends takes its tasks along
+        """Begin no more, and cancel those that run."""
+        self._soon(self._cancel_all)
+
+    def _soon(self, call: Callable[..., object], *arguments: object) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            return False  # closed: nothing runs there any more
+        return True
+
+    # --- the loop's thread --------------------------------------------------------------------------------------------
+
+    def _put(self, call: Call) -> None:
+        self._queue.append(call)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._queue and len(self._running) < self._call_count_max:
+            call = self._queue.popleft()
+            if self._clock() > call.stale_at:
+                self._done(Outcome(call, is_stale=True))
+                continue
+            self._running.add(call)
+            call.started_at = self._clock()
+            call.task = self._loop.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        try:
+            outcome = Outcome(call, await self._answer(call.requests))
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; the answer is UNKNOWN
+            outcome = Outcome(call, error=exc)
+        self._done(outcome)
+        self._leave(call)
+
+    def _leave(self, call: Call) -> None:
+        if call in self._running:
+            self._running.discard(call)
+            self._start_next()
+
+    def _cancel(self, call: Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+        self._leave(call)  # also when it does not heed the cancellation
+
+    def _cancel_all(self) -> None:
+        self._queue.clear()
+        for call in list(self._running):
+            if call.task is not None:
+                call.task.cancel()
