@@ -18,7 +18,7 @@ from harness import Figure, settings_line, show_figures
 
 from txlayer.adapters.exposition import Page
 from txlayer.adapters.ports import Assignment
-from txlayer.coordinator.metrics import Measures, ObservedCoordinator, View
+from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator
 from txlayer.coordinator.partition import Shard
 from txlayer.core import codec
 from txlayer.core.ledger import Ledger, LedgerSettings
@@ -78,7 +78,7 @@ def lines_of(count: int, per_record: int) -> list[bytes]:
 
 def counting_us(count: int, batch_size: int) -> float:
     """CPU per transaction of what is counted beside the fold, in microseconds."""
-    ledger, measures = ledger_of(count), Measures()
+    ledger, measures = ledger_of(count), CoordinatorCounts()
     before = ledger.positions()
     spent = 0.0
     for offset, value in enumerate(lines_of(count, batch_size)):
@@ -100,7 +100,9 @@ def scrape_ms(open_count: int, rounds: int) -> float:
     ledger = ledger_of(open_count)
     shard = Shard(ledger, ledger.positions(), 0, 0, is_caught_up=True)
     assignment = Assignment((("b.half", 0), ("b.op", 0)), None, 1)
-    seen = View("b", Measures(turned_at=0.0), {0: shard}, assignment, {}, NOW_MS)
+    seen = CoordinatorView(
+        "b", CoordinatorCounts(turned_at=0.0), {0: shard}, assignment, {}, NOW_MS
+    )
     took = []
     for _ in range(rounds):
         page = Page(ObservedCoordinator(lambda: seen, version="bench", clock=lambda: 0.0))

@@ -27,7 +27,7 @@ from harness import Figure, settings_line, show_figures
 from txlayer.cli.services import GC_THRESHOLD
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Positions
 from txlayer.core.doubt import DoubtFold
@@ -113,7 +113,7 @@ class Reading:
 
     def __init__(self) -> None:
         config = CoordinatorConfig(bootstrap_servers="localhost:9")
-        book = TargetBook(config, None)  # type: ignore[arg-type]  # it asks nobody
+        book = Targets(config, None)  # type: ignore[arg-type]  # it asks nobody
         book.targets["orders"] = accepting_target(1_048_588)
         self.writer: Any = Dropping()
         self.publisher = Publisher(config, name="b", make_writer=None, book=book)  # type: ignore[arg-type]  # it makes none

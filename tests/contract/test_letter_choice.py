@@ -13,7 +13,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.dead_letters import Answered
-from txlayer.core.dead_letters import LetterState
+from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.progress import KEY_HASH_BYTES, encode, fixed_part
 from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.topics import CreateTopic
@@ -254,7 +254,7 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
     able, taken = still_able(logs, chosen, is_again=False)
 
     assert ([second], [first]) == ([c.place for c in able], [c.place for c in taken])
-    assert LetterState.REQUESTED is taken[0].history.state
+    assert DeadLetterState.REQUESTED is taken[0].history.state
     assert 2 == len(still_able(logs, chosen, is_again=True)[0])
 
 

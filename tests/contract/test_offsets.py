@@ -32,7 +32,7 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.surroundings import Surroundings
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.transaction import Transaction
 from txlayer.errors import (
@@ -153,7 +153,7 @@ def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
     """It was frozen, so that its writers look as if they had been idle: the group tells, before a record is written."""
     clock = [0.0]
     config = CoordinatorConfig(session_timeout=timedelta(seconds=6))
-    book = TargetBook(config, connections)
+    book = Targets(config, connections)
     book.learn([topic])
     publisher = Publisher(
         config, name=unique_name("writer"), make_writer=connections.make_writer, book=book,

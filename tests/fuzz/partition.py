@@ -14,7 +14,7 @@ from tests.support.fake_records import FakeRecord, half_record, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from tests.support.partition_log import Entry, PartitionLog
 from txlayer.core import codec
-from txlayer.core.doubt import AsideFold, DoubtFold
+from txlayer.core.doubt import DoubtFold, QuarantineFold
 from txlayer.core.history import HistoryFold
 from txlayer.core.messages import HalfHeader, OpMessage, Origin, Undecodable
 from txlayer.operate.history import history_json
@@ -119,7 +119,7 @@ def _look_aside(driver: PartitionDriver) -> None:
 
 def look_at(log: PartitionLog) -> None:
     """What people's commands make of these topics: values that JSON can hold."""
-    histories, asides, doubt = HistoryFold("a"), AsideFold(), DoubtFold()
+    histories, asides, doubt = HistoryFold("a"), QuarantineFold(), DoubtFold()
     for entry in log.half:
         histories.half(
             partition=0, offset=entry.offset, appended_ms=entry.appended_ms,

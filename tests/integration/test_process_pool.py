@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from txlayer.consumer import process_pool
 from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.pools import Caller, Chunk, Outcome
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
 from txlayer.core.key_queue import Item
 
@@ -54,7 +54,7 @@ class PoolStage:
             attempt_timeout_s=attempt_timeout_s,
         )
         self.pool = ProcessPool(caller, worker_count=1)
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[JobOutcome] = []
 
     def begin(self, *words: bytes) -> Chunk:
         """A chunk under a lease of its own."""
@@ -62,7 +62,7 @@ class PoolStage:
         self.pool.submit(chunk)
         return chunk
 
-    def outcomes(self, count: int) -> list[Outcome]:
+    def outcomes(self, count: int) -> list[JobOutcome]:
         """The first ones, when there are so many."""
 
         def has_all() -> bool:
@@ -83,7 +83,7 @@ def words(jobs: Sequence[Any]) -> list[bytes]:
     return [job.record.value() for job in jobs]
 
 
-def failures(outcome: Outcome) -> list[tuple[bytes, str]]:
+def failures(outcome: JobOutcome) -> list[tuple[bytes, str]]:
     """What failed, and how."""
     jobs = words([failed.job for failed in outcome.failed])
     return list(zip(jobs, [failed.error_type for failed in outcome.failed], strict=True))

@@ -589,7 +589,7 @@ def judge(history: History) -> Report:
         for reading in readings:
             judge_one(world, txn, reading, queue)
         txn.reading = readings[readings[0].is_broken and not readings[1].is_broken]
-        take_place(txn, queue)
+        acquire_slot(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():
         judge_order(world, queue)
@@ -843,7 +843,7 @@ def is_waiting(world: World, txn: Transaction, queue: KeyQueue) -> bool:
     return bool(ahead) and all(t.doubt is None or world.is_young(t.doubt_at_ms) for t in ahead)
 
 
-def take_place(txn: Transaction, queue: KeyQueue) -> None:
+def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
     """Note when a transaction may go, and what that means for those behind it in half."""
     reading = txn.reading
     left = reading.released or reading.decision

@@ -30,8 +30,8 @@ from txlayer.core.messages import (
 )
 from txlayer.errors import TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.engine import Engine, Finder, assemble
-from txlayer.producer.pipeline import Flight, OpQueue
+from txlayer.producer.engine import Engine, OffsetLookup, assemble
+from txlayer.producer.pipeline import OpQueue, PendingTransaction
 from txlayer.producer.waiting import Blocking
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class ProducerProcess:
             config, connections, half, op, serializer=None,
             group=GROUP if self._group is None else self._group.name,
         )  # fmt: skip
-        engine.pipeline.finder = Finder(
+        engine.pipeline.finder = OffsetLookup(
             lambda: connections.history().half_places, post=engine.pipeline.post, patience_s=-1.0,
             start=lambda look: look(), clock=lambda: world.now,
         )  # fmt: skip
@@ -279,8 +279,10 @@ class ProducerProcess:
             society.groups[key] = self._group
         return key
 
-    def _make_flight(self, queue: OpQueue, key: str, _born_ms: int, count: int) -> Flight:
-        return Flight(queue, key, int(self._world.wall_clock() * 1000), count)
+    def _make_flight(
+        self, queue: OpQueue, key: str, _born_ms: int, count: int
+    ) -> PendingTransaction:
+        return PendingTransaction(queue, key, int(self._world.wall_clock() * 1000), count)
 
     def _others_say(
         self, planned: PlannedTransaction, key: str, partition: int, last_offset: int

@@ -26,7 +26,7 @@ class Aside:
         del name
         return _Started(self._world, self._process, call)
 
-    def run_all(self, calls: list[Callable[[], Any]]) -> None:
+    def run_parallel(self, calls: list[Callable[[], Any]]) -> None:
         """All at once."""
         for started in [_Started(self._world, self._process, call) for call in calls]:
             started.result()

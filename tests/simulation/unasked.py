@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
-from txlayer.core.checks import Then
+from txlayer.core.checks import UnresolvedAction
 from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import (
@@ -21,7 +21,7 @@ from txlayer.core.messages import (
     txn_id_of,
 )
 from txlayer.core.transaction import OpPosition, Transaction
-from txlayer.core.transitions import Kind, TxnState, transition
+from txlayer.core.transitions import TxnEvent, TxnState, transition
 
 # --- the barrier ------------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class HastyAskingLedger(Ledger):
     """Asks about whoever is there, as young as they are."""
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        for key in list(self.asleep.sleepers):
+        for key in list(self.asleep.dormant):
             self.find(key)
         for txn in list(self.transactions.values()):
             is_first = txn.more is None or not txn.more.checked_count
@@ -108,7 +108,7 @@ class ForgetfulLedger(Ledger):
     def start_replay(
         self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
     ) -> None:
-        kept.transactions, kept.sleepers = kept.everybody(), {}
+        kept.transactions, kept.dormant = kept.everybody(), {}
         for txn in kept.transactions.values():
             more = txn.extra()
             more.checked_count = more.answered_count = more.answered_number = 0
@@ -151,10 +151,10 @@ class HighHandedLedger(Ledger):
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
         super()._give_up(txn, reason, now_ms)
-        is_rollback = self.schedule.policies.of(txn.group).then is Then.ROLLBACK
+        is_rollback = self.schedule.policies.of(txn.group).then is UnresolvedAction.ROLLBACK
         if is_rollback and not self.is_replaying and txn.state is TxnState.OPEN:
             line = self.batch.policy_lines.get(txn.key, "")
-            txn.state, _ = transition(txn.state, Kind.ROLLBACK, txn_id=txn.key)
+            txn.state, _ = transition(txn.state, TxnEvent.ROLLBACK, txn_id=txn.key)
             self._settle(txn)
             txn.content = None
             self.batch.policy_lines[txn.key] = line

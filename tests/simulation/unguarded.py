@@ -22,7 +22,7 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import Shard
 from txlayer.coordinator.publish import Publisher, Refusals
 from txlayer.coordinator.recovery import Recovery
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.ledger import NEVER, Ledger
@@ -112,9 +112,9 @@ class LateDoubtPublisher(Publisher):
 class CommitWatchingPublisher(Publisher):
     """Looks at the time of a commit alone, not at that of the offsets before it."""
 
-    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
+    def may_have_stale_requests(self, *, offsets_s: float, commit_s: float) -> bool:
         del offsets_s
-        return super().may_be_haunted(offsets_s=0.0, commit_s=commit_s)
+        return super().may_have_stale_requests(offsets_s=0.0, commit_s=commit_s)
 
 
 class RashCoordinator(Coordinator):
@@ -347,7 +347,7 @@ class DeafCoordinator(Coordinator):
         self._refusals = _DeafRefusals()
 
 
-class _ResignedBook(TargetBook):
+class _ResignedBook(Targets):
     def mended(self) -> list[str]:
         return []
 

@@ -13,7 +13,7 @@ from tests.support.checker import Expected, Finding, Judge, Kind
 from tests.support.history import History
 from tests.support.logs import Seen
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -229,7 +229,7 @@ class _CheckBack:
             if txn is None or summary is None or summary.state != _PARKED or not summary.seen:
                 continue
             count = summary.answered_count
-            yield from self._given_up(txn, summary.reason, record, count, Then.PARK)
+            yield from self._given_up(txn, summary.reason, record, count, UnresolvedAction.PARK)
 
     def _by_policy(self) -> Iterable[Finding]:
         for op, record, position in self._lines:
@@ -237,10 +237,10 @@ class _CheckBack:
             if op.source is Source.POLICY and txn is not None:
                 answers = self._answers.get(op.key, {}).values()
                 count = sum(answered_at < position for answered_at in answers)
-                yield from self._given_up(txn, op.reason, record, count, Then.ROLLBACK)
+                yield from self._given_up(txn, op.reason, record, count, UnresolvedAction.ROLLBACK)
 
     def _given_up(
-        self, txn: Expected, reason: str, record: Seen, answered_count: int, then: Then
+        self, txn: Expected, reason: str, record: Seen, answered_count: int, then: UnresolvedAction
     ) -> Iterable[Finding]:
         policy, where = self._policy(txn), f"{record.topic}-{record.partition}@{record.offset}"
         if policy.then is not then:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.logs import Seen
 from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, decode_replay, replay_topic
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import Foreign, StoredProgress, decode
 from txlayer.core.retry import DeadLetter, ReplayKind
@@ -182,9 +182,9 @@ class Evidence:
     def chain_of_key(self, key: bytes | None, alone: int) -> object:
         """The same of a key; `alone` names who waits for nobody."""
         history = self.history
-        if history.order is Order.PARTITION:
+        if history.order is QueueOrder.PARTITION:
             return "partition"
-        if history.order is Order.NONE or (key is None and history.null_keys is NullKeys.FREE):
+        if history.order is QueueOrder.NONE or (key is None and history.null_keys is NullKeys.FREE):
             return alone
         return key
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class ConsumerHistory:
     group: str
     topics: tuple[str, ...]
     partition_count: int
-    order: Order
+    order: QueueOrder
     null_keys: NullKeys
     is_parking: bool
     attempt_count_max: int

@@ -15,7 +15,7 @@ from tests.support.consumer_evidence import Chain, Evidence, Letter, Place, is_f
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.lease_judge import lease_findings
 from txlayer.core.dead_letters import original_headers
-from txlayer.core.key_queue import Order
+from txlayer.core.key_queue import QueueOrder
 from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome
 
 _NEVER = float("inf")
@@ -36,7 +36,7 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_given_up(history),
         *_stale_writes(history),
     ]
-    if history.order is not Order.NONE:
+    if history.order is not QueueOrder.NONE:
         verdict.findings += [*_order(evidence), *_order_of_letters(evidence), *_parked(evidence)]
     if history.is_leased:
         verdict.findings += lease_findings(history)

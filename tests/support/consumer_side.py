@@ -24,7 +24,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import dead_letter_topic, decode_replay, replay_topic
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import AfterExhausted, ReplayKind
 from txlayer.errors import TxLayerError
@@ -160,7 +160,7 @@ def recorded_history(
         group=group,
         topics=(topic,),
         partition_count=partition_count,
-        order=Order.KEY,
+        order=QueueOrder.KEY,
         null_keys=NullKeys.ORDERED,
         is_parking=True,
         attempt_count_max=ATTEMPT_COUNT_MAX,

@@ -16,7 +16,7 @@ from txlayer.adapters.ports import (
     GroupReader,
     StoredOffset,
 )
-from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUp, OffsetsOf
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import Headers, Origin
 from txlayer.core.retry import DeadLetter, DeadLetterReason
@@ -89,14 +89,14 @@ class Stage:
             self.connections, group=self.group, name=name or unique_name("writer"), **settings
         )
 
-    def given_up(self, offset: int, *, partition: int = 0, **record: Any) -> GivenUp:
+    def given_up(self, offset: int, *, partition: int = 0, **record: Any) -> GivenUpMessage:
         """The message that stood at this offset, rejected by its handler."""
         origin = Origin(self.topic, partition, offset)
         letter = DeadLetter(
             DeadLetterReason.REJECTED, origin, AT_MS, 1, AT_MS, AT_MS, "", "no such customer", self.group
         )  # fmt: skip
         value = record.get("value", f"message {offset}".encode())
-        return GivenUp(
+        return GivenUpMessage(
             FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter
         )
 

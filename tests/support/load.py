@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from tests.support.next_release import next_form
-from tests.support.placeless import Placeless
+from tests.support.offset_unknown import Placeless
 from tests.support.truth import GROUP as DOUBTFUL_GROUP
 from tests.support.truth import Truth
 from tests.support.waiting import wait_until

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tests.support.history import History, Logs
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, Then
+from txlayer.core.checks import CheckPolicies, UnresolvedAction
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -47,7 +47,9 @@ def parked_by_answers(history: History) -> dict[str, Position]:
 
 def _is_last(summary: DoubtSummary, policies: CheckPolicies) -> bool:
     policy = policies.of(summary.producer_group)
-    return policy.then is Then.PARK and summary.answered_count + 1 >= policy.answered_max
+    return (
+        policy.then is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.answered_max
+    )
 
 
 def _unknown_answers(logs: Logs) -> Mapping[str, dict[int, Position]]:

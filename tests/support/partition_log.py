@@ -22,7 +22,7 @@ from txlayer.coordinator.partition import LogTime, Shard, fill_contents
 from txlayer.coordinator.publish import Publisher, Refusals
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
 from txlayer.coordinator.surroundings import Surroundings
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
@@ -98,7 +98,7 @@ class PartitionLog:
         self._limit_of = limit_of
         self.connections = cast("CoordinatorConnections", _Connections(self))
         self._surroundings = Surroundings(clock=lambda: 0.0, wall_clock=lambda: self.now_ms / 1000)
-        self.book = TargetBook(CONFIG, self.connections, clock=lambda: 0.0)
+        self.book = Targets(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
         self.refusals = Refusals()

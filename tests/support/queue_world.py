@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
-from txlayer.core.key_queue import Item, ItemSource, NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import Item, ItemSource, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import AfterExhausted, DeadLetterReason, ReplayKind, ReplayOutcome
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"c", None)
@@ -166,10 +166,10 @@ class QueueWorld:
 
     def chain(self, key: bytes | None, offset: object) -> object:
         """What a record is in order with."""
-        if self.settings.order is Order.PARTITION:
+        if self.settings.order is QueueOrder.PARTITION:
             return "all"
         is_free = key is None and self.settings.null_keys is NullKeys.FREE
-        return offset if is_free or self.settings.order is Order.NONE else key
+        return offset if is_free or self.settings.order is QueueOrder.NONE else key
 
     def _chain_of(self, item: Item[str]) -> object:
         if not item.is_replay:

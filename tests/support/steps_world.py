@@ -15,8 +15,8 @@ from txlayer.errors import (
 from txlayer.producer import steps
 from txlayer.producer.engine import Engine, assemble
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.pipeline import Flight
-from txlayer.producer.waiting import Asking, Blocking, Steps
+from txlayer.producer.pipeline import PendingTransaction
+from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 KEY = "order-1/00000001"
 ORDER = Message("orders", b"k", b"v")
@@ -42,13 +42,15 @@ class World:
         self.engine.pipeline.serve(0)
 
     def launch(
-        self, messages: Sequence[Message] = (ORDER,), make: Any = Flight, key: str = KEY
-    ) -> Flight:
+        self, messages: Sequence[Message] = (ORDER,), make: Any = PendingTransaction, key: str = KEY
+    ) -> PendingTransaction:
         flight = finish(steps.launch(self.engine, make, messages, ANYWHERE, key))
-        assert isinstance(flight, Flight)
+        assert isinstance(flight, PendingTransaction)
         return flight
 
-    def prepared(self, messages: Sequence[Message] = (ORDER,), key: str = KEY) -> Flight:
+    def prepared(
+        self, messages: Sequence[Message] = (ORDER,), key: str = KEY
+    ) -> PendingTransaction:
         flight = self.launch(messages, key=key)
         self.serve()
         finish(steps.stored(self.engine, flight))
@@ -70,7 +72,7 @@ def finish(run: Steps[Any]) -> Any:
 def waits(run: Steps[Any]) -> bool:
     """True when the steps' next wish is to wait, and nothing woke them yet."""
     wait = next(run)
-    assert not isinstance(wait, Asking | Blocking)
+    assert not isinstance(wait, BarrierCall | Blocking)
     return wait(lambda: None)
 
 

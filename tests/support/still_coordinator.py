@@ -145,7 +145,7 @@ class AtOnce:
             done.set_exception(exc)
         return done
 
-    def run_all(self, calls: Sequence[Callable[[], Any]]) -> None:
+    def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
         """One after the other."""
         for call in calls:
             call()

@@ -23,9 +23,9 @@ from txlayer.adapters.lock_log import LockEntry
 from txlayer.adapters.ports import ConsumerConnections
 from txlayer.config import milliseconds
 from txlayer.consumer.context import ReceivedMessage
-from txlayer.consumer.engine import LetterRecord
-from txlayer.consumer.lease_keeper import LeaseChanges, Leases, LockRegistry
-from txlayer.consumer.pools import Caller, Chunk, Outcome, Pool, ThreadPool, items_of
+from txlayer.consumer.engine import DeadLetterRecord
+from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, LockRegistry
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome, Pool, ThreadPool, items_of
 from txlayer.consumer.surroundings import draw_name
 from txlayer.core.retry import AfterExhausted, HandlerResult
 
@@ -120,7 +120,7 @@ class WatchedConsumer(OrderedConsumer):
 
     # --- where it looks on --------------------------------------------------------------------------------------------
 
-    def _make_leases(self, connections: ConsumerConnections) -> Leases:
+    def _make_leases(self, connections: ConsumerConnections) -> LeaseKeeper:
         config = self._config
         holder = f"{self._name}/{draw_name()[:12]}"
         self._journal.write(what="holder", holder=holder)
@@ -136,7 +136,7 @@ class WatchedConsumer(OrderedConsumer):
         # A handler begins when the clock is read that its lease is held against: the process may be frozen after that.
         caller._clock = self._clock
 
-        def run(chunk: Chunk) -> Outcome:
+        def run(chunk: Chunk) -> JobOutcome:
             self._here.chunk = chunk
             return caller.run(chunk)
 
@@ -190,7 +190,7 @@ class WatchedConsumer(OrderedConsumer):
             "key": None if message.key is None else base64.b64encode(message.key).decode(),
             "attempt": context.attempt, "token": context.token,
         }  # fmt: skip
-        is_replay = isinstance(record, LetterRecord)
+        is_replay = isinstance(record, DeadLetterRecord)
         if is_replay:
             items = (item for job in chunk.jobs for item in items_of(job))
             line["request"] = next(item.offset for item in items if item.record is record)

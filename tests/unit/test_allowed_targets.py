@@ -6,23 +6,23 @@ import pytest
 
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core.messages import ParkReason
 from txlayer.errors import InvariantError
 
 
-def book_of(*patterns: str) -> TargetBook:
+def book_of(*patterns: str) -> Targets:
     """What is known of topics that all exist, when `patterns` may be forwarded to; () any."""
     kafka = MemoryKafka()
     for topic in ("orders", "orders.eu", "payroll", "txlayer.doubt", "txlayer.op"):
         kafka.create_topic(topic)
     config = CoordinatorConfig(target_topics=patterns)
-    book = TargetBook(config, kafka.connect_coordinator(config))
+    book = Targets(config, kafka.connect_coordinator(config))
     book.learn(["orders", "orders.eu", "payroll", "txlayer.doubt", "txlayer.op"])
     return book
 
 
-def accepted(book: TargetBook) -> list[str]:
+def accepted(book: Targets) -> list[str]:
     """Topics to which a message may be forwarded."""
     return sorted(topic for topic, target in book.targets.items() if target.refusal is None)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.codec_strategies import TOPIC, WHOLE
 from tests.support.protocol_page import vectors
 from txlayer.core import codec
-from txlayer.core.doubt import Aside, AsideFold
+from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.messages import (
     HalfHeader,
     HalfOptions,
@@ -76,9 +76,9 @@ def kept(
     return DoubtEntry(name, moved_value, [*moved_headers, (codec.WHY_HEADER, WHY)])
 
 
-def folded(*entries: DoubtEntry) -> list[Aside]:
+def folded(*entries: DoubtEntry) -> list[QuarantinedRecord]:
     """What is kept aside after these."""
-    fold = AsideFold()
+    fold = QuarantineFold()
     for entry in entries:
         fold.fold(entry)
     return fold.asides()
@@ -127,7 +127,7 @@ def test_a_half_record_kept_aside_tells_its_origin_its_reason_and_its_sizes() ->
     (aside,) = folded(entry)
 
     assert (
-        Aside(
+        QuarantinedRecord(
             Origin("txlayer.half", 3, 1027), None, "misplaced", "belongs into partition 0",
             key=TXN, kept_ms=5_000, place=PLACE, key_bytes=3, value_bytes=6, header_names=("tags", "txl"),
         )

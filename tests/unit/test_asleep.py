@@ -9,7 +9,14 @@ from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import Asleep, DoubtFold, may_sleep, place_of, transaction_of, with_place
+from txlayer.core.doubt import (
+    DormantTransactions,
+    DoubtFold,
+    may_sleep,
+    place_of,
+    transaction_of,
+    with_place,
+)
 from txlayer.core.messages import (
     CheckKind,
     DoubtSummary,
@@ -85,11 +92,11 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
     fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
 
     fold.fold(7, A.encode(), codec.encode_summary(PLAIN._replace(twin_offsets=(9,))))
-    special = (set(fold.sleepers), fold.transactions[A].extra().doubt_offset)
+    special = (set(fold.dormant), fold.transactions[A].extra().doubt_offset)
     fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
 
     assert (set(), 5) == special
-    assert ({A: 5}, {}) == ({k: place_of(s) for k, s in fold.sleepers.items()}, fold.transactions)
+    assert ({A: 5}, {}) == ({k: place_of(s) for k, s in fold.dormant.items()}, fold.transactions)
 
 
 def test_a_tombstone_ends_a_sleeper() -> None:
@@ -282,7 +289,7 @@ def test_the_topics_of_sleepers_are_asked_for() -> None:
 
 
 def test_nothing_sleeps_in_an_empty_partition() -> None:
-    nobody = Asleep()
+    nobody = DormantTransactions()
 
     nobody.fill({}, CheckPolicies())
 

@@ -14,8 +14,8 @@ from txlayer.core.batch import (
     Batch,
     BatchSize,
     Bisection,
-    Keep,
-    KeptAside,
+    MoveToDoubt,
+    RecordToQuarantine,
     Report,
     ReportKind,
 )
@@ -23,7 +23,9 @@ from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 
 TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), FakeRecord())
-ASIDE = KeptAside(Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage"))
+ASIDE = RecordToQuarantine(
+    Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage")
+)
 
 
 def test_a_fresh_batch_is_empty() -> None:
@@ -34,7 +36,7 @@ def test_a_fresh_batch_is_empty() -> None:
     "batch",
     [
         Batch(forwards=[TXN]),
-        Batch(keeps={TXN.key: Keep(TXN, is_whole=True)}),
+        Batch(keeps={TXN.key: MoveToDoubt(TXN, is_whole=True)}),
         Batch(ends=[TXN]),
         Batch(asides=[ASIDE]),
     ],

@@ -12,7 +12,13 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.producer import check_handlers
-from txlayer.producer.check_handlers import Call, CheckRequest, LoopCalls, Outcome, ThreadCalls
+from txlayer.producer.check_handlers import (
+    Call,
+    CallOutcome,
+    CheckRequest,
+    LoopCallRunner,
+    ThreadCallRunner,
+)
 
 PATIENCE_S = 10.0
 
@@ -52,21 +58,21 @@ def application() -> Iterator[Application]:
     made.let_go()
 
 
-Make = Callable[..., ThreadCalls]
+Make = Callable[..., ThreadCallRunner]
 
 
 @pytest.fixture
-def outcomes() -> deque[Outcome]:
+def outcomes() -> deque[CallOutcome]:
     return deque()
 
 
 @pytest.fixture
-def make(application: Application, outcomes: deque[Outcome]) -> Iterator[Make]:
-    made: list[ThreadCalls] = []
+def make(application: Application, outcomes: deque[CallOutcome]) -> Iterator[Make]:
+    made: list[ThreadCallRunner] = []
 
-    def calls(count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCalls:
+    def calls(count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCallRunner:
         made.append(
-            ThreadCalls(
+            ThreadCallRunner(
                 application.answer, call_count_max=count_max, done=outcomes.append, name="check",
                 clock=clock,
             )
@@ -79,12 +85,12 @@ def make(application: Application, outcomes: deque[Outcome]) -> Iterator[Make]:
         one.close(PATIENCE_S)
 
 
-def said(outcomes: deque[Outcome]) -> list[object]:
+def said(outcomes: deque[CallOutcome]) -> list[object]:
     return [outcome.said for outcome in outcomes]
 
 
 def test_a_slow_call_does_not_hold_up_the_others(
-    make: Make, application: Application, outcomes: deque[Outcome]
+    make: Make, application: Application, outcomes: deque[CallOutcome]
 ) -> None:
     application.hold("slow")
     calls = make()
@@ -97,7 +103,7 @@ def test_a_slow_call_does_not_hold_up_the_others(
 
 
 def test_no_more_calls_are_made_at_a_time_than_the_limit_says(
-    make: Make, application: Application, outcomes: deque[Outcome]
+    make: Make, application: Application, outcomes: deque[CallOutcome]
 ) -> None:
     application.hold("a", "b")
     calls = make(2)
@@ -112,7 +118,7 @@ def test_no_more_calls_are_made_at_a_time_than_the_limit_says(
 
 
 def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
-    make: Make, application: Application, outcomes: deque[Outcome]
+    make: Make, application: Application, outcomes: deque[CallOutcome]
 ) -> None:
     application.hold("h1", "h2")
     calls = make(2)
@@ -132,7 +138,10 @@ def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
 
 
 def test_who_hangs_too_often_is_not_replaced_for_ever(
-    make: Make, application: Application, monkeypatch: pytest.MonkeyPatch, outcomes: deque[Outcome]
+    make: Make,
+    application: Application,
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: deque[CallOutcome],
 ) -> None:
     monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 1)
     application.hold("h1", "h2", "h3")
@@ -155,7 +164,7 @@ def test_who_hangs_too_often_is_not_replaced_for_ever(
     assert [False, True] == able
 
 
-def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[Outcome]) -> None:
+def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[CallOutcome]) -> None:
     calls = make()
     call = call_of("a")
     calls.begin(call)
@@ -164,7 +173,9 @@ def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[Ou
     assert not calls.give_up(call)
 
 
-def test_whatever_a_handler_raises_its_thread_goes_on(make: Make, outcomes: deque[Outcome]) -> None:
+def test_whatever_a_handler_raises_its_thread_goes_on(
+    make: Make, outcomes: deque[CallOutcome]
+) -> None:
     calls = make(1)
     calls.begin(call_of("bad"))
     calls.begin(call_of("a"))
@@ -175,7 +186,7 @@ def test_whatever_a_handler_raises_its_thread_goes_on(make: Make, outcomes: dequ
 
 
 def test_a_call_whose_turn_comes_too_late_is_not_made(
-    make: Make, application: Application, outcomes: deque[Outcome]
+    make: Make, application: Application, outcomes: deque[CallOutcome]
 ) -> None:
     calls = make(1, clock=lambda: 5.0)
     calls.begin(call_of("old", stale_at=4.9))
@@ -189,13 +200,13 @@ def test_a_call_whose_turn_comes_too_late_is_not_made(
 
 
 class Tasks:
-    """A coroutine handler, and `LoopCalls` on the running loop."""
+    """A coroutine handler, and `LoopCallRunner` on the running loop."""
 
     def __init__(self, *, count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> None:
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[CallOutcome] = []
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
-        self.calls = LoopCalls(
+        self.calls = LoopCallRunner(
             self.answer, call_count_max=count_max, done=self.outcomes.append,
             loop=asyncio.get_running_loop(), clock=clock,
         )  # fmt: skip
@@ -271,8 +282,10 @@ def test_a_task_whose_turn_comes_too_late_is_not_made() -> None:
 def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    outcomes: list[Outcome] = []
-    calls = LoopCalls(list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0)
+    outcomes: list[CallOutcome] = []
+    calls = LoopCallRunner(
+        list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0
+    )
 
     assert not calls.is_able
     calls.begin(call_of("a"))

@@ -16,7 +16,7 @@ from tests.support.logs import Seen
 from tests.unit.test_run_checker import COMMIT, DOUBT, HALF, KEY, OP, OTHER, ROLLBACK, half, sites
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.messages import (
     UNKNOWN,
     CheckKind,
@@ -31,7 +31,7 @@ from txlayer.core.messages import (
 
 CHECK, REAL = "ns.check", "orders"
 POLICY = CheckPolicy(immunity_ms=100, interval_ms=100, answered_max=2, age_max_ms=1_000)
-GIVING_UP = replace(POLICY, then=Then.ROLLBACK)
+GIVING_UP = replace(POLICY, then=UnresolvedAction.ROLLBACK)
 
 
 def question(number: int = 1, *, at_ms: int = 200, offset: int = 0, key: str = KEY) -> Seen:

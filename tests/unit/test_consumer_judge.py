@@ -24,10 +24,10 @@ from tests.support.logs import Seen
 from tests.unit.test_run_checker import sites
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core.dead_letters import DLQ_HEADER, encode_dead_letter, encode_replay
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.leases import encode_lock
 from txlayer.core.messages import Origin
-from txlayer.core.progress import Attempts, Waiting, encode, fixed_part, hash_of_key
+from txlayer.core.progress import Attempts, WaitingKeys, encode, fixed_part, hash_of_key
 from txlayer.core.retry import (
     DeadLetter,
     DeadLetterReason,
@@ -96,7 +96,7 @@ def stored(
     parked: dict[bytes, int] | None = None,
     writer: str = "w",
     is_paused: bool = False,
-    waiting: Waiting | None = None,
+    waiting: WaitingKeys | None = None,
 ) -> Stored:
     fixed = fixed_part(
         offset, writer=writer, is_paused=is_paused, parked=parked or {}, waiting=waiting,
@@ -140,7 +140,7 @@ def clean() -> ConsumerHistory:
              replay(3, 1, 105, ReplayOutcome.HANDLED)],
             [lock(0, LockKind.CLAIM, 0), lock(1, LockKind.RENEWAL, 900, token=0)],
         ),
-        group=GROUP, topics=(TOPIC,), partition_count=1, order=Order.KEY, null_keys=NullKeys.ORDERED,
+        group=GROUP, topics=(TOPIC,), partition_count=1, order=QueueOrder.KEY, null_keys=NullKeys.ORDERED,
         is_parking=True, attempt_count_max=2, lease_expiry_ms=1_000,
         calls=[
             call(0, 20, result="raise"), call(0, 40, attempt=2, result="raise"), call(2, 45, key=B),
@@ -223,7 +223,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "handled although its key is parked": (Kind.OUT_OF_ORDER, lambda: also(call(1, 65))),
     "finished, and never handled": (Kind.LOST, lambda: without_call(2)),
     "finished because its key is not named, and never handled": (
-        Kind.LOST, lambda: and_stored_at_first(stored(15, 0, waiting=Waiting(3, {hash_of_key(A): 0})))),
+        Kind.LOST, lambda: and_stored_at_first(stored(15, 0, waiting=WaitingKeys(3, {hash_of_key(A): 0})))),
     "a message without an end": (Kind.RESTLESS, lambda: with_logs(topics=[message(0), message(1), message(2, B), message(3, B)])),
     "parked for ever": (Kind.RESTLESS, lambda: without_stored(8)),
     "paused for ever": (Kind.RESTLESS, lambda: and_stored(stored(110, 3, is_paused=True))),

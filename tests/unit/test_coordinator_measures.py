@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.fake_records import BORN_MS, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
-from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, Measures
+from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, CoordinatorCounts
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import COMMIT, UNKNOWN, Source
 from txlayer.core.transaction import Target
@@ -18,7 +18,7 @@ class Measured:
     def __init__(self, targets: dict[str, Target] | None = None) -> None:
         self.driver = PartitionDriver(targets=targets)
         self.driver.now_ms = BORN_MS
-        self.measures = Measures()
+        self.measures = CoordinatorCounts()
         self._stored = self.driver.ledger.positions()
 
     def turn(self, *, after_ms: int = 0) -> None:

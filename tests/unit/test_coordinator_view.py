@@ -14,9 +14,9 @@ from txlayer.coordinator import metrics as f
 from txlayer.coordinator import metrics as module
 from txlayer.coordinator.metrics import (
     STALL_S,
-    Measures,
+    CoordinatorCounts,
+    CoordinatorView,
     ObservedCoordinator,
-    View,
     age_label,
     health_of,
 )
@@ -43,20 +43,20 @@ def view(
     turned_at: float | None = NOW,
     now_ms: int = 0,
     **measured: Any,
-) -> View:
+) -> CoordinatorView:
     """One moment."""
-    measures = Measures(turned_at=turned_at, **measured)
+    measures = CoordinatorCounts(turned_at=turned_at, **measured)
     for each in shards if now_ms else ():
         each.time.see(now_ms)
-    return View("ns", measures, dict(enumerate(shards)), assignment, {})
+    return CoordinatorView("ns", measures, dict(enumerate(shards)), assignment, {})
 
 
-def samples(seen: View) -> list[Sample]:
+def samples(seen: CoordinatorView) -> list[Sample]:
     """Every figure of it."""
     return list(ObservedCoordinator(lambda: seen, version="1", clock=lambda: NOW).samples())
 
 
-def values(seen: View, family: Family) -> dict[tuple[str, ...], Any]:
+def values(seen: CoordinatorView, family: Family) -> dict[tuple[str, ...], Any]:
     """{labels: value} of one family."""
     return {sample.labels: sample.value for sample in samples(seen) if sample.family == family}
 
@@ -83,7 +83,7 @@ def values(seen: View, family: Family) -> dict[tuple[str, ...], Any]:
         (view(shard(), turned_at=NOW - STALL_S + 1), Health("", "")),
     ],
 )
-def test_health_is_what_the_loop_and_the_group_say(seen: View, expected: Health) -> None:
+def test_health_is_what_the_loop_and_the_group_say(seen: CoordinatorView, expected: Health) -> None:
     assert expected == health_of(seen, now=NOW)
 
 
@@ -91,7 +91,7 @@ def test_the_answers_of_the_probes_are_figures_too() -> None:
     stalled = view(shard(), turned_at=NOW - STALL_S)
     names = ("txlayer_alive", "txlayer_ready")
 
-    def told(seen: View) -> list[Any]:
+    def told(seen: CoordinatorView) -> list[Any]:
         return [sample.value for sample in samples(seen) if sample.family.name in names]
 
     assert [[1, 1], [1, 0], [0, 0]] == [told(view(shard())), told(view()), told(stalled)]

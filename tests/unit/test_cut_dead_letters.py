@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUp
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
 from txlayer.core.dead_letters import CUT_HEADER, dead_letter_of, is_cut, original_headers
 from txlayer.core.messages import Origin
 from txlayer.core.retry import DeadLetter, DeadLetterReason
@@ -67,7 +67,7 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
     writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
     record = MemoryRecord("orders", 0, b"k", b"v", [theirs], place=7)
 
-    entry = writer._dead_letter(GivenUp(cast("Any", record), letter))
+    entry = writer._dead_letter(GivenUpMessage(cast("Any", record), letter))
 
     assert [theirs] == original_headers(entry.headers)
     assert letter == dead_letter_of(entry.headers)

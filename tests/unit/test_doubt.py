@@ -7,7 +7,7 @@ import pytest
 from tests.support.fake_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, kept_aside_key
-from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtShelf
+from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import TxnState
@@ -142,14 +142,14 @@ def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: byt
 
 
 def test_an_empty_shelf_needs_nothing_but_what_comes() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     shelf.next_offset = 42
 
     assert (42, 0) == (shelf.low, shelf.count)
 
 
 def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
     shelf.put(first, 10)
     shelf.put(second, 20)
@@ -165,7 +165,7 @@ def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
 
 
 def test_what_is_written_again_holds_the_low_water_mark_at_its_new_place() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
     shelf.put(first, 10)
     shelf.put(second, 20)
@@ -176,7 +176,7 @@ def test_what_is_written_again_holds_the_low_water_mark_at_its_new_place() -> No
 
 
 def test_what_was_restored_is_on_the_shelf() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     shelf.next_offset = 50
     held = on_doubt(B, at=20, state=TxnState.HELD)
     shelf.put_restored(on_doubt(A, at=10))
@@ -186,7 +186,7 @@ def test_what_was_restored_is_on_the_shelf() -> None:
 
 
 def test_nothing_is_written_again_while_a_restart_is_cheap() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     shelf.put(on_doubt(at=-1), 0)
     shelf.next_offset = REWRITE_LAG_MIN - 1
 
@@ -194,7 +194,7 @@ def test_nothing_is_written_again_while_a_restart_is_cheap() -> None:
 
 
 def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     gone, first, second = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
     for offset, txn in enumerate((gone, first, second)):
         shelf.put(txn, offset)
@@ -207,7 +207,7 @@ def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None
 
 
 def test_a_settled_one_between_others_is_not_written_again() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     first, gone, last = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
     for offset, txn in enumerate((first, gone, last)):
         shelf.put(txn, offset)
@@ -225,7 +225,7 @@ def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) 
 
 
 def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     late = held(A, decided=9, topics=("orders",))
     early = held(B, decided=4, topics=("stock", "orders"))
     other = held(txn_key("c"), decided=1, topics=("loyalty",))
@@ -237,7 +237,7 @@ def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:
 
 
 def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     mended = held(A, decided=9, topics=("orders",))
     half_mended = held(B, decided=4, topics=("stock", "orders"))
     hopeless = held(txn_key("c"), decided=1, topics=("secret",))
@@ -251,7 +251,7 @@ def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
 
 
 def test_what_is_held_too_long_is_told_by_its_age() -> None:
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     old, young = (
         held(A, decided=1, topics=("orders",), moved_ms=0),
         held(B, decided=2, topics=("orders",), moved_ms=500),

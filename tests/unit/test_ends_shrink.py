@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUp
-from txlayer.consumer.engine import END_COUNT_MAX, Ends
-from txlayer.consumer.offsets import Owned
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
+from txlayer.consumer.engine import END_COUNT_MAX, Completions
+from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.messages import Origin
 from txlayer.core.retry import DeadLetterReason
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError, TxLayerError
@@ -59,7 +59,7 @@ class SlowWriter:
         self.tried: list[int] = []
 
     def write(
-        self, letters: list[GivenUp], answers: list[Any], *, offsets: Any, member: Any
+        self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any
     ) -> None:
         del answers, member
         self.tried.append(len(letters))
@@ -69,21 +69,21 @@ class SlowWriter:
         offsets(list(range(len(letters))))
 
 
-class PlainEnds(Ends):
+class PlainEnds(Completions):
     """Makes no letter of an item that is none."""
 
-    def _letter(self, owned: Owned, item: Any) -> Any:
+    def _letter(self, owned: OwnedPartition, item: Any) -> Any:
         del owned, item
         return SimpleNamespace(origin=Origin("orders", 0, 0))
 
-    def _log_letter(self, owned: Owned, item: Any, offset: int) -> None:
+    def _log_letter(self, owned: OwnedPartition, item: Any, offset: int) -> None:
         """Nothing."""
 
 
-def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned:
+def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> OwnedPartition:
     place = ("orders", partition)
     return cast(
-        "Owned",
+        "OwnedPartition",
         SimpleNamespace(
             queues=FakeQueues(due_count, size_bytes), place=place, replay_place=("g.orders.replay", partition), tally=SimpleNamespace(dead_lettered=0)
         ),
@@ -124,7 +124,7 @@ class DeafWriter(SlowWriter):
     """One queue's dead letters are never acknowledged; those of others are at once."""
 
     def write(
-        self, letters: list[GivenUp], answers: list[Any], *, offsets: Any, member: Any
+        self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any
     ) -> None:
         del answers, member
         self.tried.append(len(letters))
@@ -137,7 +137,7 @@ class DeafWriter(SlowWriter):
 class OriginEnds(PlainEnds):
     """Its letters tell the partition."""
 
-    def _letter(self, owned: Owned, item: Any) -> Any:
+    def _letter(self, owned: OwnedPartition, item: Any) -> Any:
         del item
         return SimpleNamespace(origin=Origin(*owned.place, 0))
 

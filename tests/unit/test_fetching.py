@@ -13,7 +13,7 @@ from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.messages import NO_OPTIONS
@@ -60,7 +60,7 @@ def test_nothing_is_produced_to_a_topic_that_is_not_allowed(
     stage.kafka.create_topic("secrets", partitions=1)
     config = CoordinatorConfig(target_topics=("orders",), session_timeout=timedelta(seconds=6))
     connections = stage.connections()
-    book = TargetBook(config, cast("CoordinatorConnections", connections))
+    book = Targets(config, cast("CoordinatorConnections", connections))
     book.learn(["orders", "secrets", "txlayer.doubt"])
     publisher = Publisher(config, name="writer", make_writer=connections.make_writer, book=book)
     publisher.start()

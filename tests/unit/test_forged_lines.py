@@ -17,7 +17,7 @@ from txlayer.adapters.metrics import Health, Sample, counter
 from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
-from txlayer.core.leases import Lease
+from txlayer.core.leases import QueueLease
 from txlayer.errors import UsageError
 from txlayer.operate.locks import LockStanding, LockState
 
@@ -131,6 +131,6 @@ def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str
     assert "\x1b" not in caught.get()
     assert "\r" not in caught.get()
     assert "\u202e" not in caught.get()
-    lease = Lease("g/t/0", forgery, "i", 1, 2, 3, 4)
+    lease = QueueLease("g/t/0", forgery, "i", 1, 2, 3, 4)
     for state in (LockState.HELD, LockState.RELEASED):
         assert not UNSEEN.search(locks.sentence(LockStanding(lease, state, 5, 6)))

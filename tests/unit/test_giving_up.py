@@ -7,7 +7,7 @@ from typing import Any
 
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Caller, Chunk, Outcome, give_up
+from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Caller, Chunk, JobOutcome, give_up
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.core.key_queue import Item
 
@@ -37,7 +37,7 @@ class Table:
         self.seen: list[bytes | None] = []
         jobs = [item_at(offset, word) for offset, word in enumerate(said)]
         self.chunk = Chunk(None, Lease("g", "orders", 0), jobs)
-        self.given_up: Outcome | None = None
+        self.given_up: JobOutcome | None = None
 
     def _handle(self, message: ReceivedMessage, _context: Context) -> None:
         self.seen.append(message.value)

@@ -12,13 +12,13 @@ from txlayer.core.judging import (
     ABANDON,
     COMMIT,
     ROLLBACK,
-    AsideTrace,
     ContentTrace,
     DoubtTrace,
     ForwardTrace,
     HalfTrace,
     Judged,
     OpTrace,
+    QuarantineTrace,
     Traces,
     Window,
     judge,
@@ -237,7 +237,7 @@ def test_another_origin_than_the_half_record_says_is_an_orphan() -> None:
 
 def test_a_line_that_was_kept_aside_decides_nothing() -> None:
     case = Case().op(ROLLBACK).op(COMMIT, at=2).forward()
-    case.traces.asides.append(AsideTrace(0, 1, 0))
+    case.traces.asides.append(QuarantineTrace(0, 1, 0))
 
     assert [Verdict.OK] == case.verdicts()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records
-from txlayer.core.key_queue import NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, RetryPolicy
 
 A, B, C = b"a", b"b", b"c"
@@ -169,7 +169,7 @@ def test_the_replay_of_a_parked_keys_last_dead_letter_releases_the_key() -> None
 
 
 def test_a_partition_is_one_chain_when_asked_for() -> None:
-    stage = QueueStage([A, B, None], QueueSettings(order=Order.PARTITION))
+    stage = QueueStage([A, B, None], QueueSettings(order=QueueOrder.PARTITION))
 
     assert ["0"] == stage.taken()
 
@@ -183,7 +183,7 @@ def test_null_keys_are_in_order_or_free() -> None:
 
 
 def test_without_order_nothing_waits() -> None:
-    assert ["0", "1"] == QueueStage([A, A], QueueSettings(order=Order.NONE)).taken()
+    assert ["0", "1"] == QueueStage([A, A], QueueSettings(order=QueueOrder.NONE)).taken()
 
 
 def test_what_ended_is_not_handled_again_after_a_restart() -> None:

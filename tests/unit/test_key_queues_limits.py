@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
-from txlayer.core.key_queue import Failure, Item, NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import Failure, Item, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.progress import attempt_records_max
 from txlayer.core.retry import ReplayKind, RetryPolicy
 from txlayer.errors import ConfigError
@@ -199,7 +199,7 @@ def test_the_oldest_unfinished_record_is_known() -> None:
 def full_stage() -> tuple[QueueStage, list[Item[str]]]:
     """A queue that no more ends have room in, and what is in flight there."""
     settings = QueueSettings(
-        policy=AT_ONCE, order=Order.NONE, metadata_bytes_max=540, parked_keys_max=1
+        policy=AT_ONCE, order=QueueOrder.NONE, metadata_bytes_max=540, parked_keys_max=1
     )
     stage = QueueStage(many(9_000), settings)
     items = stage.take(8_000)
@@ -261,7 +261,7 @@ def test_when_no_more_keys_can_be_parked_the_partition_waits_for_replays() -> No
 
 def test_without_order_no_key_can_be_parked() -> None:
     with pytest.raises(ConfigError, match="after_exhausted"):
-        QueueSettings(policy=PARK, order=Order.NONE)
+        QueueSettings(policy=PARK, order=QueueOrder.NONE)
     with pytest.raises(ConfigError, match="parked_keys_max"):
         QueueSettings(parked_keys_max=0)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.queue_world import PARKING, STEPS, QueueWorld
-from txlayer.core.key_queue import NullKeys, Order, QueueSettings
+from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import RetryPolicy
 
 GO_ON = QueueSettings(policy=RetryPolicy(attempt_count_max=3))
@@ -18,9 +18,9 @@ STEP = st.tuples(st.sampled_from(STEPS), st.integers(0, 255))
 ALL_SETTINGS = [
     GO_ON,
     PARKING,
-    replace(PARKING, order=Order.PARTITION),
-    replace(GO_ON, order=Order.PARTITION),
-    replace(GO_ON, order=Order.NONE),
+    replace(PARKING, order=QueueOrder.PARTITION),
+    replace(GO_ON, order=QueueOrder.PARTITION),
+    replace(GO_ON, order=QueueOrder.NONE),
     replace(PARKING, null_keys=NullKeys.FREE),
     replace(GO_ON, metadata_bytes_max=540, parked_keys_max=1),
     replace(PARKING, metadata_bytes_max=540, parked_keys_max=1),

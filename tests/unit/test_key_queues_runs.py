@@ -11,8 +11,8 @@ from tests.support.queue_stage import FAILED, TOPIC, QueueStage
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.metrics import Tally
-from txlayer.consumer.offsets import Owned
+from txlayer.consumer.metrics import TopicCounts
+from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, ThreadPool
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
@@ -114,8 +114,8 @@ class Handling:
         self.queues.add(
             records, offsets=range(len(keys)), keys=keys, sizes=[1] * len(keys), now_ms=0
         )
-        self.owned = Owned(
-            self.lease, self.queues, route=routes["orders"], tally=Tally(), chunk_s=pool.chunk_s, next_offsets={}
+        self.owned = OwnedPartition(
+            self.lease, self.queues, route=routes["orders"], tally=TopicCounts(), chunk_s=pool.chunk_s, next_offsets={}
         )  # fmt: skip
         self.owned.chunk_size.count = 100
         self.dispatcher = Dispatcher(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lease_society import EXPIRY_MS, QUEUE, Society
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable
+from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease
 from txlayer.core.retry import LockKind, LockRecord
 
 MEMBER_COUNT = 3
@@ -24,7 +24,7 @@ STEPS = st.tuples(
 )
 
 
-def holder(lease: Lease | None) -> tuple[str, int] | None:
+def holder(lease: QueueLease | None) -> tuple[str, int] | None:
     return None if lease is None else (lease.holder, lease.token)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.naive_leases import Entry, newest
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, token_above
+from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, token_above
 from txlayer.core.retry import LockKind, LockRecord
 
 EXPIRY_MS = 60_000
@@ -67,7 +67,7 @@ def test_the_first_claim_wins_and_its_offset_is_the_token(log: Log) -> None:
     assert LeaseEffect.WON is log.claim("a", 5, instance="i")
 
     assert ("a", 100) == log.holder()
-    assert [Lease(QUEUE, "a", "i", 5, 100, 0, 100)] == list(log.table)
+    assert [QueueLease(QUEUE, "a", "i", 5, 100, 0, 100)] == list(log.table)
 
 
 def test_a_claim_of_a_higher_generation_wins_at_once(log: Log) -> None:
@@ -112,7 +112,7 @@ def test_a_lease_tells_the_last_record_that_counted_for_it(log: Log) -> None:
     log.renew("a", 5, 100)
     log.claim("b", 4)
 
-    assert [Lease(QUEUE, "a", "", 5, 100, 20_000, 101)] == list(log.table)
+    assert [QueueLease(QUEUE, "a", "", 5, 100, 20_000, 101)] == list(log.table)
 
 
 def test_a_renewal_that_names_an_older_lease_counts_for_nothing(log: Log) -> None:
@@ -171,7 +171,9 @@ def test_a_release_tells_a_reader_who_began_after_the_claim_that_it_is_over(log:
     assert LeaseEffect.LEARNED is log.release("a", 5, 40)
 
     assert log.holder() is None
-    assert [Lease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")] == list(log.table)
+    assert [QueueLease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")] == list(
+        log.table
+    )
     assert LeaseEffect.STALE is log.renew("a", 5, 40)
 
 

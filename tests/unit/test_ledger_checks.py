@@ -11,7 +11,7 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
 from txlayer.core.batch import ReportKind
-from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.ledger import LedgerSettings
 from txlayer.core.messages import (
     CheckKind,
@@ -315,7 +315,7 @@ def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> N
 
 
 def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> None:
-    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=Then.ROLLBACK))
+    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=UnresolvedAction.ROLLBACK))
 
     driver.tick(after_ms=2 * HOUR_MS)
 
@@ -334,7 +334,7 @@ def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> N
 
 
 def test_the_policy_rollback_never_undoes_a_commit_that_is_read_first() -> None:
-    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=Then.ROLLBACK))
+    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=UnresolvedAction.ROLLBACK))
     driver.tick(after_ms=2 * HOUR_MS)
     driver.op("C", A, 0)
     driver.publish()

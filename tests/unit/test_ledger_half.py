@@ -400,8 +400,7 @@ def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
 ) -> None:
     distance, recent = 8, 4
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", recent)
-    for module in ("settling", "second_copies"):
-        monkeypatch.setattr(f"txlayer.core.{module}.DISTANCE_MAX", distance)
+    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", distance)
     driver = PartitionDriver()
     old = [txn_key(f"old-{number}") for number in range(5 * recent)]
     driver.move_to_doubt(*old)

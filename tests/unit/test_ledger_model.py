@@ -17,9 +17,9 @@ from tests.support.partition_history import STEPS, History, Steps, made_up_steps
 from tests.support.partition_log import PartitionLog
 from txlayer.coordinator.recovery import Recovery
 from txlayer.core.batch import Batch, Positions
-from txlayer.core.doubt import DoubtShelf
+from txlayer.core.doubt import DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ledger import Ledger, Settling
+from txlayer.core.ledger import Ledger
 from txlayer.core.transaction import Transaction
 from txlayer.errors import TxLayerError
 
@@ -109,11 +109,11 @@ WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "the order of a key, on the quick way": (ForwardOrder, "passes", lambda *_: True),
     "the check of a line's offset": (Transaction, "has_half_at", lambda *_: True),
     "the check that all half records are there": (Transaction, "is_complete_at", lambda *_: True),
-    "a place on doubt": (Settling, "_keep", lambda *_: None),
-    "those who wait for one on doubt": (Settling, "_take_along", lambda *_: None),
-    "what follows when one has gone": (Settling, "_try_those_behind", lambda *_: None),
+    "a place on doubt": (Ledger, "_keep", lambda *_: None),
+    "those who wait for one on doubt": (Ledger, "_take_along", lambda *_: None),
+    "what follows when one has gone": (Ledger, "_try_those_behind", lambda *_: None),
     "the low-water mark": (Ledger, "_young_ones", lambda *_: iter(())),
-    "the topics of what is on doubt": (DoubtShelf, "held_in_vain", lambda *_: []),
+    "the topics of what is on doubt": (DoubtIndex, "held_in_vain", lambda *_: []),
     "the cut of an op record that is applied in part": (
         Recovery,
         "applied_lines",

@@ -15,11 +15,11 @@ from tests.support.fake_records import (
 )
 from tests.support.partition_driver import MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import KeptAside, Report, ReportKind
+from txlayer.core.batch import RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger import Ledger
 from txlayer.core.messages import Origin, ParkReason, Source, Undecodable
 from txlayer.core.transaction import from_summary
-from txlayer.core.transitions import Kind, TxnState, transition
+from txlayer.core.transitions import TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -62,7 +62,7 @@ def test_a_line_that_nobody_can_read_is_kept_with_its_number() -> None:
     asides = driver.advance().asides
 
     why = Undecodable("op: unknown version 'garbage'")
-    assert [KeptAside(aside_at(2), None, "garbage", 1, why)] == asides
+    assert [RecordToQuarantine(aside_at(2), None, "garbage", 1, why)] == asides
 
 
 def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_that_it_says() -> (
@@ -78,7 +78,7 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
 
     batch = driver.ledger.batch
     why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-    assert [KeptAside(aside_at(1), None, line, 1, why)] == batch.asides
+    assert [RecordToQuarantine(aside_at(1), None, line, 1, why)] == batch.asides
     txn = batch.keeps[B].txn
     summary = txn.summary()
     assert (TxnState.PARKED, "", []) == (txn.state, txn.topic, txn.content)
@@ -132,7 +132,7 @@ def test_a_move_and_the_end_of_holding_are_reported() -> None:
 
 def test_a_transition_that_is_not_in_the_table_says_so() -> None:
     with pytest.raises(InvalidTransitionError, match=r"^no such transition"):
-        transition(TxnState.OPEN, Kind.GO, txn_id=A)
+        transition(TxnState.OPEN, TxnEvent.GO, txn_id=A)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import replays
-from txlayer.core.dead_letters import LetterState, PartitionStates, Said
+from txlayer.core.dead_letters import DeadLetterEvent, DeadLetterState, PartitionStates
 from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 
 OFFSET = 17
@@ -24,7 +24,7 @@ def answer(outcome: ReplayOutcome, request_id: str = "r1") -> ReplayRecord:
 def folded(*records: ReplayRecord) -> PartitionStates:
     states = PartitionStates()
     for offset, record in enumerate(records):
-        states.fold(Said(offset, 1_000 + offset, record))
+        states.fold(DeadLetterEvent(offset, 1_000 + offset, record))
     return states
 
 
@@ -37,28 +37,28 @@ H, F, D, M, U, C = (
 @pytest.mark.parametrize(
     ("records", "state"),
     [
-        ((), LetterState.OPEN),
-        ((ask(),), LetterState.REQUESTED),
-        ((ask(kind=ReplayKind.DROP),), LetterState.REQUESTED),
-        ((ask(), answer(H)), LetterState.HANDLED),
-        ((ask(), answer(F)), LetterState.FAILED),
-        ((ask(), answer(D)), LetterState.DROPPED),
-        ((ask(), answer(F), ask("r2")), LetterState.REQUESTED),
-        ((ask(), answer(F), ask("r2"), answer(H, "r2")), LetterState.HANDLED),
-        ((ask(), ask("r2"), answer(H)), LetterState.REQUESTED),  # one of two is unanswered
-        ((ask(), answer(F), ask()), LetterState.REQUESTED),  # the same request once more
+        ((), DeadLetterState.OPEN),
+        ((ask(),), DeadLetterState.REQUESTED),
+        ((ask(kind=ReplayKind.DROP),), DeadLetterState.REQUESTED),
+        ((ask(), answer(H)), DeadLetterState.HANDLED),
+        ((ask(), answer(F)), DeadLetterState.FAILED),
+        ((ask(), answer(D)), DeadLetterState.DROPPED),
+        ((ask(), answer(F), ask("r2")), DeadLetterState.REQUESTED),
+        ((ask(), answer(F), ask("r2"), answer(H, "r2")), DeadLetterState.HANDLED),
+        ((ask(), ask("r2"), answer(H)), DeadLetterState.REQUESTED),  # one of two is unanswered
+        ((ask(), answer(F), ask()), DeadLetterState.REQUESTED),  # the same request once more
         # What says nothing of the letter leaves it as it was.
-        ((ask(), answer(M)), LetterState.OPEN),
-        ((ask(), answer(U)), LetterState.OPEN),
-        ((ask(), answer(F), ask("r2"), answer(U, "r2")), LetterState.FAILED),
-        ((answer(C),), LetterState.OPEN),
-        ((ask(), answer(C)), LetterState.REQUESTED),
+        ((ask(), answer(M)), DeadLetterState.OPEN),
+        ((ask(), answer(U)), DeadLetterState.OPEN),
+        ((ask(), answer(F), ask("r2"), answer(U, "r2")), DeadLetterState.FAILED),
+        ((answer(C),), DeadLetterState.OPEN),
+        ((ask(), answer(C)), DeadLetterState.REQUESTED),
         # An answer whose request was removed by retention counts all the same.
-        ((answer(H),), LetterState.HANDLED),
+        ((answer(H),), DeadLetterState.HANDLED),
     ],
 )
 def test_the_state_of_a_dead_letter_follows_from_what_was_said(
-    records: tuple[ReplayRecord, ...], state: LetterState
+    records: tuple[ReplayRecord, ...], state: DeadLetterState
 ) -> None:
     assert state is folded(*records).of(OFFSET).state
 
@@ -77,14 +77,14 @@ def test_the_last_word_on_a_queue_counts() -> None:
     resumed = ReplayRecord(ReplayKind.RESUME, "u", None, text="zoe: done")
 
     assert folded().pause is None
-    assert Said(1, 1_001, paused) == folded(resumed, paused).pause
-    assert Said(1, 1_001, resumed) == folded(paused, resumed).pause
+    assert DeadLetterEvent(1, 1_001, paused) == folded(resumed, paused).pause
+    assert DeadLetterEvent(1, 1_001, resumed) == folded(paused, resumed).pause
 
 
 def test_dead_letters_that_nobody_spoke_of_share_no_history() -> None:
     states = folded(ask())
 
-    assert LetterState.OPEN is states.of(OFFSET + 1).state
+    assert DeadLetterState.OPEN is states.of(OFFSET + 1).state
     assert [OFFSET] == list(states.letters)
 
 
@@ -93,5 +93,5 @@ def test_any_records_in_any_order_are_folded(records: list[ReplayRecord]) -> Non
     states = folded(*records)
 
     for history in states.letters.values():
-        assert (history.state is LetterState.REQUESTED) == bool(history.unanswered)
+        assert (history.state is DeadLetterState.REQUESTED) == bool(history.unanswered)
         assert history.unanswered <= history.asked.keys()

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from txlayer.consumer.assignments import Holdings
+from txlayer.consumer.assignments import Assignments
 from txlayer.errors import MemberFencedError
 
 
@@ -21,10 +21,10 @@ def test_a_take_over_ends_when_the_group_moved_or_took_everything(
     stub = SimpleNamespace(
         look_at_group=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
     )  # fmt: skip
-    holdings = cast("Holdings", stub)
+    holdings = cast("Assignments", stub)
 
     if is_over:
         with pytest.raises(MemberFencedError):
-            Holdings.raise_if_moved(holdings)
+            Assignments.raise_if_moved(holdings)
     else:
-        Holdings.raise_if_moved(holdings)
+        Assignments.raise_if_moved(holdings)

@@ -11,7 +11,7 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core import codec, dead_letters, leases, progress
 from txlayer.core.batch import Positions
-from txlayer.core.doubt import DoubtFold, DoubtShelf
+from txlayer.core.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import (
     CheckKind,
@@ -89,7 +89,7 @@ def test_a_summary_that_only_a_later_release_can_read_stays_where_it_will_be_rea
     fold.fold(7, codec.content_key(KEY, 0), b"value")
     fold.fold(8, KEY.encode(), b"3|what nobody knows")
 
-    shelf = DoubtShelf()
+    shelf = DoubtIndex()
     shelf.next_offset = 100
     shelf.kept_readable_from = min(fold.unreadable.values())
 

@@ -34,7 +34,7 @@ from txlayer.producer.metrics import (
     ProducerMetrics,
     measured,
 )
-from txlayer.producer.pipeline import Flight
+from txlayer.producer.pipeline import PendingTransaction
 from txlayer.producer.questions import OpenLimit
 
 
@@ -45,12 +45,12 @@ class MeasuredWorld(World):
         super().__init__(**settings)
         metrics.follow(self.engine)
 
-    def end(self, flight: Flight, resolution: Resolution) -> None:
+    def end(self, flight: PendingTransaction, resolution: Resolution) -> None:
         """Say it, and have what follows reported."""
         self.say(flight, resolution)
         self.serve()
 
-    def say(self, flight: Flight, resolution: Resolution) -> None:
+    def say(self, flight: PendingTransaction, resolution: Resolution) -> None:
         """Add it to the op queue; nothing is written."""
         flight.resolution = resolution
         flight.queue.waiting.append(flight)

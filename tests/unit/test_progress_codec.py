@@ -21,7 +21,7 @@ from txlayer.core.progress import (
     Foreign,
     Run,
     StoredProgress,
-    Waiting,
+    WaitingKeys,
     decode,
     encode,
     fixed_part,
@@ -82,7 +82,7 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     length = draw(st.integers(1, 2**30))
     firsts = st.integers(offset, offset + length - 1)
     waiting = st.builds(
-        Waiting,
+        WaitingKeys,
         st.just(offset + length),
         st.dictionaries(st.binary(min_size=8, max_size=8), firsts, max_size=9),
     )
@@ -109,11 +109,13 @@ def progress_of(vector: dict[str, Any]) -> StoredProgress:
     )
 
 
-def waiting_of(said: dict[str, Any] | None) -> Waiting | None:
+def waiting_of(said: dict[str, Any] | None) -> WaitingKeys | None:
     """The same for keys that wait."""
     if said is None:
         return None
-    return Waiting(said["until"], {bytes.fromhex(name): at for name, at in said["keys"].items()})
+    return WaitingKeys(
+        said["until"], {bytes.fromhex(name): at for name, at in said["keys"].items()}
+    )
 
 
 def test_metadata_are_those_on_the_protocol_page() -> None:

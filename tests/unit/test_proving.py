@@ -11,7 +11,6 @@ from txlayer.core.judging import (
     COMMIT,
     MISSING,
     UNDECIDED,
-    Finding,
     ForwardTrace,
     HalfTrace,
     Judged,
@@ -19,6 +18,7 @@ from txlayer.core.judging import (
     OrderFold,
     OrderMark,
     Proof,
+    VerdictFinding,
     Window,
 )
 from txlayer.core.messages import Origin
@@ -114,7 +114,7 @@ def test_an_undecided_transaction_proves_that_nothing_is_visible_and_no_more() -
 
 def test_a_late_transaction_that_has_a_worse_verdict_keeps_it() -> None:
     proof = Proof()
-    late = Finding(Verdict.OUT_OF_ORDER, "id", "n", Origin("orders", 0, 1), "why", (P6,))
+    late = VerdictFinding(Verdict.OUT_OF_ORDER, "id", "n", Origin("orders", 0, 1), "why", (P6,))
     proof.add(judged(Verdict.CORRUPT))
 
     proof.add_late(late, before=Verdict.CORRUPT)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_member import GROUP, heard, limit, question, refusal
-from txlayer.adapters.readers import Heard
+from txlayer.adapters.readers import CheckRequestsRead
 from txlayer.core import codec
 from txlayer.core.messages import (
     COMMIT,
@@ -23,9 +23,9 @@ from txlayer.errors import UsageError
 from txlayer.producer import questions as module
 from txlayer.producer.check_handlers import (
     Call,
+    CallOutcome,
     CheckRequest,
     Handling,
-    Outcome,
     handling_of,
     told_cause,
 )
@@ -65,7 +65,7 @@ class Desk:
         )
 
     def hear(self, *checks: CheckRecord | bytes, partition: int = 0, own: Any = OWN) -> None:
-        self.questions.hear(Heard(heard(*checks, partition=partition), own), self.now)
+        self.questions.hear(CheckRequestsRead(heard(*checks, partition=partition), own), self.now)
 
     def begin(self) -> Call:
         """The next call, which a worker begins at once."""
@@ -76,7 +76,7 @@ class Desk:
 
     def answer(self, said: Any) -> None:
         """The next call brings this."""
-        self.questions.take(Outcome(self.begin(), said))
+        self.questions.take(CallOutcome(self.begin(), said))
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ def test_a_question_becomes_a_request_and_its_answer_an_op_line_that_repeats_it(
     desk.hear(question("order-7", number=3, partition=2))
 
     call = desk.begin()
-    desk.questions.take(Outcome(call, [COMMIT]))
+    desk.questions.take(CallOutcome(call, [COMMIT]))
 
     assert [
         CheckRequest("order-7", "0000000a", GROUP, 1_700_000_000_000, 3, ("orders", "stock"))
@@ -139,7 +139,7 @@ def test_an_exception_is_unknown_by_its_kind_and_its_text_stays_here(error: Base
     desk = Desk()
     desk.hear(question())
 
-    desk.questions.take(Outcome(desk.begin(), error=error))
+    desk.questions.take(CallOutcome(desk.begin(), error=error))
 
     ((_, answer),) = desk.answers
     assert (UNKNOWN, f"handler: {type(error).__name__}") == (answer.resolution, answer.reason)
@@ -155,7 +155,7 @@ def test_a_call_that_takes_too_long_is_unknown_and_its_late_result_counts_for_no
     desk.now += 0.1
     assert [call] == desk.questions.overdue(desk.now)
     desk.questions.time_out(call)
-    desk.questions.take(Outcome(call, [COMMIT]))
+    desk.questions.take(CallOutcome(call, [COMMIT]))
 
     ((_, answer),) = desk.answers
     assert (UNKNOWN, "handler: TimeoutError") == (answer.resolution, answer.reason)
@@ -180,7 +180,7 @@ def test_the_same_question_is_answered_once_while_it_is_being_answered() -> None
     desk.hear(question(), question(number=2))
 
     assert desk.questions.next_call(desk.now) is None
-    desk.questions.take(Outcome(call, [COMMIT]))
+    desk.questions.take(CallOutcome(call, [COMMIT]))
 
     assert [COMMIT] == desk.resolutions
     assert {"duplicate": 3} == desk.skipped
@@ -262,7 +262,7 @@ def test_a_worker_that_comes_too_late_leaves_the_question_open() -> None:
     assert call is not None
     assert desk.now + STALE_AFTER_S == call.stale_at
 
-    desk.questions.take(Outcome(call, is_stale=True))
+    desk.questions.take(CallOutcome(call, is_stale=True))
 
     assert [] == desk.answers
     assert {"stale": 1} == desk.skipped
@@ -288,7 +288,7 @@ def test_no_more_calls_are_begun_ahead_than_the_limit_says() -> None:
     begun = [desk.begin() for _ in range(3)]
 
     assert desk.questions.next_call(desk.now) is None
-    desk.questions.take(Outcome(begun[0], [COMMIT]))
+    desk.questions.take(CallOutcome(begun[0], [COMMIT]))
     assert desk.questions.next_call(desk.now) is not None
 
 
@@ -308,7 +308,7 @@ def test_kinds_of_causes_are_bounded() -> None:
     for number in range(module.CAUSE_COUNT_MAX + 5):
         desk.hear(question(str(number)))
         error = type(f"Error{number}", (Exception,), {})()
-        desk.questions.take(Outcome(desk.begin(), error=error))
+        desk.questions.take(CallOutcome(desk.begin(), error=error))
 
     assert 5 == desk.questions.tally.unknown["other"]
 
@@ -351,8 +351,8 @@ def test_at_the_end_what_is_begun_is_waited_for_and_the_rest_is_dropped() -> Non
 
     desk.questions.drop_waiting()
     desk.questions.drop_unstarted()
-    desk.questions.take(Outcome(queued, [COMMIT]))
-    desk.questions.take(Outcome(begun, [ROLLBACK]))
+    desk.questions.take(CallOutcome(queued, [COMMIT]))
+    desk.questions.take(CallOutcome(begun, [ROLLBACK]))
 
     assert [ROLLBACK] == desk.resolutions
     assert {"closed": 4} == desk.skipped

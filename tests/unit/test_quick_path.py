@@ -13,14 +13,14 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, Partitio
 from txlayer.core.ledger import PLAIN_TAILS_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
 from txlayer.core.transaction import accepting_target
-from txlayer.core.transitions import TRANSITIONS, Effect, Kind, TxnState
+from txlayer.core.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
 
 A, B = txn_key("a"), txn_key("b")
 
 
 def test_the_table_says_what_the_quick_way_does() -> None:
-    assert (TxnState.WAITING, Effect.TRY) == TRANSITIONS[TxnState.OPEN, Kind.COMMIT]
-    assert (TxnState.COMMITTED, Effect.FORWARD) == TRANSITIONS[TxnState.WAITING, Kind.GO]
+    assert (TxnState.WAITING, Effect.TRY) == TRANSITIONS[TxnState.OPEN, TxnEvent.COMMIT]
+    assert (TxnState.COMMITTED, Effect.FORWARD) == TRANSITIONS[TxnState.WAITING, TxnEvent.GO]
 
 
 LINES = st.one_of(

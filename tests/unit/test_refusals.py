@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from txlayer.coordinator.publish import UNKNOWN_COUNT, Refusals
-from txlayer.coordinator.targets import TargetBook
-from txlayer.core.batch import Batch, KeptAside
+from txlayer.coordinator.targets import Targets
+from txlayer.core.batch import Batch, RecordToQuarantine
 from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 from txlayer.errors import RefusedRecordError
@@ -22,7 +22,7 @@ def suspicious(partition: int, *, line_count: int) -> Refusals:
     refusals = Refusals()
     txn = Transaction("order-1/00000001", "g", "orders", 0, 0, "0", (0, 0), None)
     batch = Batch(forwards=[txn], line_count=line_count)
-    refusals.learn(RefusedRecordError("too large"), {partition: batch}, cast("TargetBook", _Book()))
+    refusals.learn(RefusedRecordError("too large"), {partition: batch}, cast("Targets", _Book()))
     return refusals
 
 
@@ -41,9 +41,9 @@ def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
 
 
 def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
-    refusals, book = Refusals(), cast("TargetBook", _Book())
+    refusals, book = Refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
-    asides = [KeptAside(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
+    asides = [RecordToQuarantine(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
     refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides)}, book)
     assert 4 == refusals.count_max(10_000)
 
@@ -68,9 +68,9 @@ def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> Non
 
 def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
     """Another partition's batch goes first: forgotten then, it would be looked for again and again."""
-    refusals, book = Refusals(), cast("TargetBook", _Book())
+    refusals, book = Refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
-    refused, other = (KeptAside(Origin("half", p, 0), None, None, 0, why) for p in (1, 0))
+    refused, other = (RecordToQuarantine(Origin("half", p, 0), None, None, 0, why) for p in (1, 0))
     refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/1/0"), {}, book)
 
     refusals.passed(0, Batch(asides=[other]))
@@ -81,9 +81,9 @@ def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
 
 
 def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and_again() -> None:
-    refusals, book = Refusals(), cast("TargetBook", _Book())
+    refusals, book = Refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
-    aside = KeptAside(Origin("half", 0, 0), None, None, 0, why)
+    aside = RecordToQuarantine(Origin("half", 0, 0), None, None, 0, why)
     error = RefusedRecordError("?", reason="UNKNOWN", doubt_key=b"origin/half/0/0")
 
     for _ in range(UNKNOWN_COUNT - 1):

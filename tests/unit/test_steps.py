@@ -24,9 +24,9 @@ from txlayer.errors import (
 )
 from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.pipeline import Flight
+from txlayer.producer.pipeline import PendingTransaction
 from txlayer.producer.submitted import SubmittedTransaction
-from txlayer.producer.waiting import Asking, Blocking
+from txlayer.producer.waiting import BarrierCall, Blocking
 
 # --- the good way -----------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
     for topic in (HALF, OP):
         (expected,), (actual,) = by_steps.writer.of(topic), by_submit.writer.of(topic)
 
-        def neutral(text: bytes | None, made_by: Flight) -> bytes:
+        def neutral(text: bytes | None, made_by: PendingTransaction) -> bytes:
             plain_text = (text or b"").replace(made_by.key.encode(), b"KEY")
             return plain_text.replace(str(made_by.born_ms).encode(), b"BORN")
 
@@ -133,7 +133,7 @@ def test_a_waiter_that_comes_after_the_report_does_not_wait() -> None:
     wait = next(run)
     world.serve()
 
-    assert not isinstance(wait, Asking | Blocking)
+    assert not isinstance(wait, BarrierCall | Blocking)
     assert not wait(lambda: None)
     with pytest.raises(StopIteration):
         next(run)
@@ -144,7 +144,7 @@ def test_a_waiter_is_woken_once_when_the_round_ends() -> None:
     woken: list[str] = []
     flight = world.launch()
     wait = next(steps.stored(world.engine, flight))
-    assert not isinstance(wait, Asking | Blocking)
+    assert not isinstance(wait, BarrierCall | Blocking)
 
     assert wait(lambda: woken.append("stored"))
     world.serve()

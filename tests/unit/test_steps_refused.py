@@ -27,7 +27,7 @@ from txlayer.errors import (
 )
 from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.pipeline import Flight, Stage, State
+from txlayer.producer.pipeline import PendingStage, PendingTransaction, PipelineState
 from txlayer.producer.waiting import Blocking
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -38,13 +38,13 @@ def test_no_more_than_in_flight_max_are_in_flight() -> None:
     world = World(in_flight_max=2)
     first = world.prepared()
     world.launch()
-    third = steps.launch(world.engine, Flight, [ORDER], ANYWHERE, KEY)
+    third = steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY)
 
     assert waits(third)
     steps.resolve(world.engine, first, COMMIT)
     world.serve()
     world.serve()
-    assert isinstance(finish(third), Flight)
+    assert isinstance(finish(third), PendingTransaction)
     assert 2 == world.engine.pipeline.in_flight_count
 
 
@@ -53,14 +53,16 @@ def test_who_may_not_wait_is_told_at_once() -> None:
     world.launch()
 
     with pytest.raises(RetriableError, match="in_flight_max=1"):
-        finish(steps.launch(world.engine, Flight, [ORDER], ANYWHERE, KEY, may_wait=False))
+        finish(
+            steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY, may_wait=False)
+        )
 
 
 def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     world = World()
     world.writer.room = 2
     messages = [Message("orders", b"k", str(n)) for n in range(5)]
-    run = steps.launch(world.engine, Flight, messages, ANYWHERE, KEY)
+    run = steps.launch(world.engine, PendingTransaction, messages, ANYWHERE, KEY)
     world.engine.learn("orders")
 
     assert waits(run)
@@ -70,7 +72,7 @@ def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     flight = finish(run)
     world.serve()
 
-    assert Stage.PREPARED is flight.stage
+    assert PendingStage.PREPARED is flight.stage
     assert [b"0", b"1", b"2", b"3", b"4"] == [r.value for r in world.writer.of(HALF)]
 
 
@@ -126,7 +128,7 @@ def test_what_is_stored_of_a_transaction_that_lost_a_part_is_rolled_back(
     world.serve()
     (op,) = ops_of(world)
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
-    assert Stage.FAILED is flight.stage
+    assert PendingStage.FAILED is flight.stage
     assert 0 == world.engine.pipeline.in_flight_count
 
 
@@ -153,7 +155,7 @@ def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> No
     world = World()
     world.writer.room = 2
     world.engine.learn("orders")
-    run = steps.launch(world.engine, Flight, [ORDER] * 5, ANYWHERE, KEY)
+    run = steps.launch(world.engine, PendingTransaction, [ORDER] * 5, ANYWHERE, KEY)
     assert waits(run)
 
     run.close()
@@ -225,7 +227,7 @@ def test_an_op_line_that_the_client_refuses_at_once_is_an_unknown_outcome() -> N
 def test_who_waits_at_a_producer_that_broke_is_told() -> None:
     world = World()
     flight = world.launch()
-    world.engine.pipeline.state = State.FAILED
+    world.engine.pipeline.state = PipelineState.FAILED
 
     with pytest.raises(OutcomeUnknownError):
         finish(steps.stored(world.engine, flight))
@@ -234,7 +236,7 @@ def test_who_waits_at_a_producer_that_broke_is_told() -> None:
 def test_a_resolution_after_the_end_is_an_unknown_outcome() -> None:
     world = World()
     flight = world.prepared()
-    world.engine.pipeline.state = State.CLOSED
+    world.engine.pipeline.state = PipelineState.CLOSED
     steps.resolve(world.engine, flight, COMMIT)
 
     with pytest.raises(OutcomeUnknownError):

@@ -12,13 +12,13 @@ from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import FOR_EVER, Context, Lease, ReceivedMessage
-from txlayer.consumer.engine import Engine, Intake
+from txlayer.consumer.engine import Engine, Ingest
 from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.lease_keeper import LeaseChanges
-from txlayer.consumer.metrics import Tally
-from txlayer.consumer.offsets import Owned
+from txlayer.consumer.metrics import TopicCounts
+from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.pools import Caller, Chunk, Outcome
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
@@ -67,7 +67,7 @@ class AtOnce:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[JobOutcome] = []
 
     def start(self) -> None:
         """Nothing."""
@@ -78,7 +78,7 @@ class AtOnce:
     def submit(self, chunk: Chunk) -> None:
         self._outcomes.append(self._caller.run(chunk))
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         taken, self._outcomes = self._outcomes, []
         return taken
 
@@ -179,13 +179,13 @@ class Record:
 
 
 def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> None:
-    owned = Owned(
+    owned = OwnedPartition(
         Lease(GROUP, *EARLY, token=1),
         KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0),
-        route=routes_to(lambda *_: None)[EARLY[0]], tally=Tally(), chunk_s=0.0,
+        route=routes_to(lambda *_: None)[EARLY[0]], tally=TopicCounts(), chunk_s=0.0,
         next_offsets={EARLY: 0, (replay_topic(GROUP, EARLY[0]), 0): 0},
     )  # fmt: skip
-    intake = Intake(group=GROUP, letters=None, now_ms=lambda: 0)  # type: ignore[arg-type]  # nobody asks it
+    intake = Ingest(group=GROUP, letters=None, now_ms=lambda: 0)  # type: ignore[arg-type]  # nobody asks it
     intake.add([Record(6)], {EARLY: owned})
 
     with pytest.raises(RetriableError, match="early-0 was read at 2 after everything before 7"):

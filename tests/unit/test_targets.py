@@ -8,7 +8,7 @@ import pytest
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, TargetBook
+from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, Targets
 from txlayer.core.messages import ParkReason
 
 LOOK_S = 0.002
@@ -22,7 +22,7 @@ class Cluster:
         self.now = 0.0
         self.asked_count = 0
         connections: Any = self
-        self.book = TargetBook(CoordinatorConfig(), connections, clock=lambda: self.now)
+        self.book = Targets(CoordinatorConfig(), connections, clock=lambda: self.now)
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """An answer, after a while."""

@@ -10,7 +10,7 @@ import pytest
 
 from txlayer.adapters.topic_files import GROUP_ROLES, NAMESPACE_ROLES, read_topic_files
 from txlayer.config import SystemTopics
-from txlayer.core.topics import SETTING_RULES, Above, PartitionSource, Setting, TopicSpec
+from txlayer.core.topics import SETTING_RULES, FollowsSetting, PartitionSource, Setting, TopicSpec
 from txlayer.errors import ConfigError
 
 FILE = """
@@ -62,7 +62,9 @@ def test_a_setting_may_follow_another_topics_and_may_need_replicas() -> None:
 
     topic = spec.desired(names={"namespace": "shop"}, partition_count=4)
 
-    assert (Setting("max.message.bytes", "9", "w", 3, Above("shop.half", 2)),) == topic.settings
+    assert (
+        Setting("max.message.bytes", "9", "w", 3, FollowsSetting("shop.half", 2)),
+    ) == topic.settings
     assert ("shop.half", 4, True) == (topic.name, topic.partition_count, topic.is_count_shared)
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from txlayer.adapters.topic_files import NAMESPACE_ROLES, read_topic_files
 from txlayer.core.topics import (
     PARTITION_COUNT,
-    Above,
     AlterSetting,
     Change,
     CreateTopic,
     DesiredTopic,
     Difference,
+    FollowsSetting,
     Setting,
     TopicSpec,
     TopicState,
@@ -209,7 +209,7 @@ def test_a_replicated_topic_gets_its_minimum_in_sync_whoever_chose_the_replicas(
 def test_doubt_takes_more_bytes_than_half_whatever_half_takes(
     half_bytes: str, doubt_bytes: str, wanted: str | None
 ) -> None:
-    limit = setting("max.message.bytes", "2097176", above=Above("ns.half", 2))
+    limit = setting("max.message.bytes", "2097176", above=FollowsSetting("ns.half", 2))
     topics = [desired("ns.half"), desired("ns.doubt", settings=(limit,))]
 
     changes = plan(

@@ -9,14 +9,14 @@ from txlayer.core.transitions import (
     SETTLED,
     TRANSITIONS,
     Effect,
-    Kind,
+    TxnEvent,
     TxnState,
     transition,
 )
 from txlayer.errors import InvalidTransitionError
 
-OP_KINDS = (Kind.COMMIT, Kind.ROLLBACK, Kind.UNKNOWN, Kind.ABANDON)
-EVERY_PAIR = [(state, kind) for state in TxnState for kind in Kind]
+OP_KINDS = (TxnEvent.COMMIT, TxnEvent.ROLLBACK, TxnEvent.UNKNOWN, TxnEvent.ABANDON)
+EVERY_PAIR = [(state, kind) for state in TxnState for kind in TxnEvent]
 UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
 
 # The effects, written down a second time: a slip in the table must meet one here. The states are drawn in the diagram.
@@ -51,7 +51,7 @@ def test_every_effect_is_the_one_that_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(("state", "kind"), EVERY_PAIR)
-def test_a_state_and_a_kind_have_an_entry_or_are_refused(state: TxnState, kind: Kind) -> None:
+def test_a_state_and_a_kind_have_an_entry_or_are_refused(state: TxnState, kind: TxnEvent) -> None:
     if (state, kind) in TRANSITIONS:
         assert TRANSITIONS[state, kind] == transition(state, kind, txn_id="a/0000000a")
         return
@@ -77,7 +77,7 @@ def test_a_refused_kind_leaves_the_table_as_it_was() -> None:
 @pytest.mark.parametrize("state", TxnState)
 def test_an_op_line_or_a_half_record_is_expected_in_every_state(state: TxnState) -> None:
     # What others write may come at any time; only what the ledger itself does may be out of place.
-    assert [] == [kind for kind in (*OP_KINDS, Kind.HALF) if (state, kind) not in TRANSITIONS]
+    assert [] == [kind for kind in (*OP_KINDS, TxnEvent.HALF) if (state, kind) not in TRANSITIONS]
 
 
 @pytest.mark.promise("P4")
@@ -93,23 +93,23 @@ def test_what_is_settled_stays_so(state: TxnState) -> None:
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("state", sorted(DECIDED, key=str))
 def test_a_rollback_after_a_commit_changes_nothing_and_is_a_conflict(state: TxnState) -> None:
-    assert (state, Effect.CONFLICT) == transition(state, Kind.ROLLBACK, txn_id="a/0000000a")
+    assert (state, Effect.CONFLICT) == transition(state, TxnEvent.ROLLBACK, txn_id="a/0000000a")
 
 
 @pytest.mark.promise("P4")
 def test_a_commit_after_a_rollback_changes_nothing_and_is_a_conflict() -> None:
-    found = transition(TxnState.ROLLED_BACK, Kind.COMMIT, txn_id="a/0000000a")
+    found = transition(TxnState.ROLLED_BACK, TxnEvent.COMMIT, txn_id="a/0000000a")
 
     assert (TxnState.ROLLED_BACK, Effect.CONFLICT) == found
 
 
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("state", sorted(UNDECIDED, key=str))
-@pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.ROLLBACK])
-def test_parking_is_no_decision(state: TxnState, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [TxnEvent.COMMIT, TxnEvent.ROLLBACK])
+def test_parking_is_no_decision(state: TxnState, kind: TxnEvent) -> None:
     after, _ = transition(state, kind, txn_id="a/0000000a")
 
-    assert (after in DECIDED) is (kind is Kind.COMMIT)
+    assert (after in DECIDED) is (kind is TxnEvent.COMMIT)
 
 
 @pytest.mark.promise("P3")
@@ -121,8 +121,8 @@ def test_nothing_is_forwarded_but_out_of_a_commit() -> None:
         if after is TxnState.WAITING and pair[0] not in DECIDED
     }
 
-    assert {(TxnState.WAITING, Kind.GO)} == forwarding
-    assert {Kind.COMMIT} == into_waiting
+    assert {(TxnState.WAITING, TxnEvent.GO)} == forwarding
+    assert {TxnEvent.COMMIT} == into_waiting
 
 
 def test_only_an_abandon_gives_up_what_was_committed() -> None:
@@ -132,7 +132,7 @@ def test_only_an_abandon_gives_up_what_was_committed() -> None:
         if pair[0] in DECIDED and after is TxnState.ROLLED_BACK
     }
 
-    assert {Kind.ABANDON} == giving_up
+    assert {TxnEvent.ABANDON} == giving_up
 
 
 @pytest.mark.parametrize("state", sorted(set(TxnState) - SETTLED, key=str))
@@ -149,5 +149,5 @@ def test_every_unsettled_state_can_be_settled(state: TxnState) -> None:
 
 
 def test_every_kind_and_effect_is_used() -> None:
-    assert set(Kind) == {kind for _, kind in TRANSITIONS}
+    assert set(TxnEvent) == {kind for _, kind in TRANSITIONS}
     assert set(Effect) == {effect for _, effect in TRANSITIONS.values()}

@@ -11,7 +11,7 @@ from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output, tx, tx_rows
-from txlayer.core.doubt import Aside
+from txlayer.core.doubt import QuarantinedRecord
 from txlayer.core.messages import (
     Origin,
 )
@@ -213,9 +213,11 @@ def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, sa
 # --- kept aside -------------------------------------------------------------------------------------------------------
 
 
-def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any) -> Aside:
+def aside(
+    *, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any
+) -> QuarantinedRecord:
     """A record that was kept aside."""
-    return Aside(
+    return QuarantinedRecord(
         Origin("ns.op", 2, 17), line, "undecodable", why, key, 1_000, Origin("ns.doubt", 2, 40),
         **{"key_bytes": None, "value_bytes": 1_234, "header_names": ("a", "b"), **more},
     )  # fmt: skip

@@ -148,7 +148,7 @@ EVERYBODYS = (INFO, ALIVE, READY)
 """Families of every role."""
 
 
-def everybodys(health: Health, *, role: str, version: str, name: str) -> list[Sample]:
+def of_all(health: Health, *, role: str, version: str, name: str) -> list[Sample]:
     """The samples that every role has; `name` is its namespace or group."""
     return [
         Sample(INFO, 1, (role, version, name)),

@@ -347,7 +347,7 @@ RETRY_S = 0.1
 """Between two of them."""
 
 
-class Heard(NamedTuple):
+class CheckRequestsRead(NamedTuple):
     """What one read brought."""
 
     records: Sequence[Record]
@@ -405,7 +405,7 @@ class CheckReader:
         self._find_ends(self._count_partitions(), patience_s=self._start_patience_s)
         self._member.start([self._topic])
 
-    def read(self, *, record_count_max: int, timeout_s: float) -> Heard:
+    def read(self, *, record_count_max: int, timeout_s: float) -> CheckRequestsRead:
         """Records as they come; serves the group.
 
         Raises:
@@ -422,7 +422,7 @@ class CheckReader:
         share = self._member.take_assignment()
         if share is not None:
             self._take(share)
-        return Heard(records, own)
+        return CheckRequestsRead(records, own)
 
     def pause(self, *, is_paused: bool) -> None:
         """Stop reading, or go on; the group is served either way."""

@@ -27,7 +27,7 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.core.dead_letters import LetterState
+from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.retry import DeadLetterReason, ReplayKind
 from txlayer.errors import ConfigError, UsageError
@@ -139,7 +139,7 @@ class DeadLetterFilters(Bundle):
         ),
     ] = None
 
-    def read(self, *, states: Sequence[LetterState] = (), now_ms: int) -> DeadLetterFilter:
+    def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
         """What the options say together.
 
         Raises:
@@ -203,7 +203,7 @@ def list_(
     topic: Topics = None,
     filters: DeadLetterFilters,
     state: Annotated[
-        list[LetterState] | None,
+        list[DeadLetterState] | None,
         typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
     ] = None,
     is_all: Annotated[

@@ -42,7 +42,7 @@ from txlayer.operate.operators import default_operator
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
-    from txlayer.core.doubt import Aside
+    from txlayer.core.doubt import QuarantinedRecord
     from txlayer.core.history import TransactionHistory
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.settle import (
@@ -235,7 +235,7 @@ def list_(
 
 
 def _list_asides(
-    asides: list[Aside], *, namespace: str, limit: int, now_ms: int, as_json: bool
+    asides: list[QuarantinedRecord], *, namespace: str, limit: int, now_ms: int, as_json: bool
 ) -> None:
     from txlayer.cli import tx_rows
 

@@ -16,7 +16,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
-from txlayer.core.judging import Finding, PromiseStatus
+from txlayer.core.judging import PromiseStatus, VerdictFinding
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
 from txlayer.operate.verify import Telling, Verification, WantedWindow, verification_json
@@ -158,7 +158,7 @@ def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) ->
         )
 
 
-def place_of(finding: Finding) -> str:
+def place_of(finding: VerdictFinding) -> str:
     """topic-partition@offset."""
     return f"{finding.place.topic}-{finding.place.partition}@{finding.place.offset}"
 

@@ -22,10 +22,10 @@ from txlayer.consumer.pools import (
     Caller,
     Chunk,
     Failed,
-    Hung,
+    HungHandlers,
     Job,
-    Outcome,
-    Outcomes,
+    JobOutcome,
+    JobOutcomes,
     Pool,
     timed_out,
 )
@@ -58,14 +58,14 @@ class AsyncPool:
         self._loop = loop
         self._task_count_max = self.busy_count = task_count_max
         self._attempt_timeout_s = attempt_timeout_s
-        self._outcomes = Outcomes()
+        self._outcomes = JobOutcomes()
         self._begun_count = 0
         self._inbox: deque[Chunk] = deque()
         self._tasks: dict[
             int, tuple[asyncio.Task[None], float, Lease]
         ] = {}  # by the identity of the job
         self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
-        self._hung = Hung(count_max=hung_max)
+        self._hung = HungHandlers(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
         """Jobs without an end: whoever takes one out, its task or the engine's thread, says how it ended."""
         self._look_at = 0.0
@@ -94,7 +94,7 @@ class AsyncPool:
         self._inbox.append(chunk)
         self._loop.call_soon_threadsafe(self._begin)
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """What ended since the last call, and what hangs."""
         outcomes = self._outcomes.take()
         now = time.monotonic()
@@ -107,7 +107,7 @@ class AsyncPool:
             self._begun_count -= len(outcome.done) + len(outcome.failed) + len(outcome.not_run)
         return outcomes
 
-    def _look(self, chunk: Chunk, now: float) -> Outcome | None:
+    def _look(self, chunk: Chunk, now: float) -> JobOutcome | None:
         """Give up what of a chunk hangs: cancelled, and not ended; also where the whole loop hangs."""
         left = self._open[chunk]
         if not left:
@@ -122,7 +122,7 @@ class AsyncPool:
             if self._hung.has_room and left.pop(name, None) is not None:
                 failed.append(timed_out(job, why=why, started_ms=started_ms))
                 self._hung.add(chunk, job, now)
-        return Outcome(chunk, (), failed, seconds=now - chunk.begun_at) if failed else None
+        return JobOutcome(chunk, (), failed, seconds=now - chunk.begun_at) if failed else None
 
     def close(self, timeout_s: float) -> None:
         """Cancel what still runs, and wait for it for at most so long."""
@@ -141,7 +141,7 @@ class AsyncPool:
             lease = chunk.lease
             if now >= lease.valid_until or lease.lost.is_set():
                 self._open[chunk].clear()
-                self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
+                self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
             else:
                 chunk.begun_at = now
                 deadline = now + self._attempt_timeout_s
@@ -178,7 +178,9 @@ class AsyncPool:
         if left.pop(id(job), None) is None:
             if self._tasks.get(id(job), (None,))[0] is asyncio.current_task():
                 del self._tasks[id(job)]  # else its next attempt runs
-            ended = Outcome(chunk, (job,)) if failed is None else Outcome(chunk, (), (failed,))
+            ended = (
+                JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
+            )
             self._outcomes.put_late(ended)
             return
         self._tasks.pop(id(job), None)
@@ -196,7 +198,7 @@ class AsyncPool:
         told, self._done = self._done, {}
         now = time.monotonic()
         for chunk, (done, failed) in told.items():
-            self._outcomes.put(Outcome(chunk, done, failed, seconds=now - chunk.begun_at))
+            self._outcomes.put(JobOutcome(chunk, done, failed, seconds=now - chunk.begun_at))
 
     def _watch(self) -> None:
         now = time.monotonic()

@@ -29,9 +29,9 @@ from txlayer.consumer.kafka_transaction import (
     WriterConnections,
     close_quietly,
 )
-from txlayer.consumer.lease_keeper import NO_TOKEN, Leases
-from txlayer.consumer.metrics import Tally
-from txlayer.consumer.offsets import Owned, Storer
+from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
+from txlayer.consumer.metrics import TopicCounts
+from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of, writer_of
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import replay_topic, writer_name
@@ -148,7 +148,7 @@ ENDS_S = 1.0
 """How often it is looked where the topics end."""
 
 
-class Holdings:
+class Assignments:
     """Used by the engine's thread."""
 
     def __init__(
@@ -158,8 +158,8 @@ class Holdings:
         *,
         connections: ConsumerConnections,
         reader: StoringGroupReader,
-        make_leases: Callable[[], Leases],
-        storer: Storer,
+        make_leases: Callable[[], LeaseKeeper],
+        storer: OffsetStorer,
         dispatcher: Dispatcher,
         chunk_s: float,
         surroundings: Surroundings,
@@ -187,11 +187,11 @@ class Holdings:
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
         """Writes the dead letters of everything that is owned."""
-        self.owned: dict[TopicPartition, Owned] = {}
+        self.owned: dict[TopicPartition, OwnedPartition] = {}
         """By queue."""
-        self.places: dict[TopicPartition, Owned] = {}
+        self.places: dict[TopicPartition, OwnedPartition] = {}
         """The same, by both sources of each."""
-        self.tallies = {topic: Tally() for topic in plan.topics}
+        self.tallies = {topic: TopicCounts() for topic in plan.topics}
         self.ends: dict[TopicPartition, int] = {}
         """Where the topics of what is owned end, as the last fetches told it."""
         self.rebalance_count = 0
@@ -405,7 +405,7 @@ class Holdings:
             extra={"group": group, "queue_count": len(taken), "took_ms": int((self._clock() - began) * 1000)},
         )  # fmt: skip
 
-    def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> Owned:
+    def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> OwnedPartition:
         token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
         lease = Lease(self._plan.group, *queue, token=token)
         lease.valid_until = self._leases.valid_until(queue) or 0.0
@@ -420,7 +420,7 @@ class Holdings:
         if token is not None:
             queues.token = token
         replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
-        return Owned(
+        return OwnedPartition(
             lease,
             queues,
             route=self._plan.routes[queue[0]],
@@ -462,7 +462,7 @@ class Holdings:
         self._storer.forget()
         self._drop(list(self.owned.values()))
 
-    def _drop(self, queues: Iterable[Owned], *, is_told: bool = False) -> None:
+    def _drop(self, queues: Iterable[OwnedPartition], *, is_told: bool = False) -> None:
         found = list(queues)
         for owned in found:
             owned.end()

@@ -16,7 +16,7 @@ from txlayer.consumer.plan import StartAt
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
 from txlayer.consumer.service import LOOK_S, ConsumerService
-from txlayer.core.key_queue import Order
+from txlayer.core.key_queue import QueueOrder
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError
 
@@ -222,14 +222,14 @@ class ConcurrentConsumer(_PlainConsumer):
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group, topics=topics, order=Order.NONE, null_keys="free", start_at=start_at, retry=retry,
+            group=group, topics=topics, order=QueueOrder.NONE, null_keys="free", start_at=start_at, retry=retry,
             interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
             key_group=key_group, connect=connect, tracing=tracing,
         )  # fmt: skip
         self._workers = check_workers(workers)
 
 
-def order_of(parallel_by: str) -> Order:
+def order_of(parallel_by: str) -> QueueOrder:
     """What waits for what.
 
     Raises:
@@ -237,7 +237,7 @@ def order_of(parallel_by: str) -> Order:
     """
     if parallel_by not in ("key", "partition"):
         raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
-    return Order(parallel_by)
+    return QueueOrder(parallel_by)
 
 
 def check_workers(workers: Workers) -> Workers:

@@ -34,7 +34,7 @@ from txlayer.core.retry import DeadLetter, ReplayRecord
 from txlayer.errors import InvariantError, TxLayerError
 
 
-class Cut(Enum):
+class Truncation(Enum):
     """What is left out of a dead letter that its topic refuses whole."""
 
     NOTHING = "nothing"  #: it goes there whole
@@ -42,12 +42,12 @@ class Cut(Enum):
     KEY_TOO = "key-too"  #: its key as well: a key that compressed well at its origin may be larger than any record here
 
 
-class GivenUp(NamedTuple):
+class GivenUpMessage(NamedTuple):
     """A message that becomes a dead letter: its record as it was read from its topic, and why."""
 
     record: Record
     letter: DeadLetter
-    cut: Cut = Cut.NOTHING
+    cut: Truncation = Truncation.NOTHING
 
 
 class Answered(NamedTuple):
@@ -101,7 +101,7 @@ class DeadLetterWriter:
 
     def write(
         self,
-        letters: Sequence[GivenUp],
+        letters: Sequence[GivenUpMessage],
         answers: Sequence[Answered] = (),
         *,
         offsets: OffsetsOf,
@@ -146,11 +146,11 @@ class DeadLetterWriter:
         """Give the producer back; an open Kafka transaction is left to who takes over."""
         self._transactions.close()
 
-    def _dead_letter(self, given_up: GivenUp) -> Entry:
+    def _dead_letter(self, given_up: GivenUpMessage) -> Entry:
         record, letter, cut = given_up
-        if cut is not Cut.NOTHING:
+        if cut is not Truncation.NOTHING:
             key, size_bytes = record.key(), len(record)
-            if cut is Cut.KEY_TOO:
+            if cut is Truncation.KEY_TOO:
                 key, size_bytes = None, size_bytes + len(key or b"")
             left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             topic = dead_letter_topic(self._group, letter.origin.topic)

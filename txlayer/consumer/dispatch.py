@@ -9,13 +9,13 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.consumer.offsets import Owned
+from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import (
     ATTEMPT_TIMEOUT,
     Chunk,
     Failed,
     Job,
-    Outcome,
+    JobOutcome,
     Pool,
     items_of,
     place_of,
@@ -73,7 +73,7 @@ class Dispatcher:
 
     # --- handing over -------------------------------------------------------------------------------------------------
 
-    def begin(self, queues: Collection[Owned]) -> None:
+    def begin(self, queues: Collection[OwnedPartition]) -> None:
         """Begin what may begin: one chunk of each queue in turn while there are workers and room."""
         pool, found = self._pool, list(queues)
         free = pool.free_count()
@@ -102,7 +102,7 @@ class Dispatcher:
                     again.append(owned)
             waiting = again
 
-    def _begin_chunk(self, owned: Owned, count_max: int, now_ms: int) -> int:
+    def _begin_chunk(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
         """One chunk of jobs that follow each other, and one for each that failed before; how many chunks."""
         lasts: list[Item[Any]] | None = None
         if self._pool.has_runs and not owned.route.batch_count_max:
@@ -127,21 +127,23 @@ class Dispatcher:
             self._submit(owned, [job])
         return len(alone) + bool(together)
 
-    def _begin_jobs(self, owned: Owned, count_max: int, now_ms: int) -> int:
+    def _begin_jobs(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
         """Jobs that run side by side; how many."""
         jobs = self._taken(owned, count_max, now_ms)
         if jobs:
             self._submit(owned, jobs)
         return len(jobs)
 
-    def _taken(self, owned: Owned, count_max: int, now_ms: int) -> list[Job]:
+    def _taken(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         batch_max = owned.route.batch_count_max
         if not batch_max:
             return list(owned.queues.take(count_max, now_ms=now_ms))
         batch_count = max(count_max // batch_max, 1)
         return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
 
-    def _submit(self, owned: Owned, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
+    def _submit(
+        self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None
+    ) -> None:
         chunk = Chunk(owned, owned.lease, jobs, lasts=lasts)
         count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
         self._begun[chunk] = count
@@ -171,15 +173,15 @@ class Dispatcher:
         """True when no handler of an earlier lease of this queue still runs, but for those begun before `since`."""
         return all(0 < chunk.begun_at < since for chunk in self._stale.get(place, ()))
 
-    def forget(self, owned: Owned) -> None:
+    def forget(self, owned: OwnedPartition) -> None:
         """The queue is gone; what of it still runs is only waited for."""
         stale = {chunk: n for chunk, n in self._begun.items() if chunk.owner is owned}
         if stale:
             self._stale.setdefault(owned.place, {}).update(stale)
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk
-        owned: Owned = chunk.owner
+        owned: OwnedPartition = chunk.owner
         for failed in outcome.failed:
             _log_failure(failed, is_over=owned.is_over)
         is_batch = bool(owned.route.batch_count_max)
@@ -213,7 +215,11 @@ class Dispatcher:
             owned.queues.put_back(items_of(job))
 
     def _take_cut(
-        self, owned: Owned, outcome: Outcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
+        self,
+        owned: OwnedPartition,
+        outcome: JobOutcome,
+        done: list[Item[Any]],
+        lasts: Sequence[Item[Any]],
     ) -> None:
         """Of some keys not all messages of a chunk were handled: the first of the others goes next, or failed."""
         queues, ended = owned.queues, set(map(id, done))
@@ -229,14 +235,14 @@ class Dispatcher:
         for items in reversed(behind.values()):
             queues.put_back(items)
 
-    def _clear(self, owned: Owned, chunk: Chunk, left: int) -> None:
+    def _clear(self, owned: OwnedPartition, chunk: Chunk, left: int) -> None:
         stale = self._stale.get(owned.place)
         if stale is not None and not left:
             stale.pop(chunk, None)
             if not stale:
                 del self._stale[owned.place]
 
-    def _count(self, owned: Owned, outcome: Outcome, done: list[Item[Any]]) -> None:
+    def _count(self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]]) -> None:
         tally, job_count = owned.tally, len(outcome.done) + len(outcome.failed)
         tally.handled += len(done)
         tally.failed += len(outcome.failed)
@@ -269,7 +275,7 @@ class Dispatcher:
                 logger.exception("key_group.failed", extra=place_of(item.record))
             return NO_KEY_GROUP
 
-    def _fail(self, owned: Owned, failed: Failed) -> None:
+    def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
         queues, items = owned.queues, items_of(failed.job)
         failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
         now_ms = self._now_ms()

@@ -19,13 +19,19 @@ from txlayer.adapters.ports import (
     TopicPartition,
 )
 from txlayer.config import ConsumerConfig, milliseconds
-from txlayer.consumer.assignments import Holdings
+from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER
-from txlayer.consumer.dead_letters import Answered, Cut, DeadLetterReader, DeadLetterWriter, GivenUp
+from txlayer.consumer.dead_letters import (
+    Answered,
+    DeadLetterReader,
+    DeadLetterWriter,
+    GivenUpMessage,
+    Truncation,
+)
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.lease_keeper import Leases
-from txlayer.consumer.metrics import ConsumerStats, Tally, TopicStats
-from txlayer.consumer.offsets import Owned, Storer
+from txlayer.consumer.lease_keeper import LeaseKeeper
+from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
+from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
 from txlayer.consumer.surroundings import REAL, Surroundings
@@ -56,7 +62,7 @@ LETTER_COUNT_MAX = 500
 """Dead letters that are read again together: all of them are in memory then, as far as their bytes have room."""
 
 
-class LetterReader(Protocol):
+class DeadLetterSource(Protocol):
     """Reads dead letters again."""
 
     def fetch(
@@ -66,7 +72,7 @@ class LetterReader(Protocol):
         ...
 
 
-class LetterRecord:
+class DeadLetterRecord:
     """A dead letter as the record that it once was: topic, offset, time and headers are the original's."""
 
     __slots__ = ("_letter", "_record")
@@ -109,15 +115,15 @@ class LetterRecord:
         return len(self._record)
 
 
-class Intake:
+class Ingest:
     """Adds records to queues. Used by the engine's thread."""
 
-    def __init__(self, *, group: str, letters: LetterReader, now_ms: Callable[[], int]) -> None:
+    def __init__(self, *, group: str, letters: DeadLetterSource, now_ms: Callable[[], int]) -> None:
         self._group = group
         self._letters = letters
         self._now_ms = now_ms
 
-    def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, Owned]) -> None:
+    def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Records of any of these queues' sources, in the order of their offsets; others are dropped.
 
         Raises:
@@ -145,7 +151,7 @@ class Intake:
                 queue.reached = 0
 
     def reach(
-        self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, Owned]
+        self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]
     ) -> None:
         """All that lies below was read, in the assignment that these queues belong to: what was not told of were markers.
 
@@ -163,7 +169,9 @@ class Intake:
                 else:
                     queue.queues.reach(ItemSource.REPLAY, position)
 
-    def add_waiting(self, queues: Iterable[Owned], *, count_max: int, bytes_max: int) -> None:
+    def add_waiting(
+        self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int
+    ) -> None:
         """Add the requests that were read while there is room for their dead letters: so many of each queue, and so many bytes.
 
         While an operator's pause lasts there is no limit: nothing is handled, and the request that ends it may stand behind them.
@@ -184,7 +192,7 @@ class Intake:
                     queue.reach(ItemSource.REPLAY, owned.reached)
                     owned.reached = 0
 
-    def _add_messages(self, owned: Owned, records: list[Any]) -> None:
+    def _add_messages(self, owned: OwnedPartition, records: list[Any]) -> None:
         last = records[-1].offset()
         route = owned.route
         if route.only is None:
@@ -205,7 +213,7 @@ class Intake:
         if not records or records[-1].offset() != last:
             owned.queues.reach(ItemSource.TOPIC, last + 1)  # whatever nobody asked for has its end
 
-    def _add_requests(self, owned: Owned, *, bytes_max: int) -> None:
+    def _add_requests(self, owned: OwnedPartition, *, bytes_max: int) -> None:
         """The first of those that wait, and those behind it whose dead letters fit."""
         part = list(islice(owned.requests, LETTER_COUNT_MAX))
         topic = dead_letter_topic(self._group, owned.topic)
@@ -226,7 +234,7 @@ class Intake:
 
     def _add_request(
         self,
-        owned: Owned,
+        owned: OwnedPartition,
         record: Any,
         request: ReplayRecord | Undecodable,
         letters: Mapping[int, Record | None],
@@ -256,8 +264,8 @@ class Intake:
         owned.queues.reach(ItemSource.REPLAY, offset + 1)
 
     def _letter(
-        self, owned: Owned, request: ReplayRecord, letters: Mapping[int, Record | None]
-    ) -> tuple[LetterRecord | None, ReplayOutcome | None]:
+        self, owned: OwnedPartition, request: ReplayRecord, letters: Mapping[int, Record | None]
+    ) -> tuple[DeadLetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
         if (
@@ -268,7 +276,7 @@ class Intake:
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
             return None, ReplayOutcome.MISSING  # another group's topic has the form of ours
-        content = LetterRecord(found, letter)
+        content = DeadLetterRecord(found, letter)
         if owned.route.handler_of(content) is None:
             return None, ReplayOutcome.UNKNOWN
         return content, None
@@ -304,7 +312,7 @@ class ReadLimits:
         count = max(queue_count, 1)
         return max(self._count_max // count, 1), max(self._bytes_max // count, 1)
 
-    def apply(self, queues: Iterable[Owned]) -> None:
+    def apply(self, queues: Iterable[OwnedPartition]) -> None:
         """Look at every queue."""
         found = list(queues)
         count_max, bytes_max = self.share(len(found))
@@ -347,7 +355,7 @@ class _Hold(NamedTuple):
     wait_ms: int
 
 
-class Ends:
+class Completions:
     """Writes what is due. Used by the engine's thread."""
 
     def __init__(
@@ -361,14 +369,14 @@ class Ends:
         self._turns: dict[TopicPartition, int] = {}  # when ends of that source were written last
         self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
         self._were_answers = False  # what was tried last
-        self._cut: dict[Origin, Cut] = {}  # those that their topic refused whole, in order
+        self._cut: dict[Origin, Truncation] = {}  # those that their topic refused whole, in order
 
-    def not_before_ms(self, owned: Owned) -> int:
+    def not_before_ms(self, owned: OwnedPartition) -> int:
         """When something that is due of this queue may be written."""
         found = [self._until_ms(place) for place in _places(owned)]
         return min(found, default=0)
 
-    def has_due(self, owned: Owned) -> bool:
+    def has_due(self, owned: OwnedPartition) -> bool:
         """True when something of this queue is to be written now."""
         return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
 
@@ -376,7 +384,9 @@ class Ends:
         held = self._held.get(place)
         return 0 if held is None else held.until_ms
 
-    def write(self, queues: Iterable[Owned], writer: DeadLetterWriter, member: Any) -> None:
+    def write(
+        self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any
+    ) -> None:
         """One Kafka transaction with all answers or all dead letters that are due; nothing else may be stored of these queues meanwhile.
 
         Answers and dead letters stand in topics of their own: where one takes nothing, the other must not wait for it.
@@ -392,17 +402,17 @@ class Ends:
         due = self._due(list(queues))
         if not due:
             return
-        letters: list[GivenUp] = []
+        letters: list[GivenUpMessage] = []
         answers: list[Answered] = []
         for owned, items in due:
             for item in items:
                 if isinstance(_end_of(item), DeadLetterReason):
                     letter = self._letter(owned, item)
-                    cut = self._cut.get(letter.origin, Cut.NOTHING)
-                    letters.append(GivenUp(item.record, letter, cut))
+                    cut = self._cut.get(letter.origin, Truncation.NOTHING)
+                    letters.append(GivenUpMessage(item.record, letter, cut))
                 else:
                     answers.append(_answer(owned, item))
-        ended: list[tuple[Owned, list[Item[Any]], list[int], Snapshots]] = []
+        ended: list[tuple[OwnedPartition, list[Item[Any]], list[int], Snapshots]] = []
 
         def offsets(places: list[int]) -> Mapping[TopicPartition, StoredOffset]:
             ended.clear()
@@ -438,7 +448,7 @@ class Ends:
                 if offset >= 0:
                     self._log_letter(owned, item, offset)
 
-    def _due(self, queues: list[Owned]) -> list[tuple[Owned, list[Item[Any]]]]:
+    def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
         """What one Kafka transaction may take of what is due, from the queue on that waits longest: answers, else dead letters, in turn."""
         now_ms = self._now_ms()
         found = [
@@ -450,7 +460,7 @@ class Ends:
         self._were_answers = of_requests
         count_max = self._size.of(END_COUNT_MAX * max(1, len(queues)))
         bytes_max = self._size.of(DUE_BYTES_MAX)
-        due: list[tuple[Owned, list[Item[Any]]]] = []
+        due: list[tuple[OwnedPartition, list[Item[Any]]]] = []
         chosen = answers if of_requests else letters
         for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
             is_alone = place in self._held
@@ -469,7 +479,7 @@ class Ends:
                 break
         return due
 
-    def _failed(self, due: list[tuple[Owned, list[Item[Any]]]], *, took_ms: int) -> None:
+    def _failed(self, due: list[tuple[OwnedPartition, list[Item[Any]]]], *, took_ms: int) -> None:
         """These could not be written: each queue waits as long as that took, and ever longer if its ends cannot be fewer.
 
         If it took too long, the next Kafka transaction holds fewer of them, or fewer bytes.
@@ -494,18 +504,18 @@ class Ends:
             ):
                 return
 
-    def _cut_refused(self, refused: list[GivenUp], reason: RefusedRecordError) -> None:
+    def _cut_refused(self, refused: list[GivenUpMessage], reason: RefusedRecordError) -> None:
         for given_up in refused:
             origin = given_up.letter.origin
-            if given_up.cut is Cut.KEY_TOO:
+            if given_up.cut is Truncation.KEY_TOO:
                 raise ConfigError(
                     f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
                     f"key and content: {reason}",
                     name="dead-letter topic", value=dead_letter_topic(self._group, origin.topic),
                     expected="one that takes two short headers",
                 ) from reason  # fmt: skip
-            is_first = given_up.cut is Cut.NOTHING
-            self._cut[origin] = Cut.CONTENT if is_first else Cut.KEY_TOO
+            is_first = given_up.cut is Truncation.NOTHING
+            self._cut[origin] = Truncation.CONTENT if is_first else Truncation.KEY_TOO
             if len(self._cut) > CUT_COUNT_MAX:
                 del self._cut[next(iter(self._cut))]
             logger.error(
@@ -516,7 +526,7 @@ class Ends:
                 },
             )  # fmt: skip
 
-    def _log_letter(self, owned: Owned, item: Item[Any], offset: int) -> None:
+    def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int) -> None:
         """A dead letter is for a person; those that follow a parked key's first one are named, and wake nobody."""
         reason, more = _end_of(item), item.more
         assert more is not None
@@ -531,7 +541,7 @@ class Ends:
             },
         )  # fmt: skip
 
-    def _letter(self, owned: Owned, item: Item[Any]) -> DeadLetter:
+    def _letter(self, owned: OwnedPartition, item: Item[Any]) -> DeadLetter:
         more, reason = item.more, _end_of(item)
         assert more is not None
         assert isinstance(reason, DeadLetterReason)
@@ -543,13 +553,13 @@ class Ends:
         )  # fmt: skip
 
 
-def _places(owned: Owned) -> list[TopicPartition]:
+def _places(owned: OwnedPartition) -> list[TopicPartition]:
     """The sources of a queue of which something is due: each has its ends written by itself."""
     queues = owned.queues
     return [owned.replay_place] * queues.has_answers + [owned.place] * queues.has_letters
 
 
-def _place_of(owned: Owned, items: list[Item[Any]]) -> TopicPartition:
+def _place_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
     return owned.replay_place if items[0].is_replay else owned.place
 
 
@@ -559,7 +569,7 @@ def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:
     return item.more.end
 
 
-def _answer(owned: Owned, item: Item[Any]) -> Answered:
+def _answer(owned: OwnedPartition, item: Item[Any]) -> Answered:
     more, outcome = item.more, _end_of(item)
     assert more is not None
     assert more.request is not None
@@ -616,7 +626,7 @@ class Engine:
         *,
         connections: ConsumerConnections,
         pool: Pool,
-        make_leases: Callable[[], Leases],
+        make_leases: Callable[[], LeaseKeeper],
         surroundings: Surroundings = REAL,
     ) -> None:
         self._config = config
@@ -630,7 +640,7 @@ class Engine:
         self.rebuild_count = 0
         self._turned_at: float | None = None
         self._reader = connections.make_group_reader(plan.group)
-        self._storer = Storer(
+        self._storer = OffsetStorer(
             self._reader, interval_s=config.store_interval.total_seconds(),
             timeout_s=config.store_timeout.total_seconds(), clock=self._clock,
         )  # fmt: skip
@@ -638,14 +648,14 @@ class Engine:
             pool, in_flight_max=config.in_flight_max, clock=self._clock, now_ms=self._now_ms,
             draw=surroundings.draw, key_group=plan.key_group,
         )  # fmt: skip
-        self._holdings = Holdings(
+        self._holdings = Assignments(
             config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
             dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings, now_ms=self._now_ms,
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
-        self._intake = Intake(group=plan.group, letters=self._letters, now_ms=self._now_ms)
+        self._intake = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
-        self._ends = Ends(
+        self._ends = Completions(
             group=plan.group, now_ms=self._now_ms, kafka_transaction_timeout_ms=timeout_ms
         )
         self._limits = ReadLimits(
@@ -943,7 +953,7 @@ class Engine:
 
 
 def _topic_stats(
-    tally: Tally, owned: list[Owned], now_ms: int, ends: Mapping[TopicPartition, int]
+    tally: TopicCounts, owned: list[OwnedPartition], now_ms: int, ends: Mapping[TopicPartition, int]
 ) -> TopicStats:
     figures = [o.queues.figures() for o in owned]
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]

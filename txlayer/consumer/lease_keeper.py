@@ -26,7 +26,7 @@ from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, queue_name
+from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, queue_name
 from txlayer.core.retry import LockKind, LockRecord
 
 NO_TOKEN = -1
@@ -42,7 +42,7 @@ class LeaseChanges(NamedTuple):
     """Queues that may not any more."""
 
 
-class Leases(Protocol):
+class LeaseKeeper(Protocol):
     """The lock registry, driven by the engine's thread; no call but `start` and `close` takes longer than some milliseconds."""
 
     def start(self) -> None:
@@ -281,13 +281,13 @@ class LockRegistry:
     def _make_table(self, expiry_ms: int) -> LeaseTable:
         return LeaseTable(expiry_ms=expiry_ms)
 
-    def _own(self, name: str) -> Lease | None:
+    def _own(self, name: str) -> QueueLease | None:
         """The lease of a queue if this process is the last who had it."""
         lease = self._table.lease(name)
         is_own = lease is not None and lease.holder == self._holder and not lease.is_released
         return lease if is_own else None
 
-    def _own_of(self, wanted: _Wanted) -> Lease | None:
+    def _own_of(self, wanted: _Wanted) -> QueueLease | None:
         """The same, if it comes from this assignment and not from one before."""
         lease = self._own(wanted.name)
         if lease is None or wanted.claim_offset is None or lease.token < wanted.claim_offset:
@@ -298,7 +298,7 @@ class LockRegistry:
             wanted.sent_at = {o: at for o, at in wanted.sent_at.items() if o > lease.renewed_offset}
         return lease
 
-    def _is_held(self, wanted: _Wanted, lease: Lease | None, now: float) -> bool:
+    def _is_held(self, wanted: _Wanted, lease: QueueLease | None, now: float) -> bool:
         confirmed_at = wanted.confirmed_at
         return lease is not None and confirmed_at is not None and now < confirmed_at + self._valid_s
 
@@ -336,7 +336,7 @@ class LockRegistry:
 
     # --- what it writes -----------------------------------------------------------------------------------------------
 
-    def _write_what_is_due(self, wanted: _Wanted, lease: Lease | None, now: float) -> None:
+    def _write_what_is_due(self, wanted: _Wanted, lease: QueueLease | None, now: float) -> None:
         if wanted.is_writing or now < wanted.not_before or not self._log.is_caught_up:
             return
         if lease is None:
@@ -385,7 +385,7 @@ class LockRegistry:
         if kind is LockKind.CLAIM and wanted.claim_offset is None:
             wanted.claim_offset = offset
 
-    def _release(self, lease: Lease) -> None:
+    def _release(self, lease: QueueLease) -> None:
         record = LockRecord(
             LockKind.RELEASE, lease.queue, lease.generation, self._holder, self._instance_id, lease.token
         )  # fmt: skip

@@ -15,9 +15,9 @@ from txlayer.adapters.metrics import (
     HistogramView,
     Sample,
     counter,
-    everybodys,
     gauge,
     histogram,
+    of_all,
 )
 
 RATE_WINDOW_S = 5.0
@@ -99,7 +99,7 @@ class ConsumerStats(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class TopicCounts:
     """What is counted of a topic, on the engine's thread."""
 
     handled: int = 0
@@ -197,7 +197,7 @@ class ObservedConsumer:
         stats = self._stats()
         health = health_of(stats, now=self._clock())
         return chain(
-            everybodys(health, role="consumer", version=self._version, name=self._group),
+            of_all(health, role="consumer", version=self._version, name=self._group),
             chain.from_iterable(_of_topic(name, found) for name, found in stats.topics.items()),
             _of_queues(stats),
         )

@@ -9,7 +9,7 @@ from typing import Any
 from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import Route
-from txlayer.consumer.metrics import Tally
+from txlayer.consumer.metrics import TopicCounts
 from txlayer.core.dead_letters import replay_topic
 from txlayer.core.key_queue import ItemSource, KeyQueues
 from txlayer.core.messages import Undecodable
@@ -44,7 +44,7 @@ class ChunkSize:
             self.count = max(int(self.count * self._target_s / seconds), 1)
 
 
-class Owned:
+class OwnedPartition:
     """One queue from taking it over until it goes. Used by the engine's thread alone, but for the lease."""
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Owned:
         queues: KeyQueues[Any],
         *,
         route: Route,
-        tally: Tally,
+        tally: TopicCounts,
         chunk_s: float,
         next_offsets: dict[TopicPartition, int],
     ) -> None:
@@ -103,11 +103,11 @@ class Owned:
         self.queues.drop_queued()
 
 
-Told = list[tuple[Owned, ItemSource, int]]
+Told = list[tuple[OwnedPartition, ItemSource, int]]
 """What an acknowledgement means: snapshots by their versions."""
 
 
-class Storer:
+class OffsetStorer:
     """Used by the engine's thread."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Storer:
             serve()
             self.look()
 
-    def begin(self, queues: Iterable[Owned]) -> None:
+    def begin(self, queues: Iterable[OwnedPartition]) -> None:
         """Begin to store what changed, when it is time and nothing is under way."""
         now = self._clock()
         if self.is_under_way or now < self._begun_at + self._interval_s:
@@ -178,7 +178,7 @@ class Storer:
             self._reader.begin_store(offsets)
             self.is_under_way = True
 
-    def store_now(self, queues: Iterable[Owned], *, timeout_s: float) -> None:
+    def store_now(self, queues: Iterable[OwnedPartition], *, timeout_s: float) -> None:
         """Store everything of these queues, and wait; what was begun before is older, and lands before.
 
         Raises:
@@ -202,7 +202,7 @@ class Storer:
 
 
 def snapshots(
-    queues: Iterable[Owned], *, only_changed: bool
+    queues: Iterable[OwnedPartition], *, only_changed: bool
 ) -> tuple[dict[TopicPartition, StoredOffset], Told]:
     """What is to be stored of both sources of each queue, and what its acknowledgement means."""
     offsets: dict[TopicPartition, StoredOffset] = {}

@@ -12,7 +12,7 @@ from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicParti
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.key_queue import NullKeys, Order, QueueSettings, Start
+from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import Foreign, decode
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
@@ -115,7 +115,7 @@ class ConsumerPlan:
     group: str
     topics: tuple[str, ...]
     routes: Mapping[str, Route]
-    order: Order = Order.KEY
+    order: QueueOrder = QueueOrder.KEY
     null_keys: NullKeys = NullKeys.ORDERED
     start_at: StartAt | None = None
     policy: RetryPolicy = field(default_factory=RetryPolicy)

@@ -96,7 +96,7 @@ class Failed(NamedTuple):
     error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """How jobs of a chunk ended; asynchronous handlers tell of a chunk in parts."""
 
     chunk: Chunk
@@ -127,7 +127,7 @@ class Caller:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    def run(self, chunk: Chunk) -> Outcome:
+    def run(self, chunk: Chunk) -> JobOutcome:
         """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
         clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
         route, function = self._routes[lease.topic], self.bare_function(lease.topic)
@@ -166,10 +166,10 @@ class Caller:
         if taken_count < len(jobs):
             not_run = [*not_run, *jobs[taken_count:]]
         if not failed and not not_run:
-            return Outcome(chunk, jobs, seconds=now - began)
+            return JobOutcome(chunk, jobs, seconds=now - began)
         gone = {id(f.job) for f in failed}.union(map(id, not_run))
         done = [job for job in jobs if id(job) not in gone]
-        return Outcome(chunk, done, failed, not_run, now - began)
+        return JobOutcome(chunk, done, failed, not_run, now - began)
 
     @property
     def attempt_timeout_s(self) -> float:
@@ -344,7 +344,7 @@ async def _ended(told: Any) -> None:
 
 def give_up(
     chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str
-) -> Outcome | None:
+) -> JobOutcome | None:
     """The outcome of a chunk whose handler has not come back within `timeout_s`; None: there is no such handler.
 
     Its attempt has failed, what was before it has ended as it did, what stands behind it was not run. None of that begins any more,
@@ -365,7 +365,7 @@ def give_up(
         )
     gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
     done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
-    return Outcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
+    return JobOutcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
 
 
 def timed_out(job: Job, *, why: str, started_ms: int) -> Failed:
@@ -418,7 +418,7 @@ class Pool(Protocol):
         """Begin a chunk."""
         ...
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """What ended since the last call, in the order in which it ended."""
         ...
 
@@ -431,31 +431,31 @@ class Pool(Protocol):
         ...
 
 
-class Outcomes:
+class JobOutcomes:
     """Where workers put what ended and the engine's thread takes it."""
 
     def __init__(self) -> None:
-        self._ended: deque[Outcome] = deque()
-        self._late: deque[Outcome] = deque()
+        self._ended: deque[JobOutcome] = deque()
+        self._late: deque[JobOutcome] = deque()
         self._news = threading.Event()
 
-    def put(self, outcome: Outcome) -> None:
+    def put(self, outcome: JobOutcome) -> None:
         """Tell of a chunk; any thread may."""
         self._ended.append(outcome)
         self._news.set()
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """Everything that was told since the last call."""
         self._news.clear()
         ended = self._ended
         return [ended.popleft() for _ in range(len(ended))]
 
-    def put_late(self, outcome: Outcome) -> None:
+    def put_late(self, outcome: JobOutcome) -> None:
         """Tell that a handler that was given up has come back; any thread may."""
         self._late.append(outcome)
         self._news.set()
 
-    def take_late(self) -> list[Outcome]:
+    def take_late(self) -> list[JobOutcome]:
         """Everything that came back since the last call."""
         return [self._late.popleft() for _ in range(len(self._late))]
 
@@ -465,7 +465,7 @@ class Outcomes:
             self._news.wait(timeout_s)
 
 
-class Hung:
+class HungHandlers:
     """Handlers that were given up: counted, bounded, and reported. Used by the engine's thread.
 
     Args:
@@ -493,7 +493,7 @@ class Hung:
         if not self.has_room:
             logger.critical("handlers.hung", extra={"hung_count": self.count})
 
-    def came_back(self, late: Outcome, now: float) -> None:
+    def came_back(self, late: JobOutcome, now: float) -> None:
         """The handler of one of these jobs has come back; what it says counts for nothing."""
         ended = [(job, "handled") for job in late.done]
         for job, result in ended + [(f.job, f.error_type) for f in late.failed]:
@@ -511,7 +511,7 @@ class Workers(ABC):
         self._worker_count = worker_count
         self._name = name
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
-        self._outcomes = Outcomes()
+        self._outcomes = JobOutcomes()
         self._threads: list[threading.Thread] = []
         self._begun_count = 0
         self._start_at = 0.0
@@ -535,7 +535,7 @@ class Workers(ABC):
         self._chunks.put(chunk)
         self._add_thread()
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """What ended since the last call."""
         outcomes = self._outcomes.take()
         self._begun_count -= len(outcomes)
@@ -589,7 +589,7 @@ class ThreadPool(Workers):
 
     def __init__(
         self,
-        run: Callable[[Chunk], Outcome],
+        run: Callable[[Chunk], JobOutcome],
         *,
         worker_count: int,
         attempt_timeout_s: float,
@@ -599,7 +599,7 @@ class ThreadPool(Workers):
         self.busy_count = worker_count * THREAD_JOB_COUNT
         self._run = run
         self._attempt_timeout_s = attempt_timeout_s
-        self._hung = Hung(count_max=hung_max)
+        self._hung = HungHandlers(count_max=hung_max)
         self._begun: dict[Chunk, None] = {}
         self._at: dict[Chunk, threading.Thread] = {}
         self._look_at = 0.0
@@ -614,7 +614,7 @@ class ThreadPool(Workers):
         self._begun[chunk] = None
         super().submit(chunk)
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """What ended since the last call, and what hangs."""
         outcomes = super().take()
         for outcome in outcomes:
@@ -625,7 +625,7 @@ class ThreadPool(Workers):
             outcomes += self._give_up(now)
         return outcomes
 
-    def _give_up(self, now: float) -> list[Outcome]:
+    def _give_up(self, now: float) -> list[JobOutcome]:
         for late in self._outcomes.take_late():
             self._hung.came_back(late, now)
         found = []

@@ -33,12 +33,12 @@ from txlayer.consumer.pools import (
     Chunk,
     Failed,
     Job,
-    Outcome,
+    JobOutcome,
     Workers,
     items_of,
     timed_out,
 )
-from txlayer.core.key_queue import Item, More
+from txlayer.core.key_queue import Item, ItemExtras
 from txlayer.core.messages import Headers
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import ConfigError
@@ -172,7 +172,7 @@ class ProcessPool(Workers):
             if process is None or not process.is_alive():
                 process = self._new_process()
             if process is None:
-                self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
+                self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
                 continue
             try:
                 self._run_there(process, chunk)
@@ -216,7 +216,7 @@ class ProcessPool(Workers):
         if process.given:
             self._outcomes.put(process.last_outcome(self._attempt_timeout_s))
         for chunk in list(process.given)[1:]:
-            self._outcomes.put(Outcome(chunk, (), not_run=chunk.jobs))
+            self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
 
     def _new_process(self) -> _Process | None:
         with self._lock:
@@ -314,7 +314,7 @@ class _Process:
                 self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
         return False
 
-    def take(self) -> Outcome | None:
+    def take(self) -> JobOutcome | None:
         """The answer to what it was given first; None: it has sent a part of it."""
         answer: SentOutcome | SentFailure = self._pipe.recv()
         if isinstance(answer, SentFailure):
@@ -325,7 +325,7 @@ class _Process:
             self.given[0].begun_at = time.monotonic()
         return self._outcome(chunk, answer.ran_count, answer.seconds)
 
-    def drained(self) -> Iterator[Outcome]:
+    def drained(self) -> Iterator[JobOutcome]:
         """What it has sent before it died."""
         with contextlib.suppress(EOFError, OSError):
             while self._pipe.poll(0):
@@ -343,19 +343,19 @@ class _Process:
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
             self._process.kill()
 
-    def last_outcome(self, timeout_s: float) -> Outcome:
+    def last_outcome(self, timeout_s: float) -> JobOutcome:
         """How the first chunk ended, of a process that has ended and said nothing more."""
         chunk, code, now = self.given[0], self.exit_code, time.monotonic()
         place, begun_at = self._running()
         if not begun_at and self._killed_at is not None:
-            return Outcome(chunk, (), not_run=chunk.jobs)
+            return JobOutcome(chunk, (), not_run=chunk.jobs)
         started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
         text = f"the handler's process ended with {code}"
         died = [
             Failed(job, Retry(reason=text), "ProcessDied", text, started_ms) for job in chunk.jobs
         ]
         if not begun_at:  # nobody knows which of them it could not even begin
-            return Outcome(chunk, (), died, seconds=now - chunk.begun_at)
+            return JobOutcome(chunk, (), died, seconds=now - chunk.begun_at)
         has_failed = any(sent.place == place for sent in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
             return self._outcome(chunk, place + has_failed, now - chunk.begun_at)
@@ -376,7 +376,7 @@ class _Process:
             self._place += 1
         return self._place, begun[self._place]
 
-    def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> Outcome:
+    def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> JobOutcome:
         jobs = chunk.jobs
         sent, self._failed, self._place = self._failed, [], 0
         failed = [
@@ -389,7 +389,7 @@ class _Process:
         ]
         gone = {f.place for f in sent}
         done = [job for place, job in enumerate(jobs[:ran_count]) if place not in gone]
-        return Outcome(chunk, done, failed, jobs[ran_count:], seconds)
+        return JobOutcome(chunk, done, failed, jobs[ran_count:], seconds)
 
     def end(self, timeout_s: float) -> None:
         with contextlib.suppress(OSError):
@@ -508,5 +508,5 @@ def _sent_job(job: Job) -> SentJob:
 def _job(records: list[SentRecord], attempt_count: int) -> Job:
     items: list[Item[Any]] = [Item(record, record.offset(), None, 0) for record in records]
     if attempt_count:
-        items[0].more = More(attempt_count=attempt_count)
+        items[0].more = ItemExtras(attempt_count=attempt_count)
     return items if len(items) > 1 else items[0]

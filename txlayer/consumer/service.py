@@ -19,14 +19,14 @@ from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.context import Deserializer
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import BATCH_COUNT_MAX, F, HandlerSet, Interceptor
-from txlayer.consumer.lease_keeper import Leases, LockRegistry, NoLeases
+from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.surroundings import draw_name
 from txlayer.consumer.tracing import TracedCaller
 from txlayer.core.ids import check_group, is_topic_name
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 
@@ -52,7 +52,7 @@ class ConsumerService(ABC, Generic[H, B]):
         *,
         group: str,
         topics: Sequence[str],
-        order: Order,
+        order: QueueOrder,
         null_keys: str,
         start_at: StartAt | None,
         retry: RetryPolicy | None,
@@ -279,7 +279,7 @@ class ConsumerService(ABC, Generic[H, B]):
     def _make_pool(self, caller: Caller) -> Pool:
         """Where its handlers run."""
 
-    def _make_leases(self, connections: ConsumerConnections) -> Leases:
+    def _make_leases(self, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.keeps_order:
             return NoLeases()
         return make_leases(self._config, connections, group=self._group)
@@ -316,7 +316,9 @@ def make_caller(tracing: Tracing) -> Callable[..., Caller]:
     return partial(TracedCaller, tracing=tracing) if tracing.is_on else Caller
 
 
-def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> Leases:
+def make_leases(
+    config: ConsumerConfig, connections: ConsumerConnections, *, group: str
+) -> LeaseKeeper:
     """A lock registry under a name that nobody had before; `txlayer locks` shows it, so it says where the holder is."""
     return LockRegistry(
         connections,

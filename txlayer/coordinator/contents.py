@@ -11,7 +11,7 @@ from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import RUN_GAP_MAX, Range, read_ranges, runs_of
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
-from txlayer.core.transaction import Content, Place, Transaction
+from txlayer.core.transaction import Content, HalfRecordFit, Transaction
 from txlayer.errors import InvariantError, RefusedRecordError
 
 TransactionPlace = tuple[int, str]
@@ -100,7 +100,7 @@ def fetch_contents(
             txn is not None
             and txn.is_in_doubt is is_doubt
             and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
-            and txn.place_of(header, offset) is Place.OWN
+            and txn.place_of(header, offset) is HalfRecordFit.OWN
         ):
             if place in to_cut and not is_doubt:
                 held = _cut(held, header, f"{record.partition()}:{offset}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.metrics import Measures, View
+from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
 from txlayer.coordinator.partition import (
     LogTime,
     Shard,
@@ -31,7 +31,7 @@ from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, Refusals
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize
 from txlayer.core.ledger import Ledger
@@ -86,7 +86,7 @@ class Coordinator:
         self._surroundings = surroundings
         self._clock = surroundings.clock
         self._topics = config.topics
-        self._book = TargetBook(config, connections, clock=self._clock)
+        self._book = Targets(config, connections, clock=self._clock)
         self._refusals = Refusals()
         self._batch_size = BatchSize()
         self._presence = GroupPresence(connections, config.topics, surroundings=surroundings)
@@ -101,11 +101,11 @@ class Coordinator:
         self._ticked_at = 0.0
         self._clocks_warned_at = float("-inf")
         self._has_more = False
-        self.measures = Measures()
+        self.measures = CoordinatorCounts()
 
-    def view(self) -> View:
+    def view(self) -> CoordinatorView:
         """What it did and has before it; any thread may ask."""
-        return View(
+        return CoordinatorView(
             self._config.namespace, self.measures, dict(self._shards), self._assignment,
             dict(self._book.targets),
         )  # fmt: skip

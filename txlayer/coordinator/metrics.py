@@ -22,9 +22,9 @@ from txlayer.adapters.metrics import (
     Histogram,
     Sample,
     counter,
-    everybodys,
     gauge,
     histogram,
+    of_all,
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
@@ -235,7 +235,7 @@ class PublishStats:
 
 
 @dataclass(slots=True)
-class Measures:
+class CoordinatorCounts:
     """Counts since the start of the process; a rebuild of the ledgers takes nothing back."""
 
     publishing: PublishStats = field(default_factory=PublishStats)
@@ -317,18 +317,18 @@ OLDER = "older"
 _STANDING = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED, TxnState.PARKED_COMMITTED)
 
 
-class View(NamedTuple):
+class CoordinatorView(NamedTuple):
     """One moment of a coordinator; what it refers to goes on changing."""
 
     namespace: str
-    measures: Measures
+    measures: CoordinatorCounts
     shards: Mapping[int, Shard]
     assignment: Assignment | None
     targets: Mapping[str, Target]
 
 
 @dataclass(slots=True)
-class Ages:
+class AgeCounts:
     """The transactions that are not settled, counted."""
 
     open_by_group: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -353,9 +353,9 @@ def age_label(age_ms: int) -> str:
     return next((label for label, limit_s in AGES if age_ms < limit_s * 1000), OLDER)
 
 
-def ages_of(shards: Iterable[Shard]) -> Ages:
+def ages_of(shards: Iterable[Shard]) -> AgeCounts:
     """A look at all that is not settled; the loop may go on meanwhile."""
-    ages = Ages()
+    ages = AgeCounts()
     for shard in shards:
         ledger, now_ms = shard.ledger, shard.time.peek_ms()
         awake = ledger.transactions.snapshot()
@@ -363,7 +363,7 @@ def ages_of(shards: Iterable[Shard]) -> Ages:
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)
         # list() of a dict's items is one step for the interpreter: the loop cannot change it in between.
-        asleep = list(ledger.asleep.sleepers.items())
+        asleep = list(ledger.asleep.dormant.items())
         step = len(asleep) // SLEEPER_COUNT_MAX + 1
         for number in range(0, len(asleep), step):
             txn = transaction_of(*asleep[number])
@@ -383,7 +383,7 @@ class ObservedCoordinator:
 
     def __init__(
         self,
-        look: Callable[[], View],
+        look: Callable[[], CoordinatorView],
         *,
         version: str,
         clock: Callable[[], float] = time.monotonic,
@@ -393,7 +393,7 @@ class ObservedCoordinator:
         self._wall_clock = wall_clock
         self._version = version
         self._clock = clock
-        self._ages = Ages()
+        self._ages = AgeCounts()
         self._looked_at = float("-inf")
 
     def health(self) -> Health:
@@ -409,7 +409,7 @@ class ObservedCoordinator:
             self._ages, self._looked_at = ages_of(view.shards.values()), now
         health = health_of(view, now=now)
         return chain(
-            everybodys(health, role="coordinator", version=self._version, name=view.namespace),
+            of_all(health, role="coordinator", version=self._version, name=view.namespace),
             _counts(view.measures),
             _times(view.measures, to_wall_s=self._wall_clock() - now),
             _partitions(view),
@@ -418,7 +418,7 @@ class ObservedCoordinator:
         )
 
 
-def health_of(view: View, *, now: float) -> Health:
+def health_of(view: CoordinatorView, *, now: float) -> Health:
     """Its health at monotonic `now`."""
     turned_at, shards = view.measures.turned_at, list(view.shards.values())
     if turned_at is None:
@@ -437,7 +437,7 @@ def health_of(view: View, *, now: float) -> Health:
     return Health(stalled, waiting if behind else "")
 
 
-def _counts(measures: Measures) -> Iterator[Sample]:
+def _counts(measures: CoordinatorCounts) -> Iterator[Sample]:
     published, reports = measures.publishing, dict(measures.reports)
     yield Sample(HALF_RECORDS, measures.half_count)
     yield Sample(OP_RECORDS, measures.op_count)
@@ -461,7 +461,7 @@ def _counts(measures: Measures) -> Iterator[Sample]:
     yield Sample(UNTIMELY, measures.untimely_count)
 
 
-def _times(measures: Measures, *, to_wall_s: float) -> Iterator[Sample]:
+def _times(measures: CoordinatorCounts, *, to_wall_s: float) -> Iterator[Sample]:
     yield Sample(DURATION, measures.seconds.view())
     for stage, seconds in measures.stage_seconds.items():
         yield Sample(STAGE_DURATION, seconds.view(), (stage,))
@@ -473,7 +473,7 @@ def _times(measures: Measures, *, to_wall_s: float) -> Iterator[Sample]:
         yield Sample(STORED_AT, to_wall_s + published.ended_at)
 
 
-def _partitions(view: View) -> Iterator[Sample]:
+def _partitions(view: CoordinatorView) -> Iterator[Sample]:
     topics, ends = SystemTopics(view.namespace), view.measures.ends
     yield Sample(PARTITIONS, len(view.shards))
     for partition, shard in view.shards.items():
@@ -490,7 +490,7 @@ def _partitions(view: View) -> Iterator[Sample]:
         yield Sample(REPLAY, doubt, ("doubt", name))
 
 
-def _open(ages: Ages) -> Iterator[Sample]:
+def _open(ages: AgeCounts) -> Iterator[Sample]:
     # Which groups keep their names must not differ between ages: the sum over all of them decides.
     totals: dict[str, int] = {}
     for groups in ages.open_by_group.values():
@@ -509,7 +509,7 @@ def _open(ages: Ages) -> Iterator[Sample]:
         yield Sample(STANDING, ages.by_state.get(state, 0), (state.value,))
 
 
-def _state(view: View, ledgers: list[Ledger]) -> Iterator[Sample]:
+def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
     yield Sample(ON_DOUBT, sum(ledger.shelf.count for ledger in ledgers))
     yield Sample(CONTENT_BYTES, sum(ledger.content_bytes for ledger in ledgers))
     yield Sample(UNSETTLED_BYTES, sum(ledger.unsettled_bytes for ledger in ledgers))

@@ -21,7 +21,7 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
-from txlayer.core.checks import CheckPolicies, CheckPolicy, Then
+from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.ledger import Ledger, LedgerSettings, PlainOptions, PlainTail
 from txlayer.core.messages import ParkReason, txn_id_of
@@ -115,11 +115,11 @@ def _policy(values: Mapping[str, Any]) -> CheckPolicy:
     for name, value in values.items():
         made[_FIELDS[name]] = milliseconds(value) if isinstance(value, timedelta) else value
     try:
-        made["then"] = Then(made["then"])
+        made["then"] = UnresolvedAction(made["then"])
     except ValueError as exc:
         raise ConfigError(
             "no end for a transaction that nobody resolves", name="unresolved",
-            value=made["then"], expected=" or ".join(then.value for then in Then),
+            value=made["then"], expected=" or ".join(then.value for then in UnresolvedAction),
         ) from exc  # fmt: skip
     for name, attribute in _FIELDS.items():
         if attribute != "then" and made[attribute] < 1:

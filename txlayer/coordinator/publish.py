@@ -24,9 +24,9 @@ from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.partition import trace_of
 from txlayer.coordinator.surroundings import REAL, Running, Surroundings
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Bisection, KeptAside
+from txlayer.core.batch import Batch, Bisection, RecordToQuarantine
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import ParkReason, txn_id_of, user_headers
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
@@ -77,7 +77,7 @@ class Publisher:
         *,
         name: str,
         make_writer: MakeWriter,
-        book: TargetBook,
+        book: Targets,
         surroundings: Surroundings = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
@@ -156,7 +156,7 @@ class Publisher:
         kept, began, written, started, sent, offsets_s = filled
         self._commit(writer)
         ended = self._used_at[self._turn] = self._clock()
-        if self.may_be_haunted(offsets_s=offsets_s, commit_s=ended - sent):
+        if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
             self._replace_aside(self._turn)
         self.stats.took(began, written, started, sent, ended)
         self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
@@ -229,7 +229,7 @@ class Publisher:
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
 
-    def may_be_haunted(self, *, offsets_s: float, commit_s: float) -> bool:
+    def may_have_stale_requests(self, *, offsets_s: float, commit_s: float) -> bool:
         """True when a request took so long that it may have been sent twice, and the copy is still under way."""
         return max(offsets_s, commit_s) > self._recycle_after_s
 
@@ -454,7 +454,9 @@ class Publisher:
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 
-    def _put_aside(self, writer: TransactionalWriter, partition: int, aside: KeptAside) -> None:
+    def _put_aside(
+        self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine
+    ) -> None:
         number, why = None if aside.line is None else aside.number, aside.why
         key = codec.kept_aside_key(aside.origin, number)
         if aside.line is not None:
@@ -705,7 +707,7 @@ class Refusals:
         self,
         error: TxLayerError,
         batches: Mapping[int, Batch],
-        book: TargetBook,
+        book: Targets,
         *,
         unanswered: Collection[str] = (),
     ) -> None:
@@ -764,7 +766,7 @@ class Refusals:
             self._unexplained[partition] = self._unexplained.get(partition, 0) + 1
         return any(self._unexplained[partition] >= UNKNOWN_COUNT for partition in busy)
 
-    def _ask_about_targets(self, batches: Mapping[int, Batch], book: TargetBook) -> None:
+    def _ask_about_targets(self, batches: Mapping[int, Batch], book: Targets) -> None:
         topics = {
             topic
             for batch in batches.values()

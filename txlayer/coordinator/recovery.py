@@ -191,7 +191,9 @@ class Recovery:
         if not ids:
             return
         # One init takes 0.06 s, with a Kafka transaction to end 0.56 s: side by side they take as long as one.
-        self._aside.run_all([partial(self._fence, transactional_id) for transactional_id in ids])
+        self._aside.run_parallel(
+            [partial(self._fence, transactional_id) for transactional_id in ids]
+        )
         logger.info("recovery.fenced", extra={"transactional_ids": ids})
 
     def _fence(self, transactional_id: str) -> None:

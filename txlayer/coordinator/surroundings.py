@@ -42,7 +42,7 @@ class Aside(Protocol):
         """Begin a call; the process does not wait for it when it ends."""
         ...
 
-    def run_all(self, calls: Sequence[Callable[[], Any]]) -> None:
+    def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
         """Run calls side by side and return when all have ended; the first exception is raised."""
         ...
 
@@ -63,7 +63,7 @@ class Threads:
         threading.Thread(target=run, name=name, daemon=True).start()
         return future
 
-    def run_all(self, calls: Sequence[Callable[[], Any]]) -> None:
+    def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
         """At most `SIDE_BY_SIDE_MAX` threads."""
         with ThreadPoolExecutor(max_workers=min(len(calls), SIDE_BY_SIDE_MAX)) as executor:
             for running in [executor.submit(call) for call in calls]:

@@ -45,7 +45,7 @@ BATCH_OVERHEAD_BYTES = 512
 """Batches up to the smallest limit of all known topics, less the batch's own fields."""
 
 
-class TargetBook:
+class Targets:
     """Real topics as the ledgers see them (`targets`). It outlives a rebuild of the ledgers. One thread uses it."""
 
     def __init__(

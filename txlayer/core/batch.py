@@ -42,7 +42,7 @@ class Report(NamedTuple):
     detail: str
 
 
-class KeptAside(NamedTuple):
+class RecordToQuarantine(NamedTuple):
     """A record that is kept on the doubt topic under its origin, with what was wrong with it."""
 
     origin: Origin
@@ -52,7 +52,7 @@ class KeptAside(NamedTuple):
     why: Undecodable
 
 
-class Keep(NamedTuple):
+class MoveToDoubt(NamedTuple):
     """A transaction to write to the doubt topic."""
 
     txn: Transaction
@@ -77,9 +77,9 @@ class Batch:
     """What follows from the lines applied since the last one."""
 
     forwards: list[Transaction] = field(default_factory=list)
-    keeps: dict[str, Keep] = field(default_factory=dict)
+    keeps: dict[str, MoveToDoubt] = field(default_factory=dict)
     ends: list[Transaction] = field(default_factory=list)
-    asides: list[KeptAside] = field(default_factory=list)
+    asides: list[RecordToQuarantine] = field(default_factory=list)
     checks: dict[str, CheckRecord] = field(default_factory=dict)
     policy_lines: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)

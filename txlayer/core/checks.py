@@ -35,7 +35,7 @@ FORGET_MS = 10_000
 _Entry = tuple[int, int, Transaction]  # when, half offset, who
 
 
-class Then(Enum):
+class UnresolvedAction(Enum):
     """What becomes of a transaction that nobody could resolve."""
 
     PARK = "park"  #: it is kept for a person
@@ -52,7 +52,7 @@ class CheckPolicy:
     rate_max: int = 250  # questions a second, of one group in one partition
     answered_max: int = 15
     age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
-    then: Then = Then.PARK
+    then: UnresolvedAction = UnresolvedAction.PARK
     open_count_max: int = 1_000_000  # of one group in one partition
 
 

@@ -90,7 +90,7 @@ def known_fields(fields: list[str], count: int) -> list[str] | None:
     return fields[:count] if fields[0] == NEXT_VERSION and len(fields) >= count else None
 
 
-def wrong_form(what: str, fields: list[str], count: int) -> Undecodable:
+def malformed(what: str, fields: list[str], count: int) -> Undecodable:
     """What is wrong with `fields`, which are not `count` or of another version."""
     if fields[0] not in (VERSION, NEXT_VERSION):
         return Undecodable(f"{what}: unknown version {fields[0][:20]!r}")
@@ -201,7 +201,7 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         fields = text.split("|")
         known = known_fields(fields, _HALF_FIELDS)
         if known is None:
-            return wrong_form("half", fields, _HALF_FIELDS)
+            return malformed("half", fields, _HALF_FIELDS)
         # A line feed in an id or group would become a line of its own in an op record that repeats it.
         if "\n" in text:
             return Undecodable("half header: line feed")
@@ -270,7 +270,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     fields = line.split("|")
     known = known_fields(fields, _OP_FIELDS)
     if known is None:
-        return wrong_form("op", fields, _OP_FIELDS)
+        return malformed("op", fields, _OP_FIELDS)
     _, letter, key, group, last, born, source, check, reason = known
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
@@ -309,7 +309,7 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
         fields = (raw or b"").decode("ascii").split("|")
         known = known_fields(fields, _CHECK_FIELDS)
         if known is None:
-            return wrong_form("check", fields, _CHECK_FIELDS)
+            return malformed("check", fields, _CHECK_FIELDS)
         _, letter, key, group, partition, last, born, number, text = known
         kind = _CHECK_KINDS.get(letter)
         if kind is None or not group or (not is_key(key) if key else kind is not CheckKind.LIMIT):
@@ -355,7 +355,7 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         fields = text.split("|")
         known = known_fields(fields, _SUMMARY_FIELDS)
         if known is None:
-            return wrong_form("doubt", fields, _SUMMARY_FIELDS)
+            return malformed("doubt", fields, _SUMMARY_FIELDS)
         (_, state, reason, group, first, last, seen, count, appended, born, key_hash, order, immunity, decided,
          moved, topics, checks) = known  # fmt: skip
         position = None

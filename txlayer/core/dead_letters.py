@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
+from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
@@ -105,7 +105,7 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
         fields = raw.decode("ascii").split("|")
         known = known_fields(fields, _FIELDS)
         if known is None:
-            return wrong_form("dead letter", fields, _FIELDS)
+            return malformed("dead letter", fields, _FIELDS)
         _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = known  # fmt: skip
         reason = _REASONS.get(word)
         if reason is None or not is_topic_name(topic) or not group:
@@ -198,7 +198,7 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
         count = _RESULT_FIELDS if kind is ReplayKind.RESULT else _REQUEST_FIELDS
         known = known_fields(fields, count)
         if known is None:
-            return wrong_form("replay record", fields, count)
+            return malformed("replay record", fields, count)
         fields = known
         offset = whole(fields[3]) if fields[3] else None
     except ValueError as exc:
@@ -218,7 +218,7 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
     return ReplayRecord(kind, fields[2], offset, outcome, text)
 
 
-class LetterState(Enum):
+class DeadLetterState(Enum):
     """What became of a dead letter."""
 
     OPEN = "open"  #: nobody asked for anything
@@ -228,17 +228,17 @@ class LetterState(Enum):
     DROPPED = "dropped"  #: as an operator asked
 
 
-ENDED = frozenset({LetterState.HANDLED, LetterState.DROPPED})
+ENDED = frozenset({DeadLetterState.HANDLED, DeadLetterState.DROPPED})
 """Nothing more is to be done about these."""
 
 _STATES = {
-    ReplayOutcome.HANDLED: LetterState.HANDLED,
-    ReplayOutcome.FAILED: LetterState.FAILED,
-    ReplayOutcome.DROPPED: LetterState.DROPPED,
+    ReplayOutcome.HANDLED: DeadLetterState.HANDLED,
+    ReplayOutcome.FAILED: DeadLetterState.FAILED,
+    ReplayOutcome.DROPPED: DeadLetterState.DROPPED,
 }
 
 
-class Said(NamedTuple):
+class DeadLetterEvent(NamedTuple):
     """One record about a dead letter or a queue, and where it stands."""
 
     offset: int
@@ -247,24 +247,30 @@ class Said(NamedTuple):
 
 
 @dataclass(slots=True)
-class LetterHistory:
+class DeadLetterHistory:
     """What is known of one dead letter."""
 
-    asked: dict[str, Said] = field(default_factory=dict)  # request id → the newest request
+    asked: dict[str, DeadLetterEvent] = field(
+        default_factory=dict
+    )  # request id → the newest request
     unanswered: set[str] = field(default_factory=set)
-    results: dict[str, Said] = field(default_factory=dict)  # request id → the newest result
-    copies: dict[str, Said] = field(default_factory=dict)  # request id → where it was republished
+    results: dict[str, DeadLetterEvent] = field(
+        default_factory=dict
+    )  # request id → the newest result
+    copies: dict[str, DeadLetterEvent] = field(
+        default_factory=dict
+    )  # request id → where it was republished
     ended: ReplayOutcome | None = None  # the last outcome that says something of the letter
 
     @property
-    def state(self) -> LetterState:
+    def state(self) -> DeadLetterState:
         """What became of it."""
         if self.unanswered:
-            return LetterState.REQUESTED
-        return LetterState.OPEN if self.ended is None else _STATES[self.ended]
+            return DeadLetterState.REQUESTED
+        return DeadLetterState.OPEN if self.ended is None else _STATES[self.ended]
 
 
-UNKNOWN_LETTER = LetterHistory()
+UNKNOWN_LETTER = DeadLetterHistory()
 """Of a dead letter that nobody said anything about; never changed."""
 
 
@@ -272,25 +278,25 @@ UNKNOWN_LETTER = LetterHistory()
 class PartitionStates:
     """The dead letters of one partition that were spoken of, and whether its queue is paused."""
 
-    letters: dict[int, LetterHistory] = field(default_factory=dict)
-    pause: Said | None = None  # the newest request to pause or to go on
+    letters: dict[int, DeadLetterHistory] = field(default_factory=dict)
+    pause: DeadLetterEvent | None = None  # the newest request to pause or to go on
     unreadable_count: int = 0
 
-    def fold(self, said: Said) -> None:
+    def fold(self, said: DeadLetterEvent) -> None:
         """Take the next record of the replay topic into account."""
         record = said.record
         if record.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
             self.pause = said
         elif record.dead_letter_offset is not None:
-            history = self.letters.setdefault(record.dead_letter_offset, LetterHistory())
+            history = self.letters.setdefault(record.dead_letter_offset, DeadLetterHistory())
             _fold(history, said)
 
-    def of(self, offset: int) -> LetterHistory:
+    def of(self, offset: int) -> DeadLetterHistory:
         """What is known of the dead letter at this offset."""
         return self.letters.get(offset, UNKNOWN_LETTER)
 
 
-def _fold(history: LetterHistory, said: Said) -> None:
+def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
     request_id, outcome = said.record.request_id, said.record.outcome
     if outcome is None:
         history.asked[request_id] = said

@@ -69,11 +69,11 @@ class _Waiting(NamedTuple):
     end_ms: array[int]  # of their age
 
 
-class Asleep:
+class DormantTransactions:
     """The sleepers of one partition, and when their time comes."""
 
     def __init__(self) -> None:
-        self.sleepers: dict[str, bytes] = {}
+        self.dormant: dict[str, bytes] = {}
         """By key; nobody but this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
         """Sleepers by producer group: all, and those about which members were asked."""
@@ -87,19 +87,19 @@ class Asleep:
         self._next_end_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self.sleepers)
+        return len(self.dormant)
 
-    def fill(self, sleepers: dict[str, bytes], policies: CheckPolicies) -> None:
+    def fill(self, dormant: dict[str, bytes], policies: CheckPolicies) -> None:
         """Take over what a restart found."""
-        self.sleepers = sleepers
-        self.byte_count = sum(map(len, sleepers.values()))
+        self.dormant = dormant
+        self.byte_count = sum(map(len, dormant.values()))
         newest_ms = 0
         topics: set[bytes] = set()
         waiting: dict[bytes, _Waiting] = {}
         policy, current, of_group = policies.default, None, _Waiting([], array("q"), array("q"))
         asked_counts: dict[bytes, int] = {}
         last_names: bytes | None = None
-        for key, sleeper in sleepers.items():  # hot path: a million of them
+        for key, sleeper in dormant.items():  # hot path: a million of them
             # `may_sleep` was asked: the form is known, and splitting costs a fifth of matching it again.
             (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = sleeper.split(b"|")  # fmt: skip
             if group != current:
@@ -128,7 +128,7 @@ class Asleep:
 
     def wake(self, key: str) -> Transaction | None:
         """The sleeper as a transaction, and a sleeper no longer; None: nobody of this key sleeps."""
-        sleeper = self.sleepers.pop(key, None)
+        sleeper = self.dormant.pop(key, None)
         if sleeper is None:
             return None
         self.byte_count -= len(sleeper)
@@ -139,7 +139,7 @@ class Asleep:
 
     def everybody(self) -> Iterator[Transaction]:
         """All of them as transactions, for whoever only looks: they sleep on."""
-        return (transaction_of(key, sleeper) for key, sleeper in self.sleepers.items())
+        return (transaction_of(key, sleeper) for key, sleeper in self.dormant.items())
 
     # --- time ---
 
@@ -161,7 +161,7 @@ class Asleep:
             key = keys.pop()
             due_ms.pop()
             end_ms.pop()
-            if key in self.sleepers:
+            if key in self.dormant:
                 found.append(key)
         if not keys:
             del self._waiting[group], self._next_end_ms[group]
@@ -173,7 +173,7 @@ class Asleep:
             return []
         # A look at all of them, and only when one of them ends.
         keys, _, end_ms = self._waiting[group]
-        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.sleepers]
+        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.dormant]
         if len(found) <= count_max:
             later = (end for end in end_ms if end > now_ms)
             self._next_end_ms[group] = min(later, default=_NEVER_MS)
@@ -196,7 +196,7 @@ REWRITE_LAG_MIN = 200_000
 """Doubt records that may be read in vain at a restart before the oldest living ones are written again."""
 
 
-class DoubtShelf:
+class DoubtIndex:
     """The transactions that stand on doubt, by the offset of their content."""
 
     def __init__(self) -> None:
@@ -237,18 +237,16 @@ class DoubtShelf:
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
-    def put_asleep(
-        self, sleepers: Mapping[str, bytes], *, woken: Mapping[str, Transaction]
-    ) -> None:
+    def put_asleep(self, dormant: Mapping[str, bytes], *, woken: Mapping[str, Transaction]) -> None:
         """Those that a restart found asleep; whoever wakes is found in `woken`, as long as he is not settled."""
-        offsets, keys = array("q", map(place_of, sleepers.values())), list(sleepers)
+        offsets, keys = array("q", map(place_of, dormant.values())), list(dormant)
         if any(map(gt, offsets, islice(offsets, 1, None))):
             # Seldom: a restart reads them in the order in which they went to doubt.
             in_order = sorted(range(len(keys)), key=offsets.__getitem__)
             offsets = array("q", [offsets[place] for place in in_order])
             keys = [keys[place] for place in in_order]
         self._slept_offsets, self._slept_keys = offsets, keys
-        self._sleepers, self._woken = sleepers, woken
+        self._sleepers, self._woken = dormant, woken
         self.count += len(keys)
 
     def ended(self) -> None:
@@ -345,7 +343,7 @@ class DoubtFold:
         self.lines_aside: dict[int, bytearray] = {}
         """Op offset, from the given one on → by line, 1 for one that was kept aside, also when a person has ended that record."""
         self.transactions: dict[str, Transaction] = {}
-        self.sleepers: dict[str, bytes] = {}
+        self.dormant: dict[str, bytes] = {}
         """Those that need no object yet (asleep.py); a key stands here or among the transactions."""
         self.rolled_back: set[str] = set()
         """Those that stood there on a line's word alone and were rolled back: a half record that comes later begins nothing."""
@@ -379,7 +377,7 @@ class DoubtFold:
             ended = self.transactions.pop(key, None)
             if ended is not None and not ended.seen:
                 self.rolled_back.add(key)
-            self.sleepers.pop(key, None)
+            self.dormant.pop(key, None)
             self.unreadable.pop(key, None)
             self._content_at.pop(raw_key, None)
         else:
@@ -402,14 +400,14 @@ class DoubtFold:
 
     def everybody(self) -> dict[str, Transaction]:
         """What stands on doubt now, the sleepers as transactions too."""
-        woken = {key: transaction_of(key, sleeper) for key, sleeper in self.sleepers.items()}
+        woken = {key: transaction_of(key, sleeper) for key, sleeper in self.dormant.items()}
         return {**self.transactions, **woken}
 
     def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int) -> None:
         if self.unreadable:
             doubt_offset = min(doubt_offset, self.unreadable.pop(key, doubt_offset))
         if may_sleep(value):
-            self.sleepers[key] = with_place(value, doubt_offset, size)
+            self.dormant[key] = with_place(value, doubt_offset, size)
             if self.transactions:
                 self.transactions.pop(key, None)
             return
@@ -417,14 +415,14 @@ class DoubtFold:
         try:
             if isinstance(summary, DoubtSummary):
                 self.transactions[key] = from_summary(summary, doubt_offset=doubt_offset, size=size)
-                self.sleepers.pop(key, None)
+                self.dormant.pop(key, None)
                 return
         except ValueError:
             pass  # a state or reason that a later version knows
         self.unreadable[key] = doubt_offset  # what was known of it before stands
 
     def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
-        if (sleeper := self.sleepers.get(key)) is not None:
+        if (sleeper := self.dormant.get(key)) is not None:
             return place_of(sleeper), bytes_of(sleeper)
         before = self.transactions.get(key)
         return (offset, 0) if before is None else (before.extra().doubt_offset, before.size)
@@ -434,7 +432,7 @@ def _size(value: bytes, headers: Callable[[], Headers | None]) -> int:
     return RECORD_BYTES + codec.content_bytes(value, headers())
 
 
-class Aside(NamedTuple):
+class QuarantinedRecord(NamedTuple):
     """One record of half or op, or one line of an op record, that was kept aside."""
 
     origin: Origin
@@ -449,14 +447,14 @@ class Aside(NamedTuple):
     header_names: tuple[str, ...]
 
 
-class AsideFold:
+class QuarantineFold:
     """Takes the records of doubt, in offset order within a partition; passes over those of transactions.
 
     Memory: the newest word under each key, some 1 KB.
     """
 
     def __init__(self) -> None:
-        self._asides: dict[tuple[Origin, int | None], Aside] = {}
+        self._asides: dict[tuple[Origin, int | None], QuarantinedRecord] = {}
 
     def fold(self, record: Any) -> None:
         """One record of doubt; a null value ends what stood under its key."""
@@ -468,18 +466,18 @@ class AsideFold:
         else:
             self._asides[parsed] = _aside(parsed, record)
 
-    def asides(self) -> list[Aside]:
+    def asides(self) -> list[QuarantinedRecord]:
         """What is kept aside now, in the order of the first word about each."""
         return list(self._asides.values())
 
 
-def _aside(parsed: tuple[Origin, int | None], record: Any) -> Aside:
+def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
     origin, line = parsed
     key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
     # Ours is the last one; the record may have brought another of that name.
     own = headers.pop()[1] if headers and headers[-1][0] == codec.WHY_HEADER else None
     reason, why = codec.decode_why(own)
-    return Aside(
+    return QuarantinedRecord(
         origin, line, reason, why,
         key=_named_by(line, value, headers),
         kept_ms=record.timestamp()[1],

@@ -95,7 +95,7 @@ class ContentTrace(NamedTuple):
     content: int | None  # None: it ended; CUT: doubt did not take it whole, and half has it
 
 
-class AsideTrace(NamedTuple):
+class QuarantineTrace(NamedTuple):
     """A half record, or a line of op, that a coordinator kept aside: it is no part of the transaction that it names."""
 
     partition: int
@@ -137,7 +137,7 @@ class Traces:
     doubts: list[DoubtTrace] = field(default_factory=list)
     contents: list[ContentTrace] = field(default_factory=list)
     forwards: list[ForwardTrace] = field(default_factory=list)
-    asides: list[AsideTrace] = field(default_factory=list)
+    asides: list[QuarantineTrace] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -836,7 +836,7 @@ _WORSE = (Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verd
 """Verdicts that stay when the order of a key turns out to be wrong, too."""
 
 
-class Finding(NamedTuple):
+class VerdictFinding(NamedTuple):
     """One transaction whose verdict is a fault or worth a look."""
 
     verdict: Verdict
@@ -875,7 +875,7 @@ class Proof:
     finding_count_max: int = 10_000
     """Findings kept; the rest is counted."""
     verdicts: Counter[Verdict] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[VerdictFinding] = field(default_factory=list)
     finding_count: int = 0
     _proved: Counter[Promise] = field(default_factory=Counter)
     _refuted: Counter[Promise] = field(default_factory=Counter)
@@ -898,7 +898,7 @@ class Proof:
         if severity(verdict) is not Severity.GOOD:
             self._keep(judged, broken)
 
-    def add_late(self, finding: Finding, *, before: Verdict) -> None:
+    def add_late(self, finding: VerdictFinding, *, before: Verdict) -> None:
         """An attempt that was judged `before`, and whose order is wrong: the worse of the two verdicts counts."""
         self._refuted[Promise.P6] += 1
         self._proved[Promise.P6] -= 1
@@ -926,12 +926,12 @@ class Proof:
 
     def _keep(self, judged: Judged, broken: tuple[Promise, ...]) -> None:
         self._append(
-            Finding(
+            VerdictFinding(
                 judged.verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken
             )
         )
 
-    def _append(self, finding: Finding) -> None:
+    def _append(self, finding: VerdictFinding) -> None:
         self.finding_count += 1
         if len(self.findings) < self.finding_count_max:
             self.findings.append(finding)
@@ -939,7 +939,7 @@ class Proof:
             # A fault is worth more than a warning that stands before it.
             self._displace_warning(finding)
 
-    def _displace_warning(self, finding: Finding) -> None:
+    def _displace_warning(self, finding: VerdictFinding) -> None:
         for number in range(len(self.findings) - 1, -1, -1):
             if not self.findings[number].promises:
                 self.findings[number] = finding

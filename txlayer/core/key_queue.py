@@ -64,7 +64,7 @@ class ItemSource(Enum):
     REPLAY = "replay"  #: requests to handle its dead letters again
 
 
-class Order(Enum):
+class QueueOrder(Enum):
     """What waits for what."""
 
     KEY = "key"  #: records of one key
@@ -88,14 +88,14 @@ class QueueSettings:
     """
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    order: Order = Order.KEY
+    order: QueueOrder = QueueOrder.KEY
     null_keys: NullKeys = NullKeys.ORDERED
     metadata_bytes_max: int = METADATA_BYTES_MAX
     parked_keys_max: int = 64
     """Each takes 19 bytes of the stored metadata; with so many parked the partition waits for replays."""
 
     def __post_init__(self) -> None:
-        if self.order is Order.NONE and self.policy.after_exhausted is AfterExhausted.PARK:
+        if self.order is QueueOrder.NONE and self.policy.after_exhausted is AfterExhausted.PARK:
             raise ConfigError(
                 name="after_exhausted",
                 value="park",
@@ -155,7 +155,7 @@ End = DeadLetterReason | ReplayOutcome
 
 
 @dataclass(slots=True)
-class More:
+class ItemExtras:
     """What few items have: failed attempts, a request to replay, an end to be written."""
 
     request: ReplayRecord | None = None
@@ -201,7 +201,7 @@ class Item(Generic[R]):
         self.chain = chain
         self.size_bytes = size_bytes
         self.follower: Item[R] | None = None  # the next of its chain
-        self.more: More | None = None
+        self.more: ItemExtras | None = None
 
     @property
     def is_replay(self) -> bool:
@@ -524,7 +524,7 @@ class Chains(Generic[R]):
         more = item.more
         if more is None or more.request is None:
             if self._parked.holds(item.chain):
-                more = item.more = more or More()
+                more = item.more = more or ItemExtras()
                 more.end = DeadLetterReason.KEY_PARKED
         elif self._is_behind_a_failed_one(item):
             more.end, more.error_message = ReplayOutcome.FAILED, AN_EARLIER_FAILED
@@ -543,7 +543,7 @@ class Chains(Generic[R]):
 
     def give_up(self, item: Item[R], reason: DeadLetterReason) -> None:
         """The first of its chain will not be tried again: a dead letter, or the answer that its replay failed."""
-        more = item.more = item.more or More()
+        more = item.more = item.more or ItemExtras()
         more.end = ReplayOutcome.FAILED if item.is_replay else reason
         self._is_due(item)
         if item.is_replay and self._parked.holds(item.chain):
@@ -558,7 +558,7 @@ class Chains(Generic[R]):
                 if not item.is_replay:
                     ended.append(item)
                     continue
-                more = item.more = item.more or More()
+                more = item.more = item.more or ItemExtras()
                 more.end = ReplayOutcome.HANDLED
                 self._is_due(item)
         return ended
@@ -623,7 +623,7 @@ class Chains(Generic[R]):
         if follower.is_replay:
             return more is not None and more.end is not None
         if parks and not item.is_replay:
-            more = follower.more = more or More()
+            more = follower.more = more or ItemExtras()
             more.end = DeadLetterReason.KEY_PARKED
             return True
         if item.is_replay or more is None or not more.is_counted:
@@ -669,9 +669,9 @@ def chains_of(
     keys: Sequence[bytes | None], offsets: Sequence[int], settings: QueueSettings
 ) -> Sequence[Chain]:
     """What each record is in order with; its own offset: with nothing."""
-    if settings.order is Order.NONE:
+    if settings.order is QueueOrder.NONE:
         return offsets
-    if settings.order is Order.PARTITION:
+    if settings.order is QueueOrder.PARTITION:
         return [None] * len(offsets)
     if settings.null_keys is NullKeys.FREE and None in keys:
         return [offset if key is None else key for key, offset in zip(keys, offsets, strict=True)]
@@ -700,7 +700,7 @@ class QueueSources:
         self._policy, self._taken_over_ms = settings.policy, now_ms
         self.topic = Progress(
             *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max,
-            ends_by_key=settings.order is Order.KEY, orders_null_keys=settings.null_keys is NullKeys.ORDERED,
+            ends_by_key=settings.order is QueueOrder.KEY, orders_null_keys=settings.null_keys is NullKeys.ORDERED,
         )  # fmt: skip
         self.replays = Progress(*replays, metadata_bytes_max=limit)
         self.is_paused = topic.stored.is_paused
@@ -727,7 +727,7 @@ class QueueSources:
         """Give the item what is stored of its attempts, and its back-off anew."""
         attempts = self.of(item.source).attempts(item.offset)
         if attempts is not None:
-            item.more = item.more or More()
+            item.more = item.more or ItemExtras()
             item.more.remember(
                 attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms
             )
@@ -883,7 +883,7 @@ class KeyQueues(Generic[R]):
         is_alone = request.kind in PARTITION_REQUESTS
         chain = alone if is_alone else chains_of([key], [alone], self._settings)[0]
         item = Item(record, offset, chain, size_bytes)
-        item.more = More(request=request, end=outcome or SETTLED_REQUESTS.get(request.kind))
+        item.more = ItemExtras(request=request, end=outcome or SETTLED_REQUESTS.get(request.kind))
         self._add_one(item)
         self.replay_bytes += size_bytes
         return True
@@ -973,7 +973,7 @@ class KeyQueues(Generic[R]):
         self.in_flight_count -= len(items)
         for item in items:
             source = item.source
-            more = item.more = item.more or More()
+            more = item.more = item.more or ItemExtras()
             attempts = self._sources.of(source).failed(item.offset, started_ms=failure.started_ms)
             more.tell(failure, now_ms=now_ms)
             more.attempt_count = attempts.ended_count
@@ -1003,7 +1003,7 @@ class KeyQueues(Generic[R]):
     def undecodable(self, item: Item[R], failure: Failure, *, now_ms: int) -> None:
         """Nobody can read it, so no handler was called: it is given up at once."""
         self.in_flight_count -= 1
-        item.more = item.more or More()
+        item.more = item.more or ItemExtras()
         item.more.tell(failure, now_ms=now_ms)
         self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
 

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, whole, wrong_form
+from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import LockKind, LockRecord
@@ -57,7 +57,7 @@ class LeaseEffect(Enum):
     STALE = "stale"  #: it named a lease that is over, or one that cannot be; nothing changed
 
 
-class Lease(NamedTuple):
+class QueueLease(NamedTuple):
     """The newest lease of a queue, live or not."""
 
     queue: str
@@ -83,7 +83,7 @@ class LeaseTable:
 
     def __init__(self, *, expiry_ms: int) -> None:
         self.expiry_ms = expiry_ms
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, QueueLease] = {}
 
     def apply(self, record: LockRecord, *, offset: int, appended_ms: int) -> LeaseEffect:
         """Fold the next record of its partition; a queue's records all stand in one."""
@@ -105,23 +105,23 @@ class LeaseTable:
         self._leases[record.queue] = lease._replace(renewed_ms=appended_ms, renewed_offset=offset)
         return LeaseEffect.RENEWED
 
-    def lease(self, queue: str) -> Lease | None:
+    def lease(self, queue: str) -> QueueLease | None:
         """The newest lease of a queue, live or not."""
         return self._leases.get(queue)
 
-    def holding(self, queue: str, *, at_ms: int) -> Lease | None:
+    def holding(self, queue: str, *, at_ms: int) -> QueueLease | None:
         """The lease of a queue that is live at an append time; None: nobody holds it."""
         lease = self._leases.get(queue)
         return lease if lease is not None and self.is_live_at(lease, at_ms) else None
 
-    def is_live_at(self, lease: Lease, at_ms: int) -> bool:
+    def is_live_at(self, lease: QueueLease, at_ms: int) -> bool:
         """Whether a record appended at `at_ms` meets this lease."""
         return not lease.is_released and at_ms < lease.renewed_ms + self.expiry_ms
 
-    def __iter__(self) -> Iterator[Lease]:
+    def __iter__(self) -> Iterator[QueueLease]:
         return iter(self._leases.values())
 
-    def outranks(self, claim: LockRecord, lease: Lease) -> bool:
+    def outranks(self, claim: LockRecord, lease: QueueLease) -> bool:
         """Whether a claim takes a queue from a live lease."""
         if claim.holder == lease.holder:
             return True  # also when the group was made anew and counts from 1 again
@@ -146,9 +146,9 @@ class LeaseTable:
             return True
         return self.outranks(claim, lease)
 
-    def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> Lease:
+    def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> QueueLease:
         is_released = record.kind is LockKind.RELEASE
-        return Lease(
+        return QueueLease(
             record.queue, record.holder, record.instance_id, record.generation, token, appended_ms, offset,
             is_released, record.reason if is_released else "",
         )  # fmt: skip
@@ -202,7 +202,7 @@ def decode_lock(key: bytes | None, value: bytes | None) -> LockRecord | Undecoda
         fields = value.decode("ascii").split("|")
         known = known_fields(fields, _FIELD_COUNT)
         if known is None:
-            return wrong_form("lock", fields, _FIELD_COUNT)
+            return malformed("lock", fields, _FIELD_COUNT)
         _, letter, generation, holder, instance_id, token, reason = known
         record = LockRecord(
             _KINDS[letter], queue, whole(generation), unquote(holder), unquote(instance_id),

@@ -22,11 +22,11 @@ from sys import intern
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Keep, KeptAside, Positions, Report, ReportKind
-from txlayer.core.checks import CheckPolicies, CheckSchedule, Then, groups_over_limit
+from txlayer.core.batch import Batch, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
+from txlayer.core.checks import CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.codec import KEY_HASH, VERSION, is_key
-from txlayer.core.doubt import Asleep, DoubtFold, DoubtShelf
+from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.ids import (
     GROUP_LENGTH_MAX,
@@ -51,15 +51,15 @@ from txlayer.core.transaction import (
     RECORD_BYTES,
     UNKNOWN_TARGET,
     Content,
+    HalfRecordFit,
     OpPosition,
-    Place,
     Target,
     Transaction,
     held_bytes,
     records_of,
     user_size,
 )
-from txlayer.core.transitions import SETTLED, Effect, Kind, TxnState, transition
+from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
 
 FRESH_COUNT_MAX = 20_000
 """With more the older half of them is no longer fresh; a producer has 5,000 in flight."""
@@ -214,8 +214,65 @@ class LedgerSettings:
     transaction_bytes_max: int = 1 << 62
 
 
-class Settling:
-    """The transactions of one partition, and what follows from what happens to them."""
+BORN_DIGITS_MAX = 19
+"""Milliseconds with fewer digits fit into 64 bits."""
+
+PLAIN_TAILS_MAX = 1_000
+"""Tails that are remembered: under load many transactions are born in one millisecond."""
+
+PLAIN_OPTIONS_MAX = 10_000
+"""Ordering keys whose options are remembered."""
+
+UNKNOWN_TOPICS_MAX = 1_000
+"""Real topics of a partition that were not asked about yet: half records may invent any number of names."""
+
+_START = f"{VERSION}|"
+_PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
+_PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
+
+TOPICS_BYTES_MAX = 256 * 1024
+"""Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
+
+TOPICS_MAX = 10_000
+"""How many real topics one transaction may have. No setting: what belongs to a transaction must not depend on who reads."""
+
+DUPLICATE_COPIES_MAX = 64
+"""Second copies of one transaction's half records that are remembered, and so many more of its last one, which a producer's
+line names. The first ones: a line that named one must count in a replay too, however many copies came after it."""
+
+
+LIMIT_LOOK_MS = 10_000
+"""How often open transactions are counted where there are very many, and a limit is said again."""
+
+ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
+"""Who writes op lines that answer a question."""
+
+
+RECENT_COUNT_MAX = 50_000
+"""Settled transactions remembered per partition, twice: to tell a contrary op line from one that never had a half."""
+
+SETTLED_IN_HALF_MAX = 1024
+"""Settled transactions that stay in memory behind an open one, beside as many as there are open ones."""
+
+NEVER = 1 << 62
+"""Beyond every offset."""
+
+_OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
+_PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
+KEY_PLACE = len(_PLAIN)
+"""Where the transaction's key stands in an op line."""
+
+_KINDS = {
+    Resolution.COMMIT: TxnEvent.COMMIT,
+    Resolution.ROLLBACK: TxnEvent.ROLLBACK,
+    Resolution.UNKNOWN: TxnEvent.UNKNOWN,
+}
+
+
+class Ledger:
+    """The transactions of one partition. One thread owns it; nothing in it blocks."""
+
+    # --- state and settlement of the partition -----------------------------------------------------
 
     batch_bytes_max = 1 << 62
     """Bytes of a batch from which on nothing joins it that no op line asks for: moves, questions, releases."""
@@ -240,7 +297,7 @@ class Settling:
         self.plain_tails = {} if plain_tails is None else plain_tails
         self.plain_options = {} if plain_options is None else plain_options
         self.transactions = UnsettledTransactions()
-        self.asleep = Asleep()  # the rest of them, of whom nobody needs an object yet
+        self.asleep = DormantTransactions()  # the rest of them, of whom nobody needs an object yet
         self.order = ForwardOrder()
         self.batch = Batch()
         self.half_next = 0
@@ -256,7 +313,7 @@ class Settling:
         self.is_replaying = False
         self._replay_low = self._replay_end = 0  # the replay of half
         self._leave_before = 0  # who must leave half
-        self.shelf = DoubtShelf()
+        self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
         # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
         self._old: deque[Transaction] = deque()
@@ -423,17 +480,17 @@ class Settling:
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
-    def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[Kind, ParkReason | None]:
+    def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
         if not is_complete:
-            return Kind.INCOMPLETE, ParkReason.INCOMPLETE
+            return TxnEvent.INCOMPLETE, ParkReason.INCOMPLETE
         if not self.order.is_free(txn):
-            return Kind.BLOCKED, None
+            return TxnEvent.BLOCKED, None
         if self.is_replaying:  # whatever refused then is on doubt, or was settled since
-            return Kind.GO, None
+            return TxnEvent.GO, None
         if txn.key in self.refusals:
-            return Kind.RECORD_REFUSED, self.refusals[txn.key]
+            return TxnEvent.RECORD_REFUSED, self.refusals[txn.key]
         if txn.count > self.settings.transaction_messages_max or self.is_beyond_limit(txn):
-            return Kind.RECORD_REFUSED, ParkReason.LIMIT
+            return TxnEvent.RECORD_REFUSED, ParkReason.LIMIT
         held: ParkReason | None = None
         for topic in txn.topics:
             target = self.targets.get(topic, UNKNOWN_TARGET)
@@ -441,13 +498,13 @@ class Settling:
                 self.unknown_topics.add(topic)
                 self.committed_topics[topic] = None
             if target.refusal is not None and target.is_for_good:
-                return Kind.RECORD_REFUSED, target.refusal
+                return TxnEvent.RECORD_REFUSED, target.refusal
             held = held or target.refusal
         if held is not None:
-            return Kind.TARGET_REFUSES, held
+            return TxnEvent.TARGET_REFUSES, held
         if self._is_too_large(txn):
-            return Kind.RECORD_REFUSED, ParkReason.TOO_LARGE
-        return Kind.GO, None
+            return TxnEvent.RECORD_REFUSED, ParkReason.TOO_LARGE
+        return TxnEvent.GO, None
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
         """True when it has more bytes than one Kafka transaction is to carry: doubt gets only where they are."""
@@ -515,7 +572,7 @@ class Settling:
                 continue
             if not self._has_room or len(self.batch.keeps) >= RELEASE_COUNT_MAX:
                 return
-            txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+            txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
             self._keep(txn)
         self._leave_before = 0
 
@@ -528,7 +585,7 @@ class Settling:
             txn = self._mended.popleft()
             if txn.state is TxnState.HELD:
                 self.batch.release_count += 1
-                txn.state, _ = transition(txn.state, Kind.MENDED, txn_id=txn.key)
+                txn.state, _ = transition(txn.state, TxnEvent.MENDED, txn_id=txn.key)
                 self._try(txn)
         self._try_those_behind()
         while self._keys_to_go_on_with and self._has_room_for_releases:
@@ -543,9 +600,11 @@ class Settling:
             return  # it was kept then
         before = self.batch.keeps.get(txn.key)
         if txn.is_in_doubt or before is not None:
-            self.batch.keeps[txn.key] = Keep(txn, is_whole=before is not None and before.is_whole)
+            self.batch.keeps[txn.key] = MoveToDoubt(
+                txn, is_whole=before is not None and before.is_whole
+            )
         else:
-            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
             self.batch.byte_count += txn.size
             if self.is_beyond_limit(txn) and txn.content is not None:
                 self.content_bytes -= txn.size
@@ -571,7 +630,7 @@ class Settling:
         number: int = 0,
     ) -> None:
         self.batch.asides.append(
-            KeptAside(Origin(topic, self.partition, offset), record, line, number, why)
+            RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why)
         )
         self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
 
@@ -579,36 +638,7 @@ class Settling:
         if not self.is_replaying:
             self.batch.reports.append(Report(kind, key, detail))
 
-
-BORN_DIGITS_MAX = 19
-"""Milliseconds with fewer digits fit into 64 bits."""
-
-PLAIN_TAILS_MAX = 1_000
-"""Tails that are remembered: under load many transactions are born in one millisecond."""
-
-PLAIN_OPTIONS_MAX = 10_000
-"""Ordering keys whose options are remembered."""
-
-UNKNOWN_TOPICS_MAX = 1_000
-"""Real topics of a partition that were not asked about yet: half records may invent any number of names."""
-
-_START = f"{VERSION}|"
-_PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
-_PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
-
-TOPICS_BYTES_MAX = 256 * 1024
-"""Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
-
-TOPICS_MAX = 10_000
-"""How many real topics one transaction may have. No setting: what belongs to a transaction must not depend on who reads."""
-
-TWINS_MAX = 64
-"""Second copies of one transaction's half records that are remembered, and so many more of its last one, which a producer's
-line names. The first ones: a line that named one must count in a replay too, however many copies came after it."""
-
-
-class HalfFold(Settling):
-    """Folds half records into transactions."""
+    # --- half records ------------------------------------------------------------------------------
 
     def fold_half(  # hot path, kept in one piece
         self, offset: int, appended_ms: int, header: bytes | None, record: Any
@@ -650,7 +680,7 @@ class HalfFold(Settling):
             and text[:2] == _START
             and key not in transactions.fresh
             and key not in transactions.rest
-            and key not in self.asleep.sleepers
+            and key not in self.asleep.dormant
             and key not in self._recent
             and key not in self._recent_before
             and home % self.settings.partition_count == self.partition
@@ -740,7 +770,9 @@ class HalfFold(Settling):
             self.half_bytes -= size
             self._behind.append((offset, appended_ms, raw, record))
         else:
-            txn.state, _ = transition(txn.state, Kind.HALF, txn_id=txn.key)  # JOIN in every state
+            txn.state, _ = transition(
+                txn.state, TxnEvent.HALF, txn_id=txn.key
+            )  # JOIN in every state
             self._join(txn, header, offset, appended_ms, record, size)
 
     def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
@@ -852,14 +884,14 @@ class HalfFold(Settling):
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
         is_next = header.index == txn.seen and header.count == txn.count  # no call for most
-        place = Place.NEXT if is_next else txn.place_of(header, offset)
-        if place is Place.NONE:
+        place = HalfRecordFit.NEXT if is_next else txn.place_of(header, offset)
+        if place is HalfRecordFit.NONE:
             why = Undecodable(
                 f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
             )
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
-        if place is not Place.NEXT:
+        if place is not HalfRecordFit.NEXT:
             self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
             return
         is_new_topic = header.topic not in txn.topics
@@ -885,7 +917,7 @@ class HalfFold(Settling):
         if txn.is_in_doubt:
             more.joined = [*(more.joined or ()), content]
             before = self.batch.keeps.get(txn.key)
-            self.batch.keeps[txn.key] = Keep(txn, is_whole=True)
+            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
             self.batch.byte_count += size if before is not None and before.is_whole else txn.size
         elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
             txn.content.append(content)
@@ -893,7 +925,7 @@ class HalfFold(Settling):
 
     def _join_copy(self, txn: Transaction, offset: int, *, is_last: bool) -> None:
         more = txn.extra()
-        if len(more.twins or ()) < TWINS_MAX + TWINS_MAX * is_last:
+        if len(more.twins or ()) < DUPLICATE_COPIES_MAX + DUPLICATE_COPIES_MAX * is_last:
             more.twins = [*(more.twins or ()), offset]
         if txn.is_in_doubt:
             self._keep(txn)  # a line may name any copy: its summary tells of them
@@ -901,16 +933,7 @@ class HalfFold(Settling):
         else:
             self._twins.append((offset, txn.first_offset, txn.replay_from))
 
-
-LIMIT_LOOK_MS = 10_000
-"""How often open transactions are counted where there are very many, and a limit is said again."""
-
-ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
-"""Who writes op lines that answer a question."""
-
-
-class Asking(HalfFold):
-    """What follows from a transaction's age."""
+    # --- questions and age -------------------------------------------------------------------------
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
         """A line says that nobody can say yet."""
@@ -1028,7 +1051,7 @@ class Asking(HalfFold):
         if self.is_replaying or txn.state is not TxnState.OPEN:
             return  # asked by hand it had two places in the schedule, and both were due
         policy = self.schedule.policies.of(txn.group)
-        if policy.then is Then.ROLLBACK:
+        if policy.then is UnresolvedAction.ROLLBACK:
             self.batch.policy_lines[txn.key] = codec.encode_op(
                 OpMessage(
                     Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY,
@@ -1038,7 +1061,7 @@ class Asking(HalfFold):
             self.schedule.try_again(txn, now_ms + policy.interval_max_ms)
             self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
             return
-        txn.state, _ = transition(txn.state, Kind.PARK, txn_id=txn.key)
+        txn.state, _ = transition(txn.state, TxnEvent.PARK, txn_id=txn.key)
         txn.extra().reason = reason
         self._leave_order(txn)
         self._keep(txn)
@@ -1069,30 +1092,7 @@ class Asking(HalfFold):
                 self._report(ReportKind.LIMITED, "", detail)
         self._limited = over
 
-
-RECENT_COUNT_MAX = 50_000
-"""Settled transactions remembered per partition, twice: to tell a contrary op line from one that never had a half."""
-
-SETTLED_IN_HALF_MAX = 1024
-"""Settled transactions that stay in memory behind an open one, beside as many as there are open ones."""
-
-NEVER = 1 << 62
-"""Beyond every offset."""
-
-_OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
-_PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
-KEY_PLACE = len(_PLAIN)
-"""Where the transaction's key stands in an op line."""
-
-_KINDS = {
-    Resolution.COMMIT: Kind.COMMIT,
-    Resolution.ROLLBACK: Kind.ROLLBACK,
-    Resolution.UNKNOWN: Kind.UNKNOWN,
-}
-
-
-class Ledger(Asking):
-    """The transactions of one partition. One thread owns it; nothing in it blocks."""
+    # --- op lines, batches and replay --------------------------------------------------------------
 
     # --- op -----------------------------------------------------------------------------------------------------------
 
@@ -1222,9 +1222,9 @@ class Ledger(Asking):
         if op.source in ANSWERING:
             answers = self.batch.answers
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
-        kind = Kind.ABANDON if op.is_abandon else _KINDS[op.resolution]
+        kind = TxnEvent.ABANDON if op.is_abandon else _KINDS[op.resolution]
         txn = self.transactions.get(op.key)
-        if txn is None and op.key in self.asleep.sleepers:
+        if txn is None and op.key in self.asleep.dormant:
             if self.is_replaying:
                 return  # applied before, as below; a restart wakes nobody for it
             txn = self._wake(op.key)
@@ -1307,7 +1307,7 @@ class Ledger(Asking):
             if is_young or left <= 0 or not self._has_room:
                 break
             if txn.key not in self.batch.keeps:
-                txn.state, _ = transition(txn.state, Kind.MOVE, txn_id=txn.key)
+                txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
                 self._keep(txn)
                 self._report(ReportKind.MOVED, txn.key, "")
                 left -= 1
@@ -1317,7 +1317,7 @@ class Ledger(Asking):
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
         for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[: max(left, 0)]:
-            txn.state, _ = transition(txn.state, Kind.EXPIRED, txn_id=txn.key)
+            txn.state, _ = transition(txn.state, TxnEvent.EXPIRED, txn_id=txn.key)
             txn.extra().reason = ParkReason.HELD_TOO_LONG
             self.shelf.held.pop(txn.key)
             self._leave_order(txn)
@@ -1329,7 +1329,7 @@ class Ledger(Asking):
             assert oldest is not None  # it stands on doubt
             if not self._has_room:
                 break
-            self.batch.keeps[key] = Keep(oldest, is_whole=True)
+            self.batch.keeps[key] = MoveToDoubt(oldest, is_whole=True)
             self.batch.byte_count += oldest.size
         self._try_those_behind()
 
@@ -1460,8 +1460,8 @@ class Ledger(Asking):
             if txn.extra().moved_ms > self.newest_ms:
                 self._saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
-        self.asleep.fill(kept.sleepers, self.settings.checks)
-        self.shelf.put_asleep(self.asleep.sleepers, woken=self.transactions)
+        self.asleep.fill(kept.dormant, self.settings.checks)
+        self.shelf.put_asleep(self.asleep.dormant, woken=self.transactions)
         self.unknown_topics.update(self.asleep.topics - self.targets.keys())
         for told_ms in (self.asleep.newest_ms, time_ms):
             if told_ms > self.newest_ms:

@@ -55,7 +55,7 @@ class Attempts(NamedTuple):
     first_at_s: int  # when the first one began, in whole seconds
 
 
-class Waiting(NamedTuple):
+class WaitingKeys(NamedTuple):
     """Below `until` every record is finished but those of these keys, each from its offset on."""
 
     until: int
@@ -81,7 +81,7 @@ class StoredProgress:
     """By hash of a parked key: offset of the dead letter whose replay failed; later ones of the key wait for it."""
     token: int | None = None
     """The highest fencing token that handlers of this queue were given; None: it is not known."""
-    waiting: Waiting | None = None
+    waiting: WaitingKeys | None = None
     """What is unfinished, by key, where its runs would have no room."""
 
 
@@ -113,7 +113,7 @@ def fixed_part(
     parked: Mapping[bytes, int],
     stuck: Mapping[bytes, int] = NO_KEYS,
     token: int | None = None,
-    waiting: Waiting | None = None,
+    waiting: WaitingKeys | None = None,
 ) -> tuple[str, str]:
     """What stands before and behind the runs; `attempts` and `waiting` of offsets from `offset` on, `stuck` of keys in `parked`."""
     assert writer.isascii(), writer
@@ -367,7 +367,7 @@ def _decode_token(text: str) -> int | None:
         return None  # likewise
 
 
-def _waiting_bytes(offset: int, waiting: Waiting) -> bytearray:
+def _waiting_bytes(offset: int, waiting: WaitingKeys) -> bytearray:
     """How far behind the stored offset it ends, and per key how far behind it the first unfinished record is."""
     out = bytearray()
     _put(out, waiting.until - offset)
@@ -375,14 +375,14 @@ def _waiting_bytes(offset: int, waiting: Waiting) -> bytearray:
     return out
 
 
-def _decode_waiting(offset: int, text: str) -> Waiting | None:
+def _decode_waiting(offset: int, text: str) -> WaitingKeys | None:
     try:
         raw = _bytes(text)
         length, at = _take(raw, 0)
         keys = _decode_keys(raw[at:], "waiting")
         if offset + length > WHOLE_MAX or any(distance >= length for distance in keys.values()):
             return None
-        return Waiting(offset + length, {name: offset + n for name, n in keys.items()})
+        return WaitingKeys(offset + length, {name: offset + n for name, n in keys.items()})
     except ValueError:
         return None  # likewise; what it would call finished is handled again
 
@@ -514,7 +514,7 @@ class Progress:
         self._position = offset
         self._unfinished: dict[int, bytes | None] = {}  # with their keys
         self._highest = offset - 1  # of the finished ones; nothing above it needs a run
-        self._waiting: Waiting | None = None  # until all that it tells of was read again
+        self._waiting: WaitingKeys | None = None  # until all that it tells of was read again
         if stored.waiting is not None and stored.waiting.until > offset:
             self._waiting = stored.waiting
             self._highest = stored.waiting.until - 1
@@ -645,7 +645,7 @@ class Progress:
         attempts = {at: self._attempts[at] for at in self._admitted if at not in ended}
         offset = next((o for o in self._unfinished if o not in ended), self._past_ahead())
 
-        def encoded(waiting: Waiting | None) -> tuple[Metadata, bool, int]:
+        def encoded(waiting: WaitingKeys | None) -> tuple[Metadata, bool, int]:
             """The metadata, whether they are full, and up to where they say what is finished."""
             start = offset if waiting is None else waiting.until
             finished = self._runs(ended, start)
@@ -670,7 +670,7 @@ class Progress:
 
     def _best(
         self,
-        encoded: Callable[[Waiting | None], tuple[Metadata, bool, int]],
+        encoded: Callable[[WaitingKeys | None], tuple[Metadata, bool, int]],
         ended: Collection[int],
         offset: int,
     ) -> tuple[Metadata, bool, int]:
@@ -690,7 +690,7 @@ class Progress:
         self._names_keys = best is by_key
         return best
 
-    def _waiting_keys(self, ended: Collection[int], offset: int) -> Waiting | None:
+    def _waiting_keys(self, ended: Collection[int], offset: int) -> WaitingKeys | None:
         """As many of the keys with unfinished records as have room, lowest first; None: there is none."""
         if not self._ends_by_key:
             return None
@@ -707,9 +707,9 @@ class Progress:
                 firsts[key] = at
         if until <= offset or not firsts:
             return None
-        return Waiting(until, {hash_of_key(key): first for key, first in firsts.items()})
+        return WaitingKeys(until, {hash_of_key(key): first for key, first in firsts.items()})
 
-    def _still_waiting(self, waiting: Waiting, ended: Collection[int]) -> Waiting:
+    def _still_waiting(self, waiting: WaitingKeys, ended: Collection[int]) -> WaitingKeys:
         """What was read again since the restart counts as it is now; what was not, as it was stored."""
         firsts: dict[bytes | None, int] = {}
         for at, key in self._unfinished.items():
@@ -720,7 +720,7 @@ class Progress:
             name: found.get(name, max(first, self._position))
             for name, first in waiting.keys.items()
         }
-        return Waiting(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
+        return WaitingKeys(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
 
     def stored(self, version: int) -> list[int]:
         """The snapshot of that version is stored; returns the records whose next attempt may start."""

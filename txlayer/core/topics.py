@@ -49,7 +49,7 @@ class PartitionSource(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Above:
+class FollowsSetting:
     """A setting follows the same setting of another topic."""
 
     topic: str
@@ -65,7 +65,7 @@ class Setting:
     why: str
     replication_min: int = 1
     """It counts only for topics with at least so many replicas."""
-    above: Above | None = None
+    above: FollowsSetting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class TopicSpec:
                 s.value,
                 s.why,
                 s.replication_min,
-                s.above and Above(s.above.topic.format_map(names), s.above.times),
+                s.above and FollowsSetting(s.above.topic.format_map(names), s.above.times),
             )
             for s in self.settings
         )
@@ -387,7 +387,7 @@ def _setting(name: str, settings: _Table) -> Setting:
     if table.value("above") is not None:
         followed = table.table("above")
         followed.refuse_others("topic", "times")
-        above = Above(followed.text("topic"), followed.whole("times", default=1))
+        above = FollowsSetting(followed.text("topic"), followed.whole("times", default=1))
         if SETTING_RULES[name] is not SettingRule.AT_LEAST:
             raise table.error("above", "nothing: only a number can follow another topic's")
     return Setting(name, value, table.text("why"), table.whole("replication_min", default=1), above)

@@ -27,7 +27,7 @@ RECORD_BYTES = 64
 """What a record in memory or in a batch takes beside its key, value and headers."""
 
 
-class Place(Enum):
+class HalfRecordFit(Enum):
     """What a half record that has a transaction's key is to it."""
 
     NEXT = "next"  #: the one that is due: it joins
@@ -47,7 +47,7 @@ class Content(NamedTuple):
     record: Any  # opaque to the core: key(), value(), headers()
 
 
-class More:
+class TransactionExtras:
     """What only some transactions have: several messages, a place on the doubt topic, questions, a decision that waits."""
 
     __slots__ = (
@@ -103,12 +103,14 @@ class Transaction:
         self.count = 1
         self.seen = 1
         self.appended_ms = appended_ms
-        self.born = born  # digits; "" when it is on doubt: then `More.lag_ms` is smaller
+        self.born = (
+            born  # digits; "" when it is on doubt: then `TransactionExtras.lag_ms` is smaller
+        )
         self.replay_from = replay_from
         self.content = content
         self.size = size  # bytes of its records, whether or not they are in memory
         self.options = options  # what its producer asked for; one object where many ask alike
-        self.more: More | None = None
+        self.more: TransactionExtras | None = None
 
     @property
     def key_hash(self) -> str | None:
@@ -139,27 +141,27 @@ class Transaction:
             return int(self.born)
         return self.appended_ms - (0 if self.more is None else self.more.lag_ms)
 
-    def extra(self) -> More:
+    def extra(self) -> TransactionExtras:
         """`more`, made when it is not there."""
         if self.more is None:
-            self.more = More()
+            self.more = TransactionExtras()
         return self.more
 
-    def place_of(self, header: HalfHeader, offset: int) -> Place:
+    def place_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
         """What the half record at `offset` is to this transaction; for whoever folds half, and whoever reads it again.
 
         Of one on doubt the offset is not asked: nobody but a coordinator writes there, and only what is its own.
         """
         index, more = header.index, self.more
         if header.key != self.key or header.count != self.count or index > self.seen:
-            return Place.NONE
+            return HalfRecordFit.NONE
         if index == self.seen:
-            return Place.NEXT
+            return HalfRecordFit.NEXT
         if self.is_in_doubt:
-            return Place.OWN if header.topic in self.topics else Place.COPY
+            return HalfRecordFit.OWN if header.topic in self.topics else HalfRecordFit.COPY
         offsets = None if more is None else more.offsets
         own = self.first_offset if offsets is None else offsets[index]
-        return Place.OWN if offset == own else Place.COPY
+        return HalfRecordFit.OWN if offset == own else HalfRecordFit.COPY
 
     def has_half_at(self, offset: int) -> bool:
         """True when a line that names `offset` speaks of this transaction."""

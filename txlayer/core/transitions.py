@@ -25,7 +25,7 @@ class TxnState(Enum):
     ROLLED_BACK = "rolled-back"  #: settled: nobody will ever see it
 
 
-class Kind(Enum):
+class TxnEvent(Enum):
     """What can happen to a transaction."""
 
     HALF = "half"  #: another half record of it was read
@@ -61,9 +61,9 @@ class Effect(Enum):
     REPORT = "report"  #: out of place; counted, reported
 
 
-_S, _K, _E = TxnState, Kind, Effect
+_S, _K, _E = TxnState, TxnEvent, Effect
 
-TRANSITIONS: dict[tuple[TxnState, Kind], tuple[TxnState, Effect]] = {
+TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.OPEN, _K.HALF): (_S.OPEN, _E.JOIN),
     (_S.OPEN, _K.COMMIT): (_S.WAITING, _E.TRY),
     (_S.OPEN, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
@@ -129,7 +129,7 @@ DECIDED = frozenset(
 """States after a commit line."""
 
 
-def transition(state: TxnState, kind: Kind, *, txn_id: str) -> tuple[TxnState, Effect]:
+def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnState, Effect]:
     """(next state, what follows).
 
     Raises:

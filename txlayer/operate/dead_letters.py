@@ -14,10 +14,10 @@ from txlayer.adapters.ports import Administration, LogReader, Record, TopicParti
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.core.dead_letters import (
     ENDED,
-    LetterHistory,
-    LetterState,
+    DeadLetterEvent,
+    DeadLetterHistory,
+    DeadLetterState,
     PartitionStates,
-    Said,
     dead_letter_of,
     dead_letter_topic,
     decode_replay,
@@ -55,7 +55,7 @@ class FoundLetter(NamedTuple):
     at_ms: int  # when it was written
     letter: DeadLetter | Undecodable
     record: Record
-    history: LetterHistory
+    history: DeadLetterHistory
 
     @property
     def key(self) -> bytes | None:
@@ -139,7 +139,7 @@ class DeadLetterLog:
             if isinstance(found, Undecodable):
                 states.unreadable_count += 1
             else:
-                states.fold(Said(record.offset(), record.timestamp()[1], found))
+                states.fold(DeadLetterEvent(record.offset(), record.timestamp()[1], found))
 
         self._read(ranges, take)
         self._next = ends
@@ -187,15 +187,15 @@ class DeadLetterLog:
                 )
         return found[0] if found else None
 
-    def said_about(self, place: DeadLetterPlace) -> list[Said]:
+    def said_about(self, place: DeadLetterPlace) -> list[DeadLetterEvent]:
         """Everything that the replay topic says of one dead letter, in order."""
         where = (self.replays, place.partition)
-        found: list[Said] = []
+        found: list[DeadLetterEvent] = []
 
         def take(record: Any) -> None:
             said = decode_replay(record.value())
             if not isinstance(said, Undecodable) and said.dead_letter_offset == place.offset:
-                found.append(Said(record.offset(), record.timestamp()[1], said))
+                found.append(DeadLetterEvent(record.offset(), record.timestamp()[1], said))
 
         start = self._admin.start_offsets([where])[where]
         self._read({where: (start, self._admin.end_offsets([where])[where])}, take)
@@ -247,7 +247,7 @@ class DeadLetterLog:
             read_ranges(reader, ranges, take, patience_s=self._patience_s)
 
 
-ABLE = frozenset({LetterState.OPEN, LetterState.FAILED})
+ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
 """States in which something can be asked for without asking twice."""
 
 _NO_KEY = bytes(KEY_HASH_BYTES)
@@ -273,7 +273,7 @@ class Chosen(NamedTuple):
     key: bytes | None
     at_ms: int
     letter: DeadLetter
-    history: LetterHistory
+    history: DeadLetterHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class DeadLetterFilter:
     reasons: frozenset[DeadLetterReason] = frozenset()
     since_ms: int | None = None  # written then or later
     until_ms: int | None = None  # written before
-    states: frozenset[LetterState] = frozenset()
+    states: frozenset[DeadLetterState] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -309,7 +309,9 @@ class DeadLetterSelection:
 
     chosen: list[Chosen] = field(default_factory=list)  # to be asked for
     asked_before: list[Chosen] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[DeadLetterPlace, Unable, LetterHistory | None]] = field(default_factory=list)
+    unable: list[tuple[DeadLetterPlace, Unable, DeadLetterHistory | None]] = field(
+        default_factory=list
+    )
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
     left_count: int = 0  # of a parked key, and not chosen as asked for
     parked_key_count: int = 0
@@ -346,9 +348,9 @@ def choose(
     chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open: its end
     would release the key.
     """
-    able = ABLE | {LetterState.REQUESTED} if is_copying else ABLE
+    able = ABLE | {DeadLetterState.REQUESTED} if is_copying else ABLE
 
-    def was_asked(history: LetterHistory) -> bool:
+    def was_asked(history: DeadLetterHistory) -> bool:
         return request_id in (history.copies if is_copying else history.asked)
 
     choice = DeadLetterSelection()
@@ -358,7 +360,7 @@ def choose(
                 logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None
             )
             _add_named(
-                choice, place, found, frozenset(LetterState) if is_again else able, was_asked
+                choice, place, found, frozenset(DeadLetterState) if is_again else able, was_asked
             )
     else:
         for log in logs.values():
@@ -413,8 +415,8 @@ def _add_named(
     choice: DeadLetterSelection,
     place: DeadLetterPlace,
     found: FoundLetter | None,
-    able: Collection[LetterState],
-    was_asked: Callable[[LetterHistory], bool],
+    able: Collection[DeadLetterState],
+    was_asked: Callable[[DeadLetterHistory], bool],
 ) -> None:
     if found is None:
         choice.unable.append((place, Unable.NOT_FOUND, None))
@@ -433,8 +435,8 @@ def _add_filtered(
     choice: DeadLetterSelection,
     log: DeadLetterLog,
     wanted: DeadLetterFilter,
-    able: Collection[LetterState],
-    was_asked: Callable[[LetterHistory], bool],
+    able: Collection[DeadLetterState],
+    was_asked: Callable[[DeadLetterHistory], bool],
 ) -> None:
     def take(found: FoundLetter) -> None:
         if not wanted.lets_through(found):
@@ -676,7 +678,9 @@ def _of_letter(letter: DeadLetter) -> Json:
     }
 
 
-def show_json(found: FoundLetter, said: Sequence[Said], *, now_ms: int, has_value: bool) -> Json:
+def show_json(
+    found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: int, has_value: bool
+) -> Json:
     """What `dlq show --json` prints."""
     row = letter_json(found, now_ms=now_ms, has_key=True)
     row["headers"] = [
@@ -689,7 +693,7 @@ def show_json(found: FoundLetter, said: Sequence[Said], *, now_ms: int, has_valu
     return row
 
 
-def said_json(said: Said) -> Json:
+def said_json(said: DeadLetterEvent) -> Json:
     """One record of the replay topic."""
     record = said.record
     is_request = record.outcome is None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
 from txlayer.config import SystemTopics
-from txlayer.core.leases import Lease, LeaseEffect, LeaseTable, parse_queue
+from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, parse_queue
 from txlayer.core.retry import LockKind, LockRecord
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
@@ -33,7 +33,7 @@ class LockState(Enum):
 class LockStanding(NamedTuple):
     """A queue's newest lease at the end of the log."""
 
-    lease: Lease
+    lease: QueueLease
     state: LockState
     age_ms: int
     """Since its last renewal."""
@@ -96,7 +96,7 @@ class LocksByHand:
         """The newest records of a queue, oldest first."""
         return list(self._records.get(queue, ()))
 
-    def release(self, lease: Lease, *, reason: str) -> LeaseEffect:
+    def release(self, lease: QueueLease, *, reason: str) -> LeaseEffect:
         """End a lease; RELEASED, or STALE when another one had come meanwhile.
 
         Raises:
@@ -143,7 +143,7 @@ class LocksByHand:
         if self._clock() > at:
             raise BrokerUnavailableError(why, waited_ms=int(PATIENCE_S * 1000))
 
-    def _standing(self, lease: Lease) -> LockStanding:
+    def _standing(self, lease: QueueLease) -> LockStanding:
         now_ms = max(self._log.now_ms, int(self._wall_clock() * 1000))
         state = LockState.HELD
         if lease.is_released:

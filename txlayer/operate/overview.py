@@ -14,7 +14,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
-from txlayer.core.doubt import Aside, AsideFold
+from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger import NEVER, Ledger, LedgerSettings
 from txlayer.core.transaction import Target, Transaction, accepting_target
 from txlayer.core.transitions import COMMITTING
@@ -77,7 +77,7 @@ class Overview:
             for txn in ledger.everybody():
                 yield UnsettledTransaction(partition, txn.state.value, txn)
 
-    def kept_aside(self, partitions: Iterable[int] | None = None) -> list[Aside]:
+    def kept_aside(self, partitions: Iterable[int] | None = None) -> list[QuarantinedRecord]:
         """Every record kept aside of these partitions (None: of all), the oldest first in each.
 
         Doubt is read from its beginning: nobody waits for such a record, so no low-water mark holds it back.
@@ -90,7 +90,7 @@ class Overview:
         wanted = range(count) if partitions is None else [p for p in partitions if p < count]
         topic = self._config.topics.doubt
         starts = self._connections.start_offsets([(topic, p) for p in wanted])
-        fold = AsideFold()
+        fold = QuarantineFold()
         reader = self._connections.make_reader("read_committed")
         try:
             left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})

@@ -14,7 +14,13 @@ from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
 from txlayer.consumer.dead_letters import DeadLetterReader, SweepConnections
 from txlayer.consumer.kafka_transaction import KafkaTransactions
-from txlayer.core.dead_letters import LetterHistory, LetterState, Said, is_cut, is_request_id
+from txlayer.core.dead_letters import (
+    DeadLetterEvent,
+    DeadLetterHistory,
+    DeadLetterState,
+    is_cut,
+    is_request_id,
+)
 from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
@@ -171,13 +177,13 @@ class DeadLetterOutcome(NamedTuple):
 
     place: DeadLetterPlace
     result: DeadLetterResult
-    state: LetterState | None
+    state: DeadLetterState | None
     request_id: str
     text: str = ""
 
 
 def answered(
-    place: DeadLetterPlace, said: Said | None, *, state: LetterState, request_id: str
+    place: DeadLetterPlace, said: DeadLetterEvent | None, *, state: DeadLetterState, request_id: str
 ) -> DeadLetterOutcome:
     """Of one that was asked for, with what its owner answered."""
     if said is None or said.record.outcome is None:
@@ -188,7 +194,7 @@ def answered(
 
 
 def not_asked(
-    place: DeadLetterPlace, why: Unable, history: LetterHistory | None, *, request_id: str
+    place: DeadLetterPlace, why: Unable, history: DeadLetterHistory | None, *, request_id: str
 ) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
     others = "" if history is None else ", ".join(sorted(history.unanswered))
@@ -199,7 +205,7 @@ def not_asked(
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
     """True when it is as the operator asked."""
     if outcome.result is DeadLetterResult.ALREADY:
-        return kind is ReplayKind.DROP or outcome.state is LetterState.HANDLED
+        return kind is ReplayKind.DROP or outcome.state is DeadLetterState.HANDLED
     good = {_DONE[kind], DeadLetterResult.PLANNED, DeadLetterResult.REPUBLISHED}
     return outcome.result in good or (
         not is_waiting and outcome.result is DeadLetterResult.REQUESTED
@@ -302,8 +308,8 @@ def ask(
 def _newcomers(
     asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: Sequence[Chosen]
 ) -> list[Chosen]:
-    handled = [c for c in followed if asking.state(c) is LetterState.HANDLED]
-    others = [c for c in followed if asking.state(c) is not LetterState.HANDLED]
+    handled = [c for c in followed if asking.state(c) is DeadLetterState.HANDLED]
+    others = [c for c in followed if asking.state(c) is not DeadLetterState.HANDLED]
     return newcomers(logs, handled, others, request_id=asking.request_id).in_turn
 
 

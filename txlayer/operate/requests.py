@@ -11,9 +11,9 @@ from txlayer.adapters.ports import HalfWriter, Record
 from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
 from txlayer.core.dead_letters import (
     REPLAY_HEADER,
-    LetterState,
+    DeadLetterEvent,
+    DeadLetterState,
     ReplayMark,
-    Said,
     encode_replay,
     encode_replay_mark,
     original_headers,
@@ -262,12 +262,12 @@ class Replaying:
                 return
             self._pause(LOOK_AGAIN_S)
 
-    def result(self, chosen: Chosen) -> Said | None:
+    def result(self, chosen: Chosen) -> DeadLetterEvent | None:
         """What the owner of its partition answered, as far as it was read."""
         topic, partition, offset = chosen.place
         return self._logs[topic].states(partition).of(offset).results.get(self.request_id)
 
-    def state(self, chosen: Chosen) -> LetterState:
+    def state(self, chosen: Chosen) -> DeadLetterState:
         """What became of it, as far as it was read."""
         topic, partition, offset = chosen.place
         return self._logs[topic].states(partition).of(offset).state

@@ -14,7 +14,7 @@ from txlayer.core.transitions import TxnState
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
-    from txlayer.core.doubt import Aside
+    from txlayer.core.doubt import QuarantinedRecord
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.status import PartitionStatus
 
@@ -178,7 +178,7 @@ KEPT_ASIDE = "kept-aside"
 """In the place where a transaction's JSON has its state."""
 
 
-def aside_json(found: Aside, *, now_ms: int) -> Json:
+def aside_json(found: QuarantinedRecord, *, now_ms: int) -> Json:
     """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
     origin = found.origin
     name = codec.kept_aside_key(origin, found.line).decode("ascii")

@@ -33,10 +33,8 @@ from txlayer.core.judging import (
     MISSING,
     ROLLBACK,
     UNBOUND,
-    AsideTrace,
     ContentTrace,
     DoubtTrace,
-    Finding,
     ForwardTrace,
     HalfTrace,
     Judged,
@@ -44,7 +42,9 @@ from txlayer.core.judging import (
     OrderFold,
     OrderMark,
     Proof,
+    QuarantineTrace,
     Traces,
+    VerdictFinding,
     Window,
     judge,
 )
@@ -181,7 +181,7 @@ def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
         elif kind == CONTENT:
             found.contents.append(ContentTrace._make(row[2 : 2 + len(ContentTrace._fields)]))
         elif kind == ASIDE:
-            found.asides.append(AsideTrace._make(row[2 : 2 + len(AsideTrace._fields)]))
+            found.asides.append(QuarantineTrace._make(row[2 : 2 + len(QuarantineTrace._fields)]))
         else:
             found.forwards.append(ForwardTrace._make(row[2 : 2 + len(ForwardTrace._fields)]))
     return found
@@ -789,7 +789,7 @@ def prove(
 class Late(NamedTuple):
     """An attempt that was judged before, and whose order is wrong."""
 
-    finding: Finding
+    finding: VerdictFinding
     before: Verdict
 
 
@@ -822,7 +822,9 @@ def judgements(
         why = fold.is_late(mark)
         if why and (txn_id, nonce) not in late:
             late.add((txn_id, nonce))
-            finding = Finding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
+            finding = VerdictFinding(
+                Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,)
+            )
             yield Late(finding, verdict)
 
 

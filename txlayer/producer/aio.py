@@ -26,16 +26,16 @@ from txlayer.producer import steps
 from txlayer.producer.barrier import Ending, LocalPart, check_kind, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler, handling_of
 from txlayer.producer.engine import SINCE, Engine, MakeFlight, open_engine
-from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Place, now_ms
+from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Placement, now_ms
 from txlayer.producer.metrics import ProducerMetrics, measured
-from txlayer.producer.pipeline import Flight, OpQueue, TransactionSendResult
+from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
 from txlayer.producer.producer import OpenTransaction, ProducerSettings
 from txlayer.producer.producer import drive as drive_in_thread
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
 from txlayer.producer.tracing import assemble_traced, traced_handling
-from txlayer.producer.waiting import Asking, Blocking, Steps
+from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class LoopEngine:
         try:
             wait = next(run)
             while True:
-                if isinstance(wait, Asking):
+                if isinstance(wait, BarrierCall):
                     try:
                         answer = wait.call()
                         if inspect.isawaitable(answer):
@@ -146,7 +146,7 @@ AsyncLocalTransaction = Callable[
 """Called once the half messages are acknowledged; a plain function or a coroutine function."""
 
 
-class AsyncSubmittedTransaction(Flight):
+class AsyncSubmittedTransaction(PendingTransaction):
     """One submitted transaction, as its local transaction sees it."""
 
     __slots__ = ("_local", "_started")
@@ -480,7 +480,7 @@ class AsyncTransactionalProducer:
         immunity: timedelta | None = None,
         *,
         block: bool,
-    ) -> Flight:
+    ) -> PendingTransaction:
         started.engine.check_entry()
         identity = started.engine.identity
         place = identity.place(ordering_key, order, immunity)
@@ -501,7 +501,7 @@ class AsyncTransaction(OpenTransaction):
         started: LoopEngine,
         *,
         barrier: Barrier | None,
-        place: Place,
+        place: Placement,
         key: str,
         may_wait: bool,
     ) -> None:

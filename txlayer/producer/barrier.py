@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.ports import Barrier, Joined, LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.waiting import Asking, Steps
+from txlayer.producer.waiting import BarrierCall, Steps
 
 logger = logging.getLogger("txlayer.producer")
 
@@ -53,7 +53,7 @@ class LocalPart:
         """
         if self._joined is not None:
             raise LifecycleError("join() was called before", state="joined")
-        yield Asking(partial(self._barrier.check_session, session))
+        yield BarrierCall(partial(self._barrier.check_session, session))
 
     def write_steps(self, session: Any, *, txn_id: str, nonce: str) -> Steps[None]:
         """Write the barrier's row as a part of the session's local transaction.
@@ -62,7 +62,7 @@ class LocalPart:
             TxLayerError: what `Barrier.write` raises.
         """
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
-        self._joined = yield Asking(write)
+        self._joined = yield BarrierCall(write)
         # The work may be rolled back and done again, without the row: until the end of the block that must not commit.
         self._barrier.expect_join(self, self._joined)
 
@@ -85,7 +85,7 @@ class LocalPart:
             return Ending(UNKNOWN, None if has_failed else misfit)
         ask = partial(self._barrier.resolve, txn_id, nonce, group=self._group)
         try:
-            resolution: Resolution = yield Asking(ask)
+            resolution: Resolution = yield BarrierCall(ask)
         except Exception as exc:  # noqa: BLE001 - border: the user's database
             # The user's own exception, if there is one, must not be replaced by this one; nothing is decided by it.
             reason = type(exc).__name__  # its text may hold the address of the database

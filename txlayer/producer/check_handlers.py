@@ -66,7 +66,7 @@ class Handling:
     is_async: bool = False
 
 
-class Verdict(NamedTuple):
+class AnswerVerdict(NamedTuple):
     """What one answer counts for."""
 
     resolution: Resolution
@@ -129,16 +129,16 @@ def is_coroutine_function(handler: object) -> bool:
     )
 
 
-def verdicts(said: object, *, count: int) -> list[Verdict]:
+def verdicts(said: object, *, count: int) -> list[AnswerVerdict]:
     """What the answers of one call count for; anything but `count` clear words is UNKNOWN for all of them."""
     if not isinstance(said, list | tuple) or len(said) != count:
-        return [Verdict(UNKNOWN, f"returned {type(said).__name__}")] * count
+        return [AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")] * count
     return [_verdict(one) for one in said]
 
 
-def failed(error: BaseException, *, count: int) -> list[Verdict]:
+def failed(error: BaseException, *, count: int) -> list[AnswerVerdict]:
     """What a call that raised counts for."""
-    return [Verdict(UNKNOWN, type(error).__name__)] * count
+    return [AnswerVerdict(UNKNOWN, type(error).__name__)] * count
 
 
 def told_cause(source: Source, cause: str) -> str:
@@ -147,12 +147,12 @@ def told_cause(source: Source, cause: str) -> str:
     return f"{who}: {re.sub(r'[^A-Za-z0-9_. ]', '_', cause)[:CAUSE_LENGTH_MAX]}"
 
 
-def _verdict(said: object) -> Verdict:
+def _verdict(said: object) -> AnswerVerdict:
     if isinstance(said, Resolution):
-        return Verdict(said, "UNKNOWN" if said is UNKNOWN else "")
+        return AnswerVerdict(said, "UNKNOWN" if said is UNKNOWN else "")
     if inspect.iscoroutine(said):
         said.close()  # nobody awaits it, and Python would say so later
-    return Verdict(UNKNOWN, f"returned {type(said).__name__}")
+    return AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")
 
 
 def _ask(handler: Callable[[CheckRequest], Any], requests: Sequence[CheckRequest]) -> list[Any]:
@@ -192,7 +192,7 @@ class Call:
         self.task: asyncio.Task[None] | None = None
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """What a call brought."""
 
     call: Call
@@ -202,11 +202,11 @@ class Outcome(NamedTuple):
 
 
 Answer = Callable[[Sequence[CheckRequest]], Any]
-Done = Callable[[Outcome], None]
+Done = Callable[[CallOutcome], None]
 """Takes an outcome from any thread; it does not raise."""
 
 
-class Calls(Protocol):
+class CallRunner(Protocol):
     """Makes calls, so many at a time."""
 
     @property
@@ -227,7 +227,7 @@ class Calls(Protocol):
         ...
 
 
-class ThreadCalls:
+class ThreadCallRunner:
     """Calls on daemon threads, made when they are needed; one that hangs in the handler is replaced."""
 
     def __init__(
@@ -301,18 +301,18 @@ class ThreadCalls:
             if is_late:
                 return  # another thread took its place
 
-    def _outcome(self, call: Call) -> Outcome:
+    def _outcome(self, call: Call) -> CallOutcome:
         now = self._clock()
         if now > call.stale_at:
-            return Outcome(call, is_stale=True)
+            return CallOutcome(call, is_stale=True)
         call.started_at = now
         try:
-            return Outcome(call, self._answer(call.requests))
+            return CallOutcome(call, self._answer(call.requests))
         except BaseException as exc:  # noqa: BLE001 - border: the user's code; the answer is UNKNOWN, with its kind
-            return Outcome(call, error=exc)
+            return CallOutcome(call, error=exc)
 
 
-class LoopCalls:
+class LoopCallRunner:
     """Calls as tasks of the producer's loop; one that is given up is cancelled."""
 
     def __init__(
@@ -341,7 +341,7 @@ class LoopCalls:
     def begin(self, call: Call) -> None:
         """Have it made as soon as fewer than `call_count_max` run; not at all in a loop that is closed."""
         if not self._soon(self._put, call):
-            self._done(Outcome(call, is_stale=True))
+            self._done(CallOutcome(call, is_stale=True))
 
     def give_up(self, call: Call) -> bool:
         """Nobody waits for it any more; its task is cancelled."""
@@ -370,7 +370,7 @@ class LoopCalls:
         while self._queue and len(self._running) < self._call_count_max:
             call = self._queue.popleft()
             if self._clock() > call.stale_at:
-                self._done(Outcome(call, is_stale=True))
+                self._done(CallOutcome(call, is_stale=True))
                 continue
             self._running.add(call)
             call.started_at = self._clock()
@@ -378,9 +378,9 @@ class LoopCalls:
 
     async def _run(self, call: Call) -> None:
         try:
-            outcome = Outcome(call, await self._answer(call.requests))
+            outcome = CallOutcome(call, await self._answer(call.requests))
         except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; the answer is UNKNOWN
-            outcome = Outcome(call, error=exc)
+            outcome = CallOutcome(call, error=exc)
         self._done(outcome)
         self._leave(call)
 

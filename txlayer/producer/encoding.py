@@ -15,7 +15,7 @@ from txlayer.core.ids import TOPIC_NAME, TXN_ID_LENGTH_MAX
 from txlayer.core.ledger import TOPICS_BYTES_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
-from txlayer.producer.identity import Place
+from txlayer.producer.identity import Placement
 
 HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str]
 """(real topic, key, value, the user's headers, options): what `Pipeline.store` sends."""
@@ -119,7 +119,7 @@ class Encoder:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def plain_record(self, message: Message, place: Place) -> HalfRecord | None:
+    def plain_record(self, message: Message, place: Placement) -> HalfRecord | None:
         """The half record of a message that is bytes for a known topic with nothing else asked for; None: it is not."""
         topic, key, value, headers, tags, partition, timestamp = message
         known = self._known.get(topic)
@@ -137,7 +137,7 @@ class Encoder:
             return (topic, key, value, None, place.options)
         return None
 
-    def records(self, messages: Sequence[Message], place: Place) -> list[HalfRecord] | None:
+    def records(self, messages: Sequence[Message], place: Placement) -> list[HalfRecord] | None:
         """Half records of one transaction; None: one of its `unknown_topics` must be learned first.
 
         Raises:
@@ -171,7 +171,7 @@ class Encoder:
             )
         return records
 
-    def _record(self, message: Message, place: Place) -> tuple[HalfRecord, int]:
+    def _record(self, message: Message, place: Placement) -> tuple[HalfRecord, int]:
         topic = message.topic
         headers = headers_of(message.headers)
         if message.tags is not None:

@@ -19,14 +19,14 @@ from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Message, Resolution
 from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
-from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Place, now_ms
+from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
 from txlayer.producer.pipeline import (
     LINE_BYTES_MAX,
     NAMED_MAX,
     OPEN,
     UNSTORED,
-    Flight,
     OpQueue,
+    PendingTransaction,
     Pipeline,
 )
 from txlayer.producer.questions import OpenLimit
@@ -53,7 +53,7 @@ def in_a_thread(look: Callable[[], None]) -> None:
     threading.Thread(target=look, name="txlayer-places", daemon=True).start()
 
 
-class Finder:
+class OffsetLookup:
     """Looks in threads of its own; what it finds is told on the producer's thread, through `post`."""
 
     def __init__(
@@ -71,16 +71,16 @@ class Finder:
         self._start = start
         self._clock = clock
         self._is_over = threading.Event()
-        self._sought: set[Flight] = set()
+        self._sought: set[PendingTransaction] = set()
 
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
-    def find(self, flights: Sequence[Flight]) -> None:
+    def find(self, flights: Sequence[PendingTransaction]) -> None:
         """Have the flights told where they stand, or that nobody found out within the patience."""
         named = " ".join(flight.txn_id for flight in flights[:NAMED_MAX])
         logger.warning("half.placeless", extra={"txn_count": len(flights), "txn_id": named})
         self._sought.update(flights)
-        of_partition: dict[int, list[Flight]] = {}
+        of_partition: dict[int, list[PendingTransaction]] = {}
         for flight in flights:
             of_partition.setdefault(flight.half_partition, []).append(flight)
         for partition, sought in of_partition.items():
@@ -92,7 +92,7 @@ class Finder:
         for flight in list(self._sought):
             self._told(flight, UNSTORED)
 
-    def _told(self, flight: Flight, offset: int) -> None:
+    def _told(self, flight: PendingTransaction, offset: int) -> None:
         try:
             self._sought.remove(flight)
         except KeyError:
@@ -101,7 +101,7 @@ class Finder:
 
     # --- the finder's threads -----------------------------------------------------------------------------------------
 
-    def _look_up(self, partition: int, sought: Sequence[Flight]) -> None:
+    def _look_up(self, partition: int, sought: Sequence[PendingTransaction]) -> None:
         keys = {flight.key for flight in sought}
         at_ms = min(flight.born_ms for flight in sought) - MARGIN_MS
         found: Mapping[str, int] = {}
@@ -133,7 +133,7 @@ SINCE = timedelta(hours=1)
 """How far back `status` looks unless told."""
 
 
-MakeFlight = Callable[[OpQueue, str, int, int], Flight]
+MakeFlight = Callable[[OpQueue, str, int, int], PendingTransaction]
 Assemble = Callable[..., "Engine"]
 """`assemble`, or what makes an engine that does more."""
 
@@ -175,8 +175,8 @@ class Engine:
             raise limit.error(self.pipeline.group)
 
     def launch_now(
-        self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
-    ) -> Flight | None:
+        self, make: MakeFlight, records: list[HalfRecord], place: Placement, key: str
+    ) -> PendingTransaction | None:
         """Queue the half records of a new transaction; None: no place in flight is free, nothing was sent.
 
         Where the client had no room for all of them, `steps.store_rest` must follow.
@@ -188,7 +188,7 @@ class Engine:
         pipeline = self.pipeline
         if pipeline.state is not OPEN:
             pipeline.check_open()
-        if not pipeline.take_place():
+        if not pipeline.acquire_slot():
             return None
         queue = pipeline.queues[self.identity.partition(place, key)]
         flight = make(queue, key, now_ms(), len(records))
@@ -198,7 +198,7 @@ class Engine:
         return flight
 
     def launch_plain(
-        self, message: Message, place: Place, work: LocalWork | None
+        self, message: Message, place: Placement, work: LocalWork | None
     ) -> (
         SubmittedTransaction | None
     ):  # longer than a screen's half, because each call saved is a share of the rate
@@ -274,7 +274,7 @@ class Engine:
             partitions=None if place.partition is None else [place.partition],
         )
 
-    def decision(self, flight: Flight) -> Resolution | None:
+    def decision(self, flight: PendingTransaction) -> Resolution | None:
         """What was decided about a transaction whose op line is stored: what stands before that line is read; blocks."""
         position = (flight.half_partition, flight.first_offset)
         histories = self.connections.history().read(
@@ -362,7 +362,7 @@ def assemble(
         in_flight_max=config.in_flight_max,
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
     )
-    pipeline.finder = Finder(
+    pipeline.finder = OffsetLookup(
         lambda: connections.history().half_places,
         post=pipeline.post,
         patience_s=config.resolution_timeout.total_seconds(),

@@ -59,7 +59,7 @@ OrderingKey = bytes | str | KeyChoice | None
 """What `ordering_key` takes; None: no order."""
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """What an ordering key and the options of a transaction lead to."""
 
     partition: int | None  # of half and op; None: by the transaction id
@@ -80,10 +80,10 @@ class Place(NamedTuple):
         return ",".join(filter(None, (self.options, own)))
 
 
-ANYWHERE = Place(None, "", None)
+ANYWHERE = Placement(None, "", None)
 """No ordering key and no options."""
 
-BY_MESSAGES = Place(None, "", None, open_wish=("commit", None))
+BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None))
 """Nothing was asked for: the messages' own key decides. By far the most frequent one."""
 
 
@@ -154,7 +154,7 @@ class Identity:
         for tails in kept:
             del tails[_TAILS_AT_ONCE:]
 
-    def partition(self, place: Place, key: str) -> int:
+    def partition(self, place: Placement, key: str) -> int:
         """The half partition of the transaction `key` ("id/nonce") at `place`."""
         if place.partition is not None:
             return place.partition
@@ -164,7 +164,7 @@ class Identity:
             partition_count=self._partition_count,
         )
 
-    def place_of(self, place: Place, messages: Sequence[Message]) -> Place:
+    def place_of(self, place: Placement, messages: Sequence[Message]) -> Placement:
         """The place itself, or what the key of all messages makes of one that they decide.
 
         Raises:
@@ -180,7 +180,7 @@ class Identity:
 
     def place(
         self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None
-    ) -> Place:
+    ) -> Placement:
         """The place of a transaction with these wishes; `place_of` must follow once its messages are known.
 
         Raises:
@@ -191,7 +191,7 @@ class Identity:
                 return BY_MESSAGES
             if immunity is not None:
                 _immunity_ms(immunity)
-            return Place(None, "", None, open_wish=(_order_mode(order), immunity))
+            return Placement(None, "", None, open_wish=(_order_mode(order), immunity))
         if ordering_key is None and immunity is None and order in _BY_COMMIT:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
@@ -200,7 +200,7 @@ class Identity:
 
     def _find_place(
         self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
-    ) -> Place:
+    ) -> Placement:
         mode = _order_mode(order)
         key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
         if mode is OrderMode.PREPARE and key is None:
@@ -215,11 +215,11 @@ class Identity:
             )
         )
         if key is None:
-            return Place(None, options, None)
+            return Placement(None, options, None)
         partition = half_partition(
             ordering_key=key, txn_id="", partition_count=self._partition_count
         )
-        return Place(partition, options, key)
+        return Placement(partition, options, key)
 
 
 def common_key(messages: Sequence[Message]) -> bytes | None:

@@ -33,7 +33,7 @@ from txlayer.adapters.metrics import (
 )
 from txlayer.core.messages import Resolution
 from txlayer.producer.identity import now_ms
-from txlayer.producer.pipeline import FAILED, UNSTORED, Flight
+from txlayer.producer.pipeline import FAILED, UNSTORED, PendingTransaction
 
 if TYPE_CHECKING:
     from txlayer.producer.engine import Assemble, Engine
@@ -43,7 +43,7 @@ SAMPLE_COUNT_MAX = 4
 """Transactions of one op record whose duration is looked at; of more, evenly spaced ones stand for their neighbours."""
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """How a transaction ended, as its producer saw it."""
 
     COMMIT = "commit"  #: the broker acknowledged this resolution
@@ -53,7 +53,7 @@ class Outcome(Enum):
     LOST = "lost"  #: its resolution may not be stored; a check-back settles it
 
 
-_OUTCOMES = {resolution: Outcome[resolution.name] for resolution in Resolution}
+_OUTCOMES = {resolution: TransactionOutcome[resolution.name] for resolution in Resolution}
 
 ENDED = counter("txlayer_producer_transactions_total", "Transactions that ended at their producer: by the resolution that the broker acknowledged, or failed (not all half messages stored), or lost (the resolution may not be stored, a check-back settles it).", "group", "outcome")  # fmt: skip
 DURATION = histogram("txlayer_producer_transaction_duration_seconds", "From the first half message queued until the resolution is acknowledged, the local transaction included.", "group")  # fmt: skip
@@ -96,7 +96,7 @@ class Meter:
     """Counts of one producer, or of those that are gone; one thread at a time writes."""
 
     def __init__(self) -> None:
-        self.ended: Counter[Outcome] = Counter()
+        self.ended: Counter[TransactionOutcome] = Counter()
         self.durations = Histogram(LATENCY_S)
         self.op_durations = Histogram(CALL_S)
         self.asked = 0
@@ -116,11 +116,13 @@ class Meter:
 
     def lost(self, record: OpRecord) -> None:
         """Its lines may not be stored; called before its flights are told."""
-        self.ended[Outcome.LOST] += sum(flight.stage is not FAILED for flight in record.flights)
+        self.ended[TransactionOutcome.LOST] += sum(
+            flight.stage is not FAILED for flight in record.flights
+        )
 
     def failed(self) -> None:
         """A transaction was not prepared."""
-        self.ended[Outcome.FAILED] += 1
+        self.ended[TransactionOutcome.FAILED] += 1
 
     def look(self, engine: Engine) -> None:
         """Take what the producer's responder counted so far."""
@@ -152,7 +154,7 @@ class _Group:
     def samples(self, name: str) -> Iterator[Sample]:
         engines, sums = self._look()
         yield Sample(INFO, 1, ("producer", _version(), name))
-        for outcome in Outcome:
+        for outcome in TransactionOutcome:
             yield Sample(ENDED, sums.ended[outcome], (name, outcome.value))
         for resolution in Resolution:
             yield Sample(ANSWERS, sums.answered[resolution], (name, resolution.name.lower()))
@@ -193,7 +195,7 @@ def _version() -> str:
         return "unknown"
 
 
-def _spaced(flights: Sequence[Flight]) -> Iterator[tuple[Flight, int]]:
+def _spaced(flights: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransaction, int]]:
     """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, and for how many each stands."""
     bounds = [len(flights) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
     return (

@@ -55,7 +55,7 @@ class TransactionSendResult(NamedTuple):
     """What was decided, COMMIT or ROLLBACK, read from the topics; None: not asked for, or UNKNOWN was said and it is not decided yet."""
 
 
-class Stage(Enum):
+class PendingStage(Enum):
     """How far a flight has come."""
 
     STORING = "storing"  #: half messages were sent, not all are reported
@@ -64,15 +64,15 @@ class Stage(Enum):
     ACKNOWLEDGED = "acknowledged"  #: the op line with its resolution is acknowledged
 
 
-STORING, PREPARED, FAILED, ACKNOWLEDGED = Stage
+STORING, PREPARED, FAILED, ACKNOWLEDGED = PendingStage
 
 UNSTORED = -1
 """Instead of an offset: not acknowledged."""
-PLACELESS = -2
+OFFSET_UNKNOWN = -2
 """Instead of an offset: acknowledged, and nobody told where (ports.py, `DeliveryReport`)."""
 
 
-class Flight:
+class PendingTransaction:
     """One transaction in flight, and what a local transaction is told about it."""
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
@@ -157,7 +157,7 @@ class Flight:
             offset = record.offset()
             if self.last_offset == UNSTORED and offset is not None:
                 self.first_offset = offset
-            self.last_offset = PLACELESS if offset is None else offset
+            self.last_offset = OFFSET_UNKNOWN if offset is None else offset
         elif self.error is None:
             self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)
         self.unreported_count -= 1
@@ -172,8 +172,8 @@ class Flight:
             self._all_reported()
 
     def _all_reported(self) -> None:
-        if self.last_offset == PLACELESS:
-            self.queue.pipeline.placeless.append(self)
+        if self.last_offset == OFFSET_UNKNOWN:
+            self.queue.pipeline.offset_unknown.append(self)
         else:
             self.prepared()
 
@@ -256,7 +256,7 @@ class OpQueue:
     def __init__(self, pipeline: Pipeline, *, partition: int, line_count_max: int) -> None:
         self.pipeline = pipeline
         self.partition = partition
-        self.waiting: list[Flight] = []
+        self.waiting: list[PendingTransaction] = []
         self.line_count_max = line_count_max
         self._lock = threading.Lock()
 
@@ -287,7 +287,7 @@ class OpQueue:
         del self.waiting[: len(flights)]
         return True
 
-    def _record_of(self, flights: list[Flight]) -> OpRecord:
+    def _record_of(self, flights: list[PendingTransaction]) -> OpRecord:
         return OpRecord(self, flights)
 
 
@@ -296,7 +296,7 @@ class OpRecord:
 
     __slots__ = ("flights", "queue", "written_at_s")
 
-    def __init__(self, queue: OpQueue, flights: Sequence[Flight]) -> None:
+    def __init__(self, queue: OpQueue, flights: Sequence[PendingTransaction]) -> None:
         self.queue = queue
         self.flights = flights
         self.written_at_s = 0.0
@@ -334,7 +334,7 @@ class OpRecord:
             pipeline.begin_round()
         if error is None:
             offset = record.offset()
-            self._acknowledged(PLACELESS if offset is None else offset)
+            self._acknowledged(OFFSET_UNKNOWN if offset is None else offset)
         else:
             self._not_acknowledged(error)
 
@@ -408,7 +408,7 @@ LOOK_S = 1.0
 """So often those who wait are woken to look at their own limits."""
 
 
-class State(Enum):
+class PipelineState(Enum):
     """What a pipeline may be used for."""
 
     OPEN = "open"  #: everything
@@ -418,7 +418,7 @@ class State(Enum):
     FORKED = "forked"  #: nothing: its thread and its client stayed in the parent process
 
 
-OPEN = State.OPEN
+OPEN = PipelineState.OPEN
 
 
 class Observer(Protocol):
@@ -440,8 +440,8 @@ class Observer(Protocol):
 class OffsetSearch(Protocol):
     """Finds the offsets of half messages that are stored at an unknown offset."""
 
-    def find(self, flights: Sequence[Flight]) -> None:
-        """Begin to search; each flight learns its offset through `Flight.placed`."""
+    def find(self, flights: Sequence[PendingTransaction]) -> None:
+        """Begin to search; each flight learns its offset through `PendingTransaction.placed`."""
         ...
 
     def end(self) -> None:
@@ -473,7 +473,7 @@ class Pipeline:
         resolution_timeout_s: float,
     ) -> None:
         self.group = group
-        self.state = State.OPEN
+        self.state = PipelineState.OPEN
         self.failure: BaseException | None = None
         self.queues = [
             OpQueue(self, partition=p, line_count_max=op_line_count_max)
@@ -481,7 +481,7 @@ class Pipeline:
         ]
         self.to_run: list[Runnable] = []
         self.to_wake: list[Waker] = []
-        self.placeless: list[Flight] = []
+        self.offset_unknown: list[PendingTransaction] = []
         """Stored, and nobody told where: `find` looks for them."""
         self.finder: OffsetSearch | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
@@ -518,7 +518,7 @@ class Pipeline:
         def forked() -> None:
             pipeline = reference()
             if pipeline is not None:
-                pipeline.state = State.FORKED
+                pipeline.state = PipelineState.FORKED
 
         # Checked through the state, because asking for the process id costs more than a tenth of a transaction.
         os.register_at_fork(after_in_child=forked)
@@ -526,7 +526,7 @@ class Pipeline:
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
-    def take_place(self) -> bool:
+    def acquire_slot(self) -> bool:
         """Take one of the places in flight; False when there is none."""
         try:
             self.places.pop()
@@ -546,7 +546,7 @@ class Pipeline:
     @property
     def is_alive(self) -> bool:
         """True while reports may still come."""
-        return self.state is OPEN or self.state is State.CLOSING
+        return self.state is OPEN or self.state is PipelineState.CLOSING
 
     def check_alive(self) -> None:
         """Return while reports may still come.
@@ -562,7 +562,9 @@ class Pipeline:
         """True on the producer's thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
-    def store(self, flight: Flight, records: Sequence[HalfRecord], start: int = 0) -> int:
+    def store(
+        self, flight: PendingTransaction, records: Sequence[HalfRecord], start: int = 0
+    ) -> int:
         """Queue half records from `start` on; how many are queued now. Fewer than all: the client has no room.
 
         Raises:
@@ -597,7 +599,9 @@ class Pipeline:
         self.gate.acquire()
         self.gate.release()
 
-    def not_sent(self, flight: Flight, message_count: int, exc: BaseException) -> BaseException:
+    def not_sent(
+        self, flight: PendingTransaction, message_count: int, exc: BaseException
+    ) -> BaseException:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""
         error = exc
         if isinstance(exc, Exception):  # the client's refusal; else an interrupt
@@ -605,13 +609,13 @@ class Pipeline:
         self.post(partial(flight.half_not_sent, message_count, error))
         return error
 
-    def resolved(self, flight: Flight) -> None:
+    def resolved(self, flight: PendingTransaction) -> None:
         """Write the resolution that `flight` has now; without waiting."""
         queue = flight.queue
         queue.waiting.append(flight)
         if self.is_alive:
             self.write_soon(queue)
-        elif self.state is not State.FORKED:  # there, the locks are copies of a moment
+        elif self.state is not PipelineState.FORKED:  # there, the locks are copies of a moment
             self._give_up_rest()
 
     def _write_unless_reports_come(self, queue: OpQueue) -> None:
@@ -634,19 +638,19 @@ class Pipeline:
             LifecycleError: it is closed, or of another process. Nothing was sent.
             FencedError: it failed for good. Nothing was sent.
         """
-        if self.state is State.OPEN:
+        if self.state is PipelineState.OPEN:
             return
-        if self.state is State.FORKED:
+        if self.state is PipelineState.FORKED:
             raise LifecycleError(
                 f"made in process {self._pid}; make a new producer after the fork", state="forked"
             )
-        if self.state is State.FAILED:
+        if self.state is PipelineState.FAILED:
             raise FencedError(
                 f"this producer failed; make a new one: {self.failure}"
             ) from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
-    def error_of(self, error: Any, *, topic: str, flight: Flight) -> TxLayerError:
+    def error_of(self, error: Any, *, topic: str, flight: PendingTransaction) -> TxLayerError:
         """What a report's error, or an exception of `produce`, means for a record of the flight."""
         return self._writer.error_of(error, topic=topic, txn_id=flight.txn_id)
 
@@ -655,17 +659,17 @@ class Pipeline:
     def begin_close(self) -> None:
         """Refuse new transactions; what is in flight goes on."""
         if self.state is OPEN:
-            self.state = State.CLOSING
+            self.state = PipelineState.CLOSING
             self.post(self.places_bell.ring)  # who waits for a place would wait for ever
 
     def end(self, timeout_s: float) -> None:
         """Stop the thread and give the client back; what is in flight then is told that it failed."""
-        if self.state in (State.CLOSED, State.FORKED):
+        if self.state in (PipelineState.CLOSED, PipelineState.FORKED):
             return
         self._is_stopping = True
         self._thread.join()
-        if self.state is not State.FAILED:
-            self.state = State.CLOSED
+        if self.state is not PipelineState.FAILED:
+            self.state = PipelineState.CLOSED
         self._writer.close(timeout_s)
         self._after_round()
         self._give_up_rest()
@@ -715,8 +719,8 @@ class Pipeline:
     def _after_round(self) -> None:
         """What follows from the reports of one round."""
         self._open_gate()
-        if self.placeless and self.finder is not None:
-            sought, self.placeless = self.placeless, []
+        if self.offset_unknown and self.finder is not None:
+            sought, self.offset_unknown = self.offset_unknown, []
             self.finder.find(sought)
         if self.to_run:
             self._run_local_transactions()
@@ -777,7 +781,7 @@ class Pipeline:
         if self.failure is None:
             logger.error("producer.failed", extra={"reason": str(failure)})
             self.failure = failure
-        self.state = State.FAILED
+        self.state = PipelineState.FAILED
         self._open_gate()
         self.places_bell.ring()
         self.round_bell.ring()

@@ -26,17 +26,30 @@ from txlayer.producer.barrier import check_kind, joinable, part_of
 from txlayer.producer.check_handlers import CheckHandler, handling_of
 from txlayer.producer.encoding import headers_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
-from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, OF_MESSAGES, OrderingKey, Place, now_ms
+from txlayer.producer.identity import (
+    ANYWHERE,
+    BY_MESSAGES,
+    OF_MESSAGES,
+    OrderingKey,
+    Placement,
+    now_ms,
+)
 from txlayer.producer.metrics import ProducerMetrics, measured
-from txlayer.producer.pipeline import LOOK_S, Flight, Pipeline, State, TransactionSendResult
+from txlayer.producer.pipeline import (
+    LOOK_S,
+    PendingTransaction,
+    Pipeline,
+    PipelineState,
+    TransactionSendResult,
+)
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.tracing import assemble_traced, traced_handling
-from txlayer.producer.waiting import Asking, Blocking, Steps, ask
+from txlayer.producer.waiting import BarrierCall, Blocking, Steps, ask
 
 
-class Phase(Enum):
+class TransactionPhase(Enum):
     """What the user has done with a transaction so far."""
 
     GATHERING = "gathering messages"  #: `send` may be called
@@ -47,7 +60,7 @@ class Phase(Enum):
     FAILED = "failed"  #: `prepare` raised
 
 
-GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = Phase
+GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 # By these names, because a member looked up at its class takes longer than comparing it.
 
 
@@ -59,7 +72,7 @@ class OpenTransaction:
     )  # fmt: skip
 
     def __init__(
-        self, engine: Engine, *, barrier: Barrier | None, place: Place, key: str, may_wait: bool
+        self, engine: Engine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool
     ) -> None:
         self._engine = engine
         self._local = part_of(barrier, group=engine.pipeline.group)
@@ -67,7 +80,7 @@ class OpenTransaction:
         self._key = key
         self._may_wait = may_wait
         self._messages: list[Message] = []
-        self._flight: Flight | None = None
+        self._flight: PendingTransaction | None = None
         self._phase = GATHERING
 
     @property
@@ -154,7 +167,12 @@ class OpenTransaction:
         engine = self._engine
         try:
             flight = self._flight = yield from steps.launch(
-                engine, Flight, self._messages, self._place, self._key, may_wait=self._may_wait
+                engine,
+                PendingTransaction,
+                self._messages,
+                self._place,
+                self._key,
+                may_wait=self._may_wait,
             )
             yield from steps.stored(engine, flight)
         except Exception:
@@ -351,7 +369,7 @@ class TransactionalProducer:
         with self._lock:
             engine = self._engine
             if engine is not None:
-                if engine.pipeline.state is State.FORKED:
+                if engine.pipeline.state is PipelineState.FORKED:
                     return  # its client belongs to the parent process: not even giving it back is ours
                 if engine.pipeline.is_own_thread:
                     raise LifecycleError(
@@ -605,7 +623,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
     try:
         wait = next(run)
         while True:
-            if isinstance(wait, Asking):
+            if isinstance(wait, BarrierCall):
                 wait = ask(run, wait)
                 continue
             if isinstance(wait, Blocking):

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from txlayer.adapters.ports import Record
-from txlayer.adapters.readers import Heard
+from txlayer.adapters.readers import CheckRequestsRead
 from txlayer.core import codec
 from txlayer.core.messages import (
     UNKNOWN,
@@ -29,11 +29,11 @@ from txlayer.core.trace_context import trace_context_of
 from txlayer.errors import OpenTransactionLimitError, TxLayerError
 from txlayer.producer.check_handlers import (
     TIMED_OUT,
+    AnswerVerdict,
     Call,
+    CallOutcome,
     CheckRequest,
     Handling,
-    Outcome,
-    Verdict,
     failed,
     told_cause,
     verdicts,
@@ -61,7 +61,7 @@ class OpenLimit(NamedTuple):
         )
 
 
-class HeardLimits:
+class OpenLimits:
     """By half partition. One thread uses it."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class Tally:
+class QuestionCounts:
     """Counts that only grow."""
 
     asked: int = 0
@@ -191,8 +191,8 @@ class Questions:
         self._asked: dict[str, _Asked] = {}
         self._waiting: deque[str] = deque()
         self._calls: dict[Call, list[str]] = {}
-        self.limits = HeardLimits()
-        self.tally = Tally()
+        self.limits = OpenLimits()
+        self.tally = QuestionCounts()
 
     @property
     def open_count(self) -> int:
@@ -211,7 +211,7 @@ class Questions:
 
     # --- what was heard -----------------------------------------------------------------------------------------------
 
-    def hear(self, heard: Heard, now: float) -> None:
+    def hear(self, heard: CheckRequestsRead, now: float) -> None:
         """The records of one read."""
         for record in heard.records:
             skip = self._hear_one(record, heard.own_partitions, now)
@@ -291,9 +291,9 @@ class Questions:
 
     def time_out(self, call: Call) -> None:
         """A call was given up: its answers are UNKNOWN."""
-        self._answer(call, [Verdict(UNKNOWN, TIMED_OUT)] * len(call.requests))
+        self._answer(call, [AnswerVerdict(UNKNOWN, TIMED_OUT)] * len(call.requests))
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: CallOutcome) -> None:
         """What a call brought; one that was given up counts for nothing."""
         call = outcome.call
         if call not in self._calls:
@@ -318,7 +318,7 @@ class Questions:
             self._drop_call(call, Skip.CLOSED)
         return list(self._calls)
 
-    def _answer(self, call: Call, found: list[Verdict]) -> None:
+    def _answer(self, call: Call, found: list[AnswerVerdict]) -> None:
         for key, verdict in zip(self._calls.pop(call), found, strict=True):
             question = self._asked.pop(key).question
             self.tally.answered[verdict.resolution] += 1

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from txlayer.adapters.metrics import Health, Sample, counter, everybodys, gauge, with_few_labels
+from txlayer.adapters.metrics import Health, Sample, counter, gauge, of_all, with_few_labels
 from txlayer.adapters.ports import ProducerConnections
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
@@ -25,13 +25,13 @@ from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
 from txlayer.errors import ConfigError, TopicMismatchError, TxLayerError
 from txlayer.producer.check_handlers import (
-    Calls,
+    CallOutcome,
+    CallRunner,
     Clock,
     Done,
     Handling,
-    LoopCalls,
-    Outcome,
-    ThreadCalls,
+    LoopCallRunner,
+    ThreadCallRunner,
 )
 from txlayer.producer.pipeline import Pipeline
 from txlayer.producer.questions import OpenLimit, Questions, RefusedResolution, ResponderStats, Skip
@@ -137,7 +137,7 @@ LOOK_S = 0.05
 """How often its end looks at what it waits for."""
 
 
-class Phase(Enum):
+class ResponderPhase(Enum):
     """What a responder does."""
 
     NEW = "new"  #: not started
@@ -166,7 +166,7 @@ class Responder:
         handling: Handling,
         check_timeout_s: float,
         open_reader: Callable[[dict[int, int]], CheckReader],
-        make_calls: Callable[[Done], Calls],
+        make_calls: Callable[[Done], CallRunner],
         writer: AnswerWriter,
         on_limit: Callable[[OpenLimit | None], None],
         on_refused: Callable[[RefusedResolution], object] | None,
@@ -187,12 +187,12 @@ class Responder:
             on_answer=writer.add,
             on_refused=self._hear_refusal,
         )
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[CallOutcome] = deque()
         self._calls = make_calls(self._outcomes.append)
         self._limit: OpenLimit | None = None
         self._positions: dict[int, int] = {}
         self._reader: CheckReader | None = None
-        self._phase = Phase.NEW
+        self._phase = ResponderPhase.NEW
         self._is_ending = threading.Event()
         self._end_at = float("inf")
         self._failure: TxLayerError | None = None
@@ -211,7 +211,7 @@ class Responder:
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was started.
         """
         self._reader = self._opened()
-        self._phase = Phase.ANSWERING
+        self._phase = ResponderPhase.ANSWERING
         self._thread.start()
 
     def begin_close(self) -> None:
@@ -227,7 +227,7 @@ class Responder:
             self._thread.join(timeout_s + LOOK_S * 4)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ResponderPhase:
         """What it does now."""
         return self._phase
 
@@ -270,7 +270,7 @@ class Responder:
                     retry_s = min(retry_s * 2, RETRY_MAX_S)
             self._finish()
         finally:
-            self._phase = Phase.ENDED
+            self._phase = ResponderPhase.ENDED
             self._set_limit(None)
             level = logging.INFO if self._is_ending.is_set() else logging.ERROR
             logger.log(level, "responder.ended", extra=self._told())
@@ -330,7 +330,7 @@ class Responder:
 
     def _finish(self) -> None:
         """Leave the group, so that others are asked, then answer what is begun."""
-        self._phase = Phase.ENDING
+        self._phase = ResponderPhase.ENDING
         questions = self._questions
         questions.drop_waiting()
         self._leave()
@@ -436,17 +436,17 @@ def open_responder(
             start_patience_s=config.start_timeout.total_seconds(),
         )
 
-    def make_calls(done: Done) -> Calls:
+    def make_calls(done: Done) -> CallRunner:
         if handling.is_async:
             assert loop is not None
-            return LoopCalls(
+            return LoopCallRunner(
                 handling.answer,
                 call_count_max=handling.call_count_max,
                 done=done,
                 loop=loop,
                 clock=time.monotonic,
             )
-        return ThreadCalls(
+        return ThreadCallRunner(
             handling.answer,
             call_count_max=handling.call_count_max,
             done=done,
@@ -525,7 +525,7 @@ class ObservedResponder:
         """Every figure."""
         stats = self._stats()
         health = health_of(stats, now=self._clock())
-        everybody = everybodys(health, role="responder", version=self._version, name=self._group)
+        everybody = of_all(health, role="responder", version=self._version, name=self._group)
         return chain(everybody, () if stats is None else _samples(stats))
 
 

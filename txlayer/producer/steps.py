@@ -19,8 +19,8 @@ from txlayer.core.messages import Message, Resolution
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakeFlight
-from txlayer.producer.identity import Place
-from txlayer.producer.pipeline import FAILED, STORING, Flight, TransactionSendResult
+from txlayer.producer.identity import Placement
+from txlayer.producer.pipeline import FAILED, STORING, PendingTransaction, TransactionSendResult
 from txlayer.producer.waiting import Blocking, Steps
 
 
@@ -28,11 +28,11 @@ def launch(
     engine: Engine,
     make: MakeFlight,
     messages: Sequence[Message],
-    place: Place,
+    place: Placement,
     key: str,
     *,
     may_wait: bool = True,
-) -> Steps[Flight]:
+) -> Steps[PendingTransaction]:
     """Have every half message queued.
 
     Raises:
@@ -61,7 +61,7 @@ def launch(
 
 
 def known_records(
-    engine: Engine, messages: Sequence[Message], place: Place
+    engine: Engine, messages: Sequence[Message], place: Placement
 ) -> Steps[list[HalfRecord]]:
     """The half records, after the cluster was asked about topics that are new or seem to have changed.
 
@@ -86,7 +86,7 @@ def known_records(
             return records
 
 
-def store_rest(engine: Engine, flight: Flight) -> Steps[None]:
+def store_rest(engine: Engine, flight: PendingTransaction) -> Steps[None]:
     """Queue the half messages that the client had no room for.
 
     Raises:
@@ -106,7 +106,7 @@ def store_rest(engine: Engine, flight: Flight) -> Steps[None]:
             raise
 
 
-def stored(engine: Engine, flight: Flight) -> Steps[None]:
+def stored(engine: Engine, flight: PendingTransaction) -> Steps[None]:
     """Wait until every half message is acknowledged.
 
     Raises:
@@ -123,14 +123,14 @@ def stored(engine: Engine, flight: Flight) -> Steps[None]:
         raise flight.error
 
 
-def resolve(engine: Engine, flight: Flight, resolution: Resolution) -> None:
+def resolve(engine: Engine, flight: PendingTransaction, resolution: Resolution) -> None:
     """Write the resolution of a prepared transaction; nothing is waited for."""
     flight.resolution = resolution
     engine.pipeline.resolved(flight)
 
 
 def result(
-    engine: Engine, flight: Flight, *, with_decision: bool = False
+    engine: Engine, flight: PendingTransaction, *, with_decision: bool = False
 ) -> Steps[TransactionSendResult]:
     """Wait until the op line is acknowledged, and read what was decided if that is asked for.
 
@@ -177,7 +177,7 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
         )
 
 
-def _unreachable(engine: Engine, flight: Flight, step: str) -> OutcomeUnknownError:
+def _unreachable(engine: Engine, flight: PendingTransaction, step: str) -> OutcomeUnknownError:
     error = OutcomeUnknownError(
         "the producer ended before the report came", txn_id=flight.txn_id, step=step
     )

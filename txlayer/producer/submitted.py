@@ -20,8 +20,8 @@ from txlayer.producer.pipeline import (
     PREPARED,
     STORING,
     UNSTORED,
-    Flight,
     OpQueue,
+    PendingTransaction,
     TransactionSendResult,
 )
 from txlayer.producer.waiting import answered
@@ -56,7 +56,7 @@ class LocalWork(NamedTuple):
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 
 
-class SubmittedTransaction(Flight, Future[TransactionSendResult]):
+class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     """One submitted transaction. It cannot be cancelled: its half messages are under way."""
 
     __slots__ = ("_callbacks", "_local", "_local_error", "_watchers", "_work")
@@ -111,10 +111,10 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     # --- the flight's side, on the producer's thread ------------------------------------------------------------------
 
     def half_reported(self, error: Any, record: Any) -> None:
-        """As in `Flight`; the plain case, one message stored and committed at once, in one go."""
+        """As in `PendingTransaction`; the plain case, one message stored and committed at once, in one go."""
         offset = None if error is not None else record.offset()
         if offset is None or self.unreported_count != 1 or self._work is not None:
-            Flight.half_reported(self, error, record)
+            PendingTransaction.half_reported(self, error, record)
             return
         queue = self.queue
         if not queue.pipeline.is_serving:
@@ -126,7 +126,7 @@ class SubmittedTransaction(Flight, Future[TransactionSendResult]):
     def prepared(self) -> None:
         """Every half message is reported: commit, or run the local transaction."""
         if self.error is not None or self.resolution is not None:
-            Flight.prepared(self)
+            PendingTransaction.prepared(self)
             return
         self.stage = PREPARED
         if self._work is None:

@@ -25,15 +25,15 @@ from txlayer.core.trace_context import (
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
-from txlayer.producer.identity import Place, now_ms
-from txlayer.producer.pipeline import UNSTORED, Flight, OpQueue, OpRecord
+from txlayer.producer.identity import Placement, now_ms
+from txlayer.producer.pipeline import UNSTORED, OpQueue, OpRecord, PendingTransaction
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
 LINKS_MAX = 128
 """Links of one span: what OpenTelemetry keeps of them by default."""
 
 
-class FlightTrace:
+class TransactionSpans:
     """The spans of one transaction at its producer."""
 
     __slots__ = ("_attributes", "_prepare", "_tracing", "context")
@@ -44,7 +44,7 @@ class FlightTrace:
         self._attributes = attributes
         self.context = prepare.context
 
-    def prepared(self, flight: Flight) -> None:
+    def prepared(self, flight: PendingTransaction) -> None:
         """Every half message is reported."""
         error = "" if flight.error is None else type(flight.error).__name__
         place: dict[str, str | int | bool] = {
@@ -54,7 +54,7 @@ class FlightTrace:
         self._prepare.end(error=error, attributes=place)
 
     def resolved(
-        self, flight: Flight, *, started_ns: int, op_offset: int = -1, error: str = ""
+        self, flight: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = ""
     ) -> None:
         """The op line is acknowledged at `op_offset`, or nobody knows."""
         if flight.resolution is None:
@@ -78,7 +78,7 @@ class FlightTrace:
 
 
 if TYPE_CHECKING:
-    _Base = Flight
+    _Base = PendingTransaction
 else:
     _Base = object  # the kinds of flights have slots: only one of two bases may
 
@@ -86,13 +86,13 @@ else:
 class _Traced(_Base):
     if TYPE_CHECKING:
         __slots__ = ("trace",)
-        trace: FlightTrace
+        trace: TransactionSpans
     else:
         __slots__ = ()  # each kind below has the slot itself
 
     @property
     def trace_id(self) -> str:
-        """As in `Flight`."""
+        """As in `PendingTransaction`."""
         return "" if self.trace.context is None else self.trace.context.trace_id
 
     def prepared(self) -> None:
@@ -111,7 +111,7 @@ def _traced_kind(kind: Any) -> Any:
     return type(f"Traced{kind.__name__}", (_Traced, kind), {"__slots__": ("trace",)})
 
 
-def _traced(make: MakeFlight, trace: FlightTrace) -> MakeFlight:
+def _traced(make: MakeFlight, trace: TransactionSpans) -> MakeFlight:
     """Makes the same kind of flight, with its spans."""
     call: Callable[..., Any]
     if isinstance(make, partial):
@@ -120,7 +120,7 @@ def _traced(make: MakeFlight, trace: FlightTrace) -> MakeFlight:
         assert isinstance(make, type)
         call = _traced_kind(make)
 
-    def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> Flight:
+    def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> PendingTransaction:
         flight: _Traced = call(queue, key, born_ms, message_count)
         flight.trace = trace  # before anything is sent: reports come at once
         return flight
@@ -133,7 +133,7 @@ class TracedOpQueue(OpQueue):
 
     __slots__ = ()
 
-    def _record_of(self, flights: list[Flight]) -> OpRecord:
+    def _record_of(self, flights: list[PendingTransaction]) -> OpRecord:
         return TracedOpRecord(self, flights)
 
 
@@ -142,7 +142,7 @@ class TracedOpRecord(OpRecord):
 
     __slots__ = ("_started_ns",)
 
-    def __init__(self, queue: OpQueue, flights: Sequence[Flight]) -> None:
+    def __init__(self, queue: OpQueue, flights: Sequence[PendingTransaction]) -> None:
         super().__init__(queue, flights)
         self._started_ns = time.time_ns()
 
@@ -161,15 +161,15 @@ class TracedEngine(Engine):
     def launch_plain(
         self,
         message: Message,  # noqa: ARG002 - the parent's
-        place: Place,  # noqa: ARG002 - the parent's
+        place: Placement,  # noqa: ARG002 - the parent's
         work: LocalWork | None,  # noqa: ARG002 - the parent's
     ) -> SubmittedTransaction | None:
         """None: a message with a header is not that plain."""
         return None
 
     def launch_now(
-        self, make: MakeFlight, records: list[HalfRecord], place: Place, key: str
-    ) -> Flight | None:
+        self, make: MakeFlight, records: list[HalfRecord], place: Placement, key: str
+    ) -> PendingTransaction | None:
         """As in `Engine`."""
         pipeline = self.pipeline
         if not pipeline.places:
@@ -195,7 +195,7 @@ class TracedEngine(Engine):
         context = span.context
         if context is not None:
             records = [_with_trace(record, context) for record in records]
-        trace = FlightTrace(self.tracing, span, attributes)
+        trace = TransactionSpans(self.tracing, span, attributes)
         return super().launch_now(_traced(make, trace), records, place, key)
 
 

@@ -25,7 +25,7 @@ class Blocking(NamedTuple):
     call: Callable[[], Any]
 
 
-class Asking(NamedTuple):
+class BarrierCall(NamedTuple):
     """A call of the user's barrier, made on the spot, whose answer may have to be awaited.
 
     Its value is sent back into the steps; whatever it raises is thrown, because the steps know what that means.
@@ -34,7 +34,7 @@ class Asking(NamedTuple):
     call: Callable[[], Any]
 
 
-Steps = Generator[Subscribe | Blocking | Asking, Any, T]
+Steps = Generator[Subscribe | Blocking | BarrierCall, Any, T]
 """A protocol without waiting: it yields what to wait for, and looks again whenever it is resumed."""
 
 
@@ -43,14 +43,14 @@ def answered(run: Steps[T]) -> T:
     try:
         wait = next(run)
         while True:
-            assert isinstance(wait, Asking)
+            assert isinstance(wait, BarrierCall)
             wait = ask(run, wait)
     except StopIteration as stop:
         value: T = stop.value
         return value
 
 
-def ask(run: Steps[T], asking: Asking) -> Subscribe | Blocking | Asking:
+def ask(run: Steps[T], asking: BarrierCall) -> Subscribe | Blocking | BarrierCall:
     """Make the call and tell the steps; what they yield next.
 
     Raises:

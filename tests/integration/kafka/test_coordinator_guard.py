@@ -27,7 +27,7 @@ from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.targets import TargetBook
+from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.transaction import Transaction
 from txlayer.errors import TxLayerError
@@ -91,7 +91,7 @@ class Stage:
         self.connections = KafkaCoordinatorConnections(self.config)
         self.before_second_topic: Any = None
         self.before_commit: Any = None
-        self.book = TargetBook(self.config, self.connections)
+        self.book = Targets(self.config, self.connections)
         while self.book.learn(self.topics) < set(self.topics):
             pass  # it asks for a tenth of a second at a time
         self.publisher = Publisher(

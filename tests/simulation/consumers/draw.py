@@ -15,7 +15,7 @@ from tests.simulation.consumers.plan import (
     world_topics,
 )
 from tests.simulation.plan import Fault, Harm
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import AfterExhausted
 
 _HUNG_SALT = 0x48554E47
@@ -81,13 +81,13 @@ class ConsumerPlanner:
 
     def _settings(self) -> ConsumerSettings:
         dice = self._dice
-        order = dice.choice((Order.KEY, Order.KEY, Order.KEY, Order.KEY, Order.PARTITION, Order.NONE))  # fmt: skip
-        is_parking = order is not Order.NONE and dice.random() < 0.5
+        order = dice.choice((QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.PARTITION, QueueOrder.NONE))  # fmt: skip
+        is_parking = order is not QueueOrder.NONE and dice.random() < 0.5
         return ConsumerSettings(
             partition_count=dice.choice((1, 1, 2, 3)),
             topic_count=dice.choice((1, 1, 2)),
             order=order,
-            is_leased=order is not Order.NONE,
+            is_leased=order is not QueueOrder.NONE,
             null_keys=dice.choice((NullKeys.ORDERED, NullKeys.FREE)),
             after_exhausted=AfterExhausted.PARK if is_parking else AfterExhausted.GO_ON,
             attempt_count_max=dice.choice((1, 2, 3, 4)),

@@ -13,13 +13,13 @@ from tests.simulation.processes import Process
 from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.consumer.engine import LetterRecord
+from txlayer.consumer.engine import DeadLetterRecord
 from txlayer.consumer.pools import (
     THREAD_CHUNK_S,
     THREAD_JOB_COUNT,
     Chunk,
-    Hung,
-    Outcome,
+    HungHandlers,
+    JobOutcome,
     give_up,
     items_of,
 )
@@ -50,21 +50,21 @@ class SimulatedPool:
         *,
         worker_count: int,
         attempt_timeout_s: float,
-        hung: Hung,
+        hung: HungHandlers,
     ) -> None:
         self._society = society
         self._world = society.world
         self._attempt_timeout_s = attempt_timeout_s
         self._hung = hung
         self._begun: dict[Chunk, None] = {}
-        self._late: list[Outcome] = []
+        self._late: list[JobOutcome] = []
         self._process = process
         self._worker_count = worker_count
         self.busy_count = worker_count * THREAD_JOB_COUNT
-        self._run: Callable[[Chunk], Outcome] | None = None
+        self._run: Callable[[Chunk], JobOutcome] | None = None
         self._begun_count = 0
         self._running_count = 0
-        self._ended: list[Outcome] = []
+        self._ended: list[JobOutcome] = []
         self.chunks: dict[Any, Chunk] = {}
         """By the greenlet that works on it."""
 
@@ -73,7 +73,7 @@ class SimulatedPool:
         """Handlers that were given up and have not come back."""
         return self._hung.count
 
-    def serve(self, run: Callable[[Chunk], Outcome]) -> None:
+    def serve(self, run: Callable[[Chunk], JobOutcome]) -> None:
         """What a worker does with a chunk."""
         self._run = run
 
@@ -93,7 +93,7 @@ class SimulatedPool:
             self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005
         )
 
-    def take(self) -> list[Outcome]:
+    def take(self) -> list[JobOutcome]:
         """What ended since the last call."""
         ended, self._ended = self._ended, []
         for outcome in ended:
@@ -102,7 +102,7 @@ class SimulatedPool:
         self._begun_count -= len(ended)
         return ended
 
-    def _give_up(self) -> list[Outcome]:
+    def _give_up(self) -> list[JobOutcome]:
         now = self._world.monotonic()
         late, self._late = self._late, []
         for outcome in late:
@@ -192,7 +192,7 @@ class Handling:
                 self._process.name, chunk.owner.queues.writer, society.tenure(chunk.owner), message.topic, message.partition, message.offset,
                 message.key, context.attempt, context.token, society.now_ms, batch,
             )  # fmt: skip
-            if isinstance(record, LetterRecord):
+            if isinstance(record, DeadLetterRecord):
                 call.letter_offset = record._record.offset()
                 call.request_offset = items[id(record)].offset
             calls.append(call)

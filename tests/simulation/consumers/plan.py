@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.plan import Fault
-from txlayer.core.key_queue import NullKeys, Order
+from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import AfterExhausted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ConsumerSettings:
 
     partition_count: int
     topic_count: int
-    order: Order
+    order: QueueOrder
     is_leased: bool  # False: a `ConcurrentConsumer`
     null_keys: NullKeys
     after_exhausted: AfterExhausted

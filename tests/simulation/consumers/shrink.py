@@ -11,7 +11,7 @@ from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import REAL, ConsumerVariant
 from tests.simulation.shrink import shrunk
 from tests.support.checker import Kind
-from txlayer.core.key_queue import Order
+from txlayer.core.key_queue import QueueOrder
 
 
 def shrink_consumers(
@@ -45,7 +45,7 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
     settings = plan.settings
     for name, value in calm.items():
         if getattr(settings, name) != value and not (
-            name == "topic_count" and settings.order is Order.NONE
+            name == "topic_count" and settings.order is QueueOrder.NONE
         ):
             yield replace(
                 plan,

@@ -30,9 +30,9 @@ from txlayer.consumer import plan as consumer_plan
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.lease_keeper import Leases, LockRegistry, NoLeases
-from txlayer.consumer.offsets import Owned
-from txlayer.consumer.pools import Caller, Chunk, Hung, Job, Outcome, items_of
+from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
+from txlayer.consumer.offsets import OwnedPartition
+from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
 from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.retry import RetryPolicy
@@ -59,7 +59,7 @@ class ConsumerVariant:
     registry: type[LockRegistry] = LockRegistry
     caller: type[Caller] = Caller
     table: type[FencedTable] = FencedTable
-    hung: type[Hung] = Hung
+    hung: type[HungHandlers] = HungHandlers
     wrap: Callable[[ConsumerConnections], ConsumerConnections] = _same
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -105,7 +105,9 @@ class ConsumerSociety(Stage):
         self.holders: dict[str, str] = {}
         self.engines: list[Engine] = []
         self._number = 0
-        self._tenures: dict[int, tuple[Owned, int]] = {}  # kept, so that no id is another's
+        self._tenures: dict[
+            int, tuple[OwnedPartition, int]
+        ] = {}  # kept, so that no id is another's
         self._deaths: set[tuple[str, int, int]] = set()
         self._failed_replays: dict[tuple[str, int, int], set[int]] = {}
         self._last_stored: dict[TopicPartition, StoredOffset] = {}
@@ -154,7 +156,7 @@ class ConsumerSociety(Stage):
         self._number += 1
         return self._number
 
-    def tenure(self, owned: Owned) -> int:
+    def tenure(self, owned: OwnedPartition) -> int:
         """The number of a queue from its take-over until it is given up."""
         return self._tenures.setdefault(id(owned), (owned, self.next_number()))[1]
 
@@ -266,7 +268,7 @@ class ConsumerSociety(Stage):
             routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock,
         )  # fmt: skip
 
-        def run(chunk: Chunk) -> Outcome:
+        def run(chunk: Chunk) -> JobOutcome:
             return caller.run(chunk)
 
         pool.serve(run)
@@ -285,7 +287,7 @@ class ConsumerSociety(Stage):
             ),
         )  # fmt: skip
 
-    def _leases(self, process: Process, connections: ConsumerConnections) -> Leases:
+    def _leases(self, process: Process, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.plan.settings.is_leased:
             return NoLeases()
         holder = f"{process.name}/{self.next_number()}"

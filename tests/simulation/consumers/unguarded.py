@@ -14,10 +14,10 @@ from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicParti
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry
-from txlayer.consumer.pools import Caller, Chunk, Hung, Outcome, items_of
-from txlayer.core.key_queue import ItemSource, Order
-from txlayer.core.leases import Lease as LogLease
+from txlayer.consumer.pools import Caller, Chunk, HungHandlers, JobOutcome, items_of
+from txlayer.core.key_queue import ItemSource, QueueOrder
 from txlayer.core.leases import LeaseTable
+from txlayer.core.leases import QueueLease as LogLease
 from txlayer.core.retry import LockRecord
 
 
@@ -153,7 +153,7 @@ class UnorderedEngine(Engine):
     """Every message is in order with itself alone."""
 
     def __init__(self, config: Any, plan: Any, **named: Any) -> None:
-        super().__init__(config, replace(plan, order=Order.NONE), **named)
+        super().__init__(config, replace(plan, order=QueueOrder.NONE), **named)
 
 
 class ImpatientEngine(Engine):
@@ -225,7 +225,7 @@ class EverlastingRegistry(LockRegistry):
 class HeedlessCaller(Caller):
     """Does its chunk to the end, whatever becomes of the lease meanwhile."""
 
-    def run(self, chunk: Chunk) -> Outcome:
+    def run(self, chunk: Chunk) -> JobOutcome:
         lease = chunk.lease
         chunk.lease = Lease(lease.group, lease.topic, lease.partition, token=lease.token)
         return super().run(chunk)
@@ -252,7 +252,7 @@ class UnfencedTable(FencedTable):
         return True
 
 
-class EndlessPatience(Hung):
+class EndlessPatience(HungHandlers):
     """Gives no handler up."""
 
     @property
@@ -260,10 +260,10 @@ class EndlessPatience(Hung):
         return False
 
 
-class CredulousHung(Hung):
+class CredulousHung(HungHandlers):
     """Takes the word of a handler that was given up, as if it had come back in time."""
 
-    def came_back(self, late: Outcome, now: float) -> None:
+    def came_back(self, late: JobOutcome, now: float) -> None:
         chunk, owned = late.chunk, late.chunk.owner
         jobs = [job for job in late.done if (id(chunk), id(job)) in self._given_up]
         super().came_back(late, now)

@@ -19,9 +19,9 @@ from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
 from txlayer.adapters.sql.tables import (
     DEFAULT_NAME,
+    DialectRules,
     DriverInsert,
     LocatedTable,
-    Rules,
     barrier_table,
     is_in_autocommit,
     is_same_database,
@@ -59,7 +59,7 @@ class Doubtful(NamedTuple):
     """When it was made, if known: when a purge may have taken its row, that no row is there means nothing."""
 
 
-class Row(NamedTuple):
+class BarrierRow(NamedTuple):
     """What the first writer said."""
 
     nonce: str
@@ -77,7 +77,7 @@ class Checks:
         self,
         engine: Engine,
         located: LocatedTable,
-        rules: Rules,
+        rules: DialectRules,
         *,
         lock_wait_ms: int,
         absence_age_max_ms: int,
@@ -117,7 +117,7 @@ class Checks:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _settled_rows(self, chunk: Sequence[Doubtful], group: str) -> Mapping[str, Row]:
+    def _settled_rows(self, chunk: Sequence[Doubtful], group: str) -> Mapping[str, BarrierRow]:
         rows = self._read([one.txn_id for one in chunk])
         now_ms = time.time_ns() // 1_000_000
         absent = {
@@ -168,7 +168,7 @@ class Checks:
         for part in (values[:middle], values[middle:]):
             self._insert(part, wait_ms=wait_ms, give_up_at=give_up_at)
 
-    def _read(self, txn_ids: Sequence[str]) -> dict[str, Row]:
+    def _read(self, txn_ids: Sequence[str]) -> dict[str, BarrierRow]:
         rows = {}
         with self._transaction(wait_ms=self._lock_wait_ms, is_writing=False) as connection:
             table, options = self._located.find()
@@ -177,7 +177,7 @@ class Checks:
                 wanted = select(columns.txn_id, columns.nonce, columns.resolution)
                 wanted = wanted.where(columns.txn_id.in_(ids))
                 for txn_id, nonce, said in connection.execute(wanted, execution_options=options):
-                    rows[txn_id] = Row(nonce, _resolution(said))
+                    rows[txn_id] = BarrierRow(nonce, _resolution(said))
         return rows
 
     @contextmanager
@@ -201,7 +201,7 @@ class Checks:
             raise UnreadableError from exc
 
 
-def judge(one: Doubtful, row: Row | None) -> Resolution | None:
+def judge(one: Doubtful, row: BarrierRow | None) -> Resolution | None:
     """What a row means for one attempt; None: nobody wrote."""
     if row is None:
         return None

@@ -16,7 +16,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
 from txlayer.adapters.ports import LocalState
-from txlayer.adapters.sql.tables import Rules
+from txlayer.adapters.sql.tables import DialectRules
 from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)
@@ -159,7 +159,7 @@ class JoinedTransaction:
             self._session_transaction = None
 
 
-class Expected(NamedTuple):
+class ExpectedJoins(NamedTuple):
     """Local transactions of one thread or task that must hold a row."""
 
     here: object
@@ -174,7 +174,7 @@ class Watch:
     It listens once per engine: a listener of its own for every transaction costs as much as a statement.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: DialectRules) -> None:
         self._rules = rules
         self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
             weakref.WeakKeyDictionary()
@@ -184,7 +184,7 @@ class Watch:
         )
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._expected: weakref.WeakKeyDictionary[Any, Expected] = weakref.WeakKeyDictionary()
+        self._expected: weakref.WeakKeyDictionary[Any, ExpectedJoins] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def expect(
@@ -193,7 +193,7 @@ class Watch:
         """Refuse commits of this thread or task that hold no row, until `forget`; with `joined` once that is lost."""
         self._listen(engine)
         with self._lock:
-            self._expected[owner] = Expected(_this_thread_or_task(), joined)
+            self._expected[owner] = ExpectedJoins(_this_thread_or_task(), joined)
 
     def forget(self, owner: object) -> None:
         """As in `Barrier.forget_join`."""

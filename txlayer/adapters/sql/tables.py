@@ -33,7 +33,7 @@ from txlayer.errors import UsageError
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 
-class Rules(Protocol):
+class DialectRules(Protocol):
     """One kind of database."""
 
     isolation: Isolation | None
@@ -74,20 +74,20 @@ class SqliteRules:
     wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         return sqlite.insert(table).on_conflict_do_nothing()
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         return not driver_connection(connection).in_transaction
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
-        """As in `Rules`: the file, and no temporary table of the same name."""
+        """As in `DialectRules`: the file, and no temporary table of the same name."""
         return "main"
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         before = [
             (name, connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
             for name in ("busy_timeout", "read_uncommitted")
@@ -123,22 +123,22 @@ class PostgresqlRules:
     wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         return postgresql.insert(table).on_conflict_do_nothing()
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `Rules`: the database itself refuses all that follows."""
+        """As in `DialectRules`: the database itself refuses all that follows."""
         return False
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
-        """As in `Rules`; temporary tables are not looked at."""
+        """As in `DialectRules`; temporary tables are not looked at."""
         with fresh_connection(engine) as connection:
             schema: str | None = connection.execute(_POSTGRESQL_SCHEMA, {"name": name}).scalar()
         return schema
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
-        """As in `Rules`; the setting ends with the transaction."""
+        """As in `DialectRules`; the setting ends with the transaction."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
         yield
 
@@ -157,22 +157,22 @@ class MysqlRules:
     wait_min_ms = 1_000
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         return mysql.insert(table).prefix_with("IGNORE")
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         return DEADLOCK in (getattr(error, "errno", None), *error.args[:1])
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
-        """As in `Rules`."""
+        """As in `DialectRules`."""
         with fresh_connection(engine) as connection:
             schema: str | None = connection.exec_driver_sql("SELECT DATABASE()").scalar()
         return schema
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
-        """As in `Rules`; in whole seconds."""
+        """As in `DialectRules`; in whole seconds."""
         names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
         before = connection.exec_driver_sql(f"SELECT @@{names[0]}, @@{names[1]}").one()
         _set_session(connection, names, [math.ceil(wait_ms / 1000)] * 2)
@@ -207,7 +207,7 @@ class LocatedTable:
     Any thread may use it.
     """
 
-    def __init__(self, engine: Engine, table: Table, rules: Rules) -> None:
+    def __init__(self, engine: Engine, table: Table, rules: DialectRules) -> None:
         self._engine = engine
         self._table = table
         self._rules = rules
@@ -255,7 +255,7 @@ class DriverInsert:
             connection.exec_driver_sql(self._statement, tuple(row[place] for place in self._places))
 
 
-def rules_of(engine: Engine) -> Rules:
+def rules_of(engine: Engine) -> DialectRules:
     """The rules of an engine's database for a barrier.
 
     Raises:
@@ -286,7 +286,7 @@ def check_pool(engine: Engine, *, what: str, would: str) -> None:
         )
 
 
-def rules_of_dialect(name: str, *, what: str) -> Rules:
+def rules_of_dialect(name: str, *, what: str) -> DialectRules:
     """The rules of a kind of database.
 
     Raises:
