@@ -20,7 +20,7 @@ from txlayer.cli.spark.session import spark_session
 from txlayer.errors import TxLayerError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.jobs.report import write_report
+from txlayer_spark.report import write_report
 from txlayer_spark.verdicts import exit_code
 
 NAMESPACE = "txlayer"

@@ -7,8 +7,7 @@ from txlayer_spark.jobs.sink import (
     transactional_batches,
     write_transactional,
 )
-from txlayer_spark.live import committed_stream
-from txlayer_spark.reading import read_topic, stream_topic
+from txlayer_spark.reading import committed_stream, read_topic, stream_topic
 
 __all__ = [
     "Publication",

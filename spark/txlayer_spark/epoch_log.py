@@ -3,35 +3,289 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.ids import half_partition
-from txlayer.core.messages import OpMessage, Resolution, Source
+from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
+from txlayer.core.transitions import TxnState
 from txlayer.errors import (
     NotAuthorisedError,
     OutcomeUnknownError,
     RefusedRecordError,
     TopicMismatchError,
 )
-from txlayer_spark import sink
-from txlayer_spark.attempts import (
-    Attempt,
-    Attempts,
-    doubt_traces,
-    fold,
-    half_places,
-    half_traces,
-    in_question,
-    op_traces,
-)
+from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, Place, Span, Spans
-from txlayer_spark.failures import failures_as_ours
-from txlayer_spark.session import source_options
+from txlayer_spark.parse import parse
+from txlayer_spark.schemas import TopicKind
+from txlayer_spark.session import failures_as_ours, source_options
+
+_AFTER_A_COMMIT = frozenset(
+    state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
+)
+_COMMIT, _ROLLBACK = Resolution.COMMIT.name, Resolution.ROLLBACK.name
+_ANYWHERE = (0, WHOLE_MAX)
+"""First and last offset of an attempt of which only its end on doubt is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt, as far as the records that were read tell."""
+
+    txn_id: str
+    nonce: str
+    first_offset: int
+    last_offset: int
+    completed_at: int | None = None
+    """Half offset at which all messages were there, one behind the other; None: they are not."""
+    producer_group: str = ""
+    born_ms: int = 0
+    decision: Resolution | None = None
+    decided_ms: int | None = None
+    """When that was, by the clock of a broker."""
+    is_settled: bool = False
+    """It left the doubt topic: it is decided, also where the deciding line is older than what was read."""
+    is_incomplete: bool = False
+    """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
+    twins: tuple[int, ...] = ()
+    """Offsets of second copies that doubt tells of."""
+
+    @property
+    def key(self) -> str:
+        """id/nonce."""
+        return f"{self.txn_id}/{self.nonce}"
+
+    @property
+    def op_offset(self) -> int:
+        """The half record that a resolution names: one that counts, whatever copies come behind it."""
+        return self.first_offset if self.completed_at is None else self.completed_at
+
+    def knows(self, offset: int) -> bool:
+        """Whether a half record is known to stand there."""
+        return offset in (self.first_offset, self.completed_at, self.last_offset, *self.twins)
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody has decided it: a commit may still come."""
+        return self.decision is None and not self.is_settled
+
+
+Attempts = Mapping[str, Attempt]
+"""{id/nonce: what is known}."""
+
+
+def belongs_to(txn_id: str, epoch_id: str) -> bool:
+    """Whether a transaction is the epoch, or a part of it."""
+    return txn_id == epoch_id or txn_id.startswith(f"{epoch_id}.")
+
+
+def _begin(epoch_id: str) -> tuple[str, str]:
+    """How a key (id/nonce) of the epoch begins, and one of a part of it: epoch 1 is not epoch 11."""
+    return f"{epoch_id}/", f"{epoch_id}."
+
+
+def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
+    """Half records as Kafka gives them → one row per attempt of the epoch."""
+    line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
+    starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION) for begin in _begin(epoch_id))
+    ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
+    records = F.sort_array(F.collect_list(F.struct("offset", "index", "count")))
+    return ours.groupBy("txn_id", "nonce").agg(
+        F.min("offset").alias("first_offset"),
+        F.max("offset").alias("last_offset"),
+        _completed_at(records).alias("completed_at"),
+        F.first("producer_group").alias("producer_group"),
+        F.first("born_ms").alias("born_ms"),
+    )
+
+
+def _completed_at(records: Column) -> Column:
+    """Where the last message that was due came; as the coordinator joins them, which keeps aside what is not the next one."""
+    nothing = F.lit(None).cast("bigint")
+    begin = F.struct(
+        F.lit(0).cast("bigint").alias("seen"), nothing.alias("count"), nothing.alias("at")
+    )
+
+    def join(known: Column, record: Column) -> Column:
+        is_due = (record["index"] == known["seen"]) & (
+            F.isnull(known["count"]) | (record["count"] == known["count"])
+        )
+        joined = F.struct(
+            (known["seen"] + 1).alias("seen"), record["count"].alias("count"), record["offset"].alias("at")
+        )  # fmt: skip
+        return F.when(is_due, joined).otherwise(known)
+
+    return F.aggregate(
+        records, begin, join, lambda known: F.when(known["seen"] == known["count"], known["at"])
+    )
+
+
+def half_places(raw: DataFrame, epoch_id: str, offsets: Collection[int]) -> DataFrame:
+    """Half records as Kafka gives them → of those offsets, the ones that hold a half record of the epoch."""
+    ours = parse(raw.where(F.col("offset").isin(*offsets)), TopicKind.HALF)
+    is_ours = (F.col("txn_id") == epoch_id) | F.col("txn_id").startswith(_begin(epoch_id)[1])
+    return ours.where(is_ours).select("txn_id", "nonce", "offset")
+
+
+def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
+    """Op records as Kafka gives them → one row per commit or rollback of the epoch's attempts."""
+    value = lines.text(F.col("value"))
+    whole, part = (F.contains(value, F.lit(f"|{begin}")) for begin in _begin(epoch_id))
+    # Lines of others that stand in the same record never reach the driver.
+    txn_id = F.col("txn_id")
+    return (
+        parse(raw.where(whole | part), TopicKind.OP)
+        .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
+        .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
+        .select(
+            "offset",
+            "line",
+            "txn_id",
+            "nonce",
+            "producer_group",
+            "resolution",
+            "last_offset",
+            "is_abandon",
+            F.unix_millis("timestamp").alias("at_ms"),
+        )
+    )
+
+
+def doubt_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
+    """Doubt records as Kafka gives them → every summary, and every end of one, of the epoch's attempts."""
+    key = lines.text(F.col("key"))
+    whole, part = (key.startswith(begin) for begin in _begin(epoch_id))
+    ours = parse(raw.where(whole | part), TopicKind.DOUBT)
+    return ours.where("record = 'summary'").select(
+        "offset", "txn_id", "nonce", "is_tombstone", "summary"
+    )
+
+
+def fold(
+    known: Attempts,
+    epoch_id: str,
+    *,
+    halves: Iterable[Row] = (),
+    ops: Iterable[Row] = (),
+    doubts: Iterable[Row] = (),
+    places: Collection[tuple[str, int]] = (),
+) -> dict[str, Attempt]:
+    """What was known and what was read; rows of other epochs are passed over.
+
+    The first rollback that names one of its half records decides an attempt, or the first commit that does so where all of
+    them were there, as it does for the coordinator (docs/decisions/002). Behind a commit that names an earlier one no rollback counts. `places`: (id/nonce, offset) of half records that
+    lines name (`in_question`).
+    """
+    attempts = dict(known)
+    for row in halves:
+        if belongs_to(row.txn_id, epoch_id):
+            attempt = Attempt(
+                row.txn_id, row.nonce, row.first_offset, row.last_offset, row.completed_at, row.producer_group,
+                row.born_ms,
+            )  # fmt: skip
+            before = attempts.get(attempt.key)
+            attempts[attempt.key] = attempt if before is None else _joined(before, attempt)
+    for row in sorted(doubts, key=lambda row: row.offset):
+        if belongs_to(row.txn_id, epoch_id):
+            _apply_doubt(attempts, row)
+    for row in sorted(ops, key=lambda row: (row.offset, row.line)):
+        key = f"{row.txn_id}/{row.nonce}"
+        if not belongs_to(row.txn_id, epoch_id):
+            continue
+        # Half records older than what was read cannot be compared: then the line is believed.
+        attempt = attempts.get(key) or Attempt(
+            row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset
+        )
+        if attempt.decision is None and _counts(attempt, row, places):
+            attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
+            if attempt.decision is not None:
+                attempt = replace(attempt, decided_ms=row.at_ms)
+        attempts[key] = attempt
+    return attempts
+
+
+def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
+    """(id/nonce, half offset) that lines name, and of which what was read does not say whether a half record stands there."""
+    named = ((f"{row.txn_id}/{row.nonce}", row.last_offset) for row in ops)
+    return {
+        (key, offset)
+        for key, offset in named
+        if key in attempts
+        and not attempts[key].knows(offset)
+        and attempts[key].first_offset < offset < attempts[key].last_offset
+    }
+
+
+def _counts(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> bool:
+    if attempt.producer_group and row.producer_group != attempt.producer_group:
+        return False
+    if (attempt.first_offset, attempt.last_offset) == _ANYWHERE:
+        return True
+    return attempt.knows(row.last_offset) or (attempt.key, row.last_offset) in places
+
+
+def _decided(attempt: Attempt, row: Row) -> Attempt:
+    """What a line that counts makes of an attempt that is not decided yet."""
+    if row.resolution == _ROLLBACK:
+        is_refused = attempt.is_incomplete and not row.is_abandon
+        return attempt if is_refused else replace(attempt, decision=Resolution.ROLLBACK)
+    is_anywhere = (attempt.first_offset, attempt.last_offset) == _ANYWHERE
+    is_whole = attempt.completed_at is not None and row.last_offset >= attempt.completed_at
+    if is_anywhere or is_whole:
+        return replace(attempt, decision=Resolution.COMMIT)
+    return replace(attempt, is_incomplete=True)
+
+
+def _joined(before: Attempt, more: Attempt) -> Attempt:
+    completed = [at for at in (before.completed_at, more.completed_at) if at is not None]
+    return replace(
+        before,
+        producer_group=before.producer_group or more.producer_group,
+        first_offset=min(before.first_offset, more.first_offset),
+        last_offset=max(before.last_offset, more.last_offset),
+        completed_at=min(completed, default=None),
+    )
+
+
+def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
+    key, summary = f"{row.txn_id}/{row.nonce}", row.summary
+    attempt = attempts.get(key)
+    if row.is_tombstone:
+        if attempt is not None:
+            attempts[key] = replace(attempt, is_settled=True)
+        else:
+            attempts[key] = Attempt(row.txn_id, row.nonce, *_ANYWHERE, is_settled=True)
+        return
+    if summary is None:
+        return
+    if attempt is None:
+        is_whole = summary.seen == summary["count"]
+        attempt = Attempt(
+            row.txn_id, row.nonce, summary.first_offset, summary.last_offset,
+            summary.last_offset if is_whole else None, summary.producer_group, summary.born_ms,
+        )  # fmt: skip
+    attempt = replace(
+        attempt,
+        producer_group=attempt.producer_group or summary.producer_group,
+        twins=tuple(summary.twin_offsets or ()),
+        is_settled=False,
+    )
+    if summary.reason == ParkReason.INCOMPLETE.value:
+        attempt = replace(attempt, is_incomplete=True)
+    elif summary.state in _AFTER_A_COMMIT:
+        attempt = replace(attempt, decision=Resolution.COMMIT)
+    attempts[key] = attempt
+
 
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
 """The Java client's own limit of 1 MiB would refuse what the half topic allows."""

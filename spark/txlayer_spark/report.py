@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pyspark.sql import SparkSession
 
-from txlayer_spark import charts
-from txlayer_spark.summary import Summary
+from txlayer_spark.catalog import Catalog
+from txlayer_spark.schemas import TopicKind
+from txlayer_spark.session import done_again
+from txlayer_spark.shelf import Shelf
+from txlayer_spark.summary import (
+    Summary,
+    ages_chart,
+    bars_chart,
+    checks_chart,
+    latency_chart,
+    summarise,
+    throughput_chart,
+)
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
 
 
@@ -53,30 +66,30 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     found = []
     if summary.curve:
         found += [
-            ("Throughput", step, charts.throughput(summary)),
-            ("Latency of each stage", f"{step} By the broker's clock.", charts.latency(summary)),
+            ("Throughput", step, throughput_chart(summary)),
+            ("Latency of each stage", f"{step} By the broker's clock.", latency_chart(summary)),
         ]
     if summary.checks:
         found.append(
-            ("Check-backs", "How often a group was asked, and who said the decision.", charts.checks(summary))
+            ("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary))
         )  # fmt: skip
     if any(row["n"] for row in summary.ages):
-        found.append(("Not settled, by age", "At the cut.", charts.ages(summary)))
+        found.append(("Not settled, by age", "At the cut.", ages_chart(summary)))
     if summary.partitions:
         names = [f"half-{row['half_partition']}" for row in summary.partitions]
         values = [row["n"] for row in summary.partitions]
         found.append(("Partitions", "Transactions in each partition of half.",
-                      charts.bars(names, values, unit="transactions")))  # fmt: skip
+                      bars_chart(names, values, unit="transactions")))  # fmt: skip
     if summary.hot_keys:
         names = [row["key_hash"] for row in summary.hot_keys]
         values = [row["n"] for row in summary.hot_keys]
         found.append(("Hottest ordering keys", "By the key's hash, as half records name it.",
-                      charts.bars(names, values, unit="transactions")))  # fmt: skip
+                      bars_chart(names, values, unit="transactions")))  # fmt: skip
     if summary.dead_letters:
         names = [row["topic"] for row in summary.dead_letters]
         values = [row["n"] for row in summary.dead_letters]
         found.append(("Dead letters and replays", "Records that bronze holds.",
-                      charts.bars(names, values, unit="records")))  # fmt: skip
+                      bars_chart(names, values, unit="records")))  # fmt: skip
     return found
 
 
@@ -107,3 +120,35 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def write_report(
+    spark: SparkSession,
+    *,
+    bronze: str,
+    ledger: str,
+    namespace: str,
+    page: Path,
+    made_at: datetime,
+) -> Summary:
+    """Write `page` and, beside it, the same with the ending `.json`; what they show.
+
+    Raises:
+        UsageError: there is no ledger yet. Nothing was written.
+    """
+    summary = done_again(lambda: _summary(spark, bronze, ledger, namespace))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(to_html(summary, made_at=made_at), "utf-8")
+    page.with_suffix(".json").write_text(to_json(summary), "utf-8")
+    return summary
+
+
+def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> Summary:
+    catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
+    run = shelf.last()
+    rows = shelf.rows(run)
+    state = catalog.state()
+    dead = catalog.records(catalog.cut(state), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
+    return summarise(
+        rows, dead, namespace=namespace, cut_ms=run.cut_ms, gaps=state.gaps, hidden_topics=state.hidden,
+    )  # fmt: skip

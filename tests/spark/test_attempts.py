@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.messages import Resolution
-from txlayer_spark.attempts import Attempt, fold, half_places, half_traces, in_question
+from txlayer_spark.epoch_log import Attempt, fold, half_places, half_traces, in_question
 from txlayer_spark.sink import half_records, messages, whole
 
 EPOCH = "bonus-7"

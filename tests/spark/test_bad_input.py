@@ -20,10 +20,10 @@ from txlayer.core.retry import LockKind, LockRecord
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark import committed_stream, read_topic
 from txlayer_spark.catalog import Catalog, effective
-from txlayer_spark.failures import failures_as_ours
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.schemas import SCHEMAS, TopicKind
+from txlayer_spark.session import failures_as_ours
 from txlayer_spark.shelf import Shelf
 
 pytestmark = pytest.mark.kafka

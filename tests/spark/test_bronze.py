@@ -27,13 +27,12 @@ from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark.bronze import is_subscribed, subscription
-from txlayer_spark.catalog import BatchFolder, Catalog, Gap, effective, parse_folder
-from txlayer_spark.failures import failures_as_ours
-from txlayer_spark.folders import Folder
+from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, effective, parse_folder
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
-from txlayer_spark.jobs.report import write_report
+from txlayer_spark.report import write_report
+from txlayer_spark.session import failures_as_ours
 
 Place = tuple[str, int, int]
 

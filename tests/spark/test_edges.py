@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
-from txlayer_spark.jobs.report import write_report
+from txlayer_spark.report import write_report
 
 pytestmark = pytest.mark.kafka
 

@@ -14,8 +14,8 @@ from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
 from txlayer_spark.events import EVENT_KINDS, Names, bit, events
 from txlayer_spark.ledger import fold, with_distinct
-from txlayer_spark.rows import to_stored
 from txlayer_spark.schemas import BRONZE, TopicKind
+from txlayer_spark.shelf import to_stored
 
 ID, ORIGIN, USER = ("txl-id", b"1"), ("txl-origin", b"2"), ("a", b"3")
 AGAIN = ("txl-id", b"4")

@@ -38,8 +38,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer_spark import SinkSettings, write_transactional
-from txlayer_spark.attempts import Attempt, Attempts
-from txlayer_spark.epoch_log import EpochLog
+from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 from txlayer_spark.jobs.sink import Outcome, Sink
 from txlayer_spark.sink import measure, messages
 

@@ -13,11 +13,9 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
-from txlayer_spark.failures import is_data_loss
-from txlayer_spark.folders import WRITING
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
 from txlayer_spark.schemas import TopicKind, kind_of
-from txlayer_spark.session import source_options
+from txlayer_spark.session import is_data_loss, source_options
 
 _FOLLOWERS_MAX = 5
 """How often one call begins again behind what retention took meanwhile."""

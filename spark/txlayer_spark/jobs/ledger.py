@@ -12,10 +12,9 @@ from pyspark.sql import functions as F
 
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.errors import UsageError
-from txlayer_spark import lines, order
+from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
-from txlayer_spark.failures import done_again
 from txlayer_spark.ledger import (
     first_ms,
     fold,
@@ -29,9 +28,9 @@ from txlayer_spark.ledger import (
     needs_every_record,
     with_distinct,
 )
-from txlayer_spark.rows import State, to_stored, unfolded
 from txlayer_spark.schemas import TopicKind, kind_of
-from txlayer_spark.shelf import EVERY, Run, Shelf
+from txlayer_spark.session import done_again
+from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
 from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
@@ -138,7 +137,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
     rows = rows.observe(
         counted,
-        *order.counts(_is_keyed_row(), _is_several_row()),
+        *ledger.counts(_is_keyed_row(), _is_several_row()),
         halfless,
         crowded,
         repeated,
@@ -173,10 +172,10 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
         shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
-        turned = order.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
+        turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
     has_waiting = False
     if counted.get["behind"] or exact is not None:
-        waiting = order.waiting(unfolded(stored.where(F.col("is_settled") == int(State.OPEN))))
+        waiting = ledger.waiting(unfolded(stored.where(F.col("is_settled") == int(State.OPEN))))
         has_waiting = not shelf.put(waiting, "waiting", number).isEmpty()
     late = _union(compared, turned)
     has_late = late is not None and not shelf.put(late.distinct(), "late", number).isEmpty()
@@ -557,7 +556,7 @@ def _orphans(
 
 def _is_keyed_row() -> Column:
     """Whether the order of a stored row is judged."""
-    return (F.col("is_settled") != int(State.ASKED)) & order.is_keyed(aside="more.")
+    return (F.col("is_settled") != int(State.ASKED)) & ledger.is_keyed(aside="more.")
 
 
 def _may_be_repeated() -> Column:
@@ -597,7 +596,7 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
 
     `again`: ids whose rows may say what an earlier run compared.
     """
-    keyed = unfolded(rows).where(order.is_keyed()).withColumn("_several", order.is_several())
+    keyed = unfolded(rows).where(ledger.is_keyed()).withColumn("_several", ledger.is_several())
     if sources.is_first or not again:
         return keyed
     ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
@@ -606,7 +605,7 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
 
 
 def _counts(keyed: DataFrame) -> Mapping[str, int]:
-    row = keyed.agg(*order.counts(F.lit(True), F.col("_several"))).first()
+    row = keyed.agg(*ledger.counts(F.lit(True), F.col("_several"))).first()
     return {} if row is None else row.asDict()
 
 
@@ -621,13 +620,13 @@ def _order(  # the parts of a run
 ) -> DataFrame | None:
     """Write how far each key came; the ids of what became visible too late, None without any."""
     number, before = last.number + 1, shelf.order(last)
-    messages = order.visible_alone(keyed.where(~F.col("_several")))
+    messages = ledger.visible_alone(keyed.where(~F.col("_several")))
     if counts["several"]:
         # A row tells the place of one message: of several, the records do.
-        several = order.visible(sources.forwarded(), keyed.where("_several"))
+        several = ledger.visible(sources.forwarded(), keyed.where("_several"))
         messages = messages.unionByName(several)
-    state = before if before is not None else order.nothing(spark)
-    compared = order.compared(messages, state, kept_from_ms=judging.cut_ms - ORDER_KEPT_MS)
+    state = before if before is not None else ledger.nothing(spark)
+    compared = ledger.compared(messages, state, kept_from_ms=judging.cut_ms - ORDER_KEPT_MS)
     counted = Observation()
     compared = compared.observe(counted, F.count_if("is_late").alias("late"))
     found = shelf.put(compared, "order", number)

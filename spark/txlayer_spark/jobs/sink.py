@@ -32,9 +32,8 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer_spark import sink
-from txlayer_spark.attempts import Attempt, Attempts
 from txlayer_spark.brokers import Brokers, Place
-from txlayer_spark.epoch_log import EpochLog
+from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 
 CLOCK_MARGIN_MS = 300_000
 """How far the driver's clock and the brokers' may be apart."""

@@ -32,7 +32,7 @@ from txlayer_spark.jobs import compaction
 from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.jobs.report import write_report
+from txlayer_spark.report import write_report
 from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import exit_code
 

@@ -13,8 +13,7 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
 from txlayer.cli.output import fetch_progress
-from txlayer_spark.failures import failures_as_ours
-from txlayer_spark.session import build_session
+from txlayer_spark.session import build_session, failures_as_ours
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit`, which has started the Java side already."""
