@@ -1,7 +1,7 @@
 """What happened → one row per transaction. DataFrame → DataFrame; native functions only.
 
 The *core* of a transaction is numbers that can be merged with what comes later: it is what a run carries on of
-transactions that are not settled. What is stored of it, and what people read, is in rows.py.
+transactions that are not settled. What is stored of it, and what people read, is in shelf.py.
 
 Nearly every transaction is folded from numbers alone, by one hash aggregation. A few need every record at once: ids with
 several attempts, with more messages than a bit set holds, with second copies, with op lines that name another offset.

@@ -1,4 +1,4 @@
-"""Where the ledger keeps what: runs, their rows, what they carry on. Never: what a row says (rows.py).
+"""Where the ledger keeps what: runs, their rows, what they carry on. Never: what a row says (shelf.py).
 
 ::
 

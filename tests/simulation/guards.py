@@ -132,11 +132,11 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(recovery=un.GreedyRecovery)), 111, _LOSS,
     ),
     Guard(
-        "a half record that is there twice is known for twins", "P2", "half_fold.py",
+        "a half record that is there twice is known for twins", "P2", "ledger.py",
         Variant(make=coordinator_with(ledger=un.TwinLedger)), 669, frozenset({_K.DUPLICATE, _K.LEFT_ON_DOUBT}),
     ),
     Guard(
-        "who waits for one on doubt stands on doubt", "P6", "settling.py",
+        "who waits for one on doubt stands on doubt", "P6", "ledger.py",
         Variant(make=coordinator_with(ledger=un.LonelyLedger)), 11, _LOSS | {_K.OUT_OF_ORDER, _K.RESTLESS},
     ),
     Guard(
@@ -144,7 +144,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=un.CredulousLedger)), 4, _LOSS | {_K.CONTRARY, _K.PHANTOM},
     ),
     Guard(
-        "a line that names nothing is given up", "P11", "shard.py",
+        "a line that names nothing is given up", "P11", "partition.py",
         Variant(make=coordinator_with(ledger=un.PatientLedger)), 8, _STUCK,
     ),
     Guard(
@@ -156,7 +156,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=un.UnorderedLedger)), 7, frozenset({_K.OUT_OF_ORDER}),
     ),
     Guard(
-        "a refused record is found and parked, a refusing topic held", "P11", "refusals.py",
+        "a refused record is found and parked, a refusing topic held", "P11", "publish.py",
         Variant(make=un.DeafCoordinator), 108, _STUCK,
     ),
     Guard(
@@ -168,15 +168,15 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=un.DrowsyCoordinator), 29, _STUCK,
     ),
     Guard(
-        "a suspicion ends where nothing is left to do", "P11", "refusals.py",
+        "a suspicion ends where nothing is left to do", "P11", "publish.py",
         Variant(make=un.GrudgingCoordinator), 2239, _STUCK,
     ),
     Guard(
-        "content beyond its limit leaves memory", "P11", "shard.py",
+        "content beyond its limit leaves memory", "P11", "partition.py",
         Variant(make=coordinator_with(ledger=un.HoardingLedger)), 66, frozenset({_K.HOARDED}), plan=make_unkind_plan,
     ),
     Guard(
-        "a second copy moves no more to doubt at once than one Kafka transaction takes", "P11", "half_fold.py",
+        "a second copy moves no more to doubt at once than one Kafka transaction takes", "P11", "ledger.py",
         Variant(make=coordinator_with(ledger=un.SweepingLedger)), 952, _STUCK, plan=make_unkind_plan,
     ),
     Guard(
@@ -200,19 +200,19 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=ua.ShoutingCoordinator), 4, _ASKED,
     ),
     Guard(
-        "nobody is asked about a transaction that is immune", "P7", "asking.py",
+        "nobody is asked about a transaction that is immune", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 27, _ASKED,
     ),
     Guard(
-        "a question is withdrawn when the decision stands in its batch", "P7", "settling.py",
+        "a question is withdrawn when the decision stands in its batch", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.NosyLedger)), 48, _ASKED,
     ),
     Guard(
-        "an answer counts once, and only to the newest question", "P7", "asking.py",
+        "an answer counts once, and only to the newest question", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.GullibleLedger)), 0, _COUNTS,
     ),
     Guard(
-        "a question that nobody answered is not counted", "P7", "asking.py",
+        "a question that nobody answered is not counted", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.ImpatientLedger)), 0, _COUNTS,
     ),
     Guard(
@@ -220,7 +220,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)), 14, _COUNTS,
     ),
     Guard(
-        "who says too late is told", "P7", "asking.py",
+        "who says too late is told", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.MuteLedger)), 19, frozenset({_K.UNTOLD}),
     ),
     Guard(
@@ -228,7 +228,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.FickleLedger)), 216, _LOSS,
     ),
     Guard(
-        "a policy's line acts when it is read back", "P4", "asking.py",
+        "a policy's line acts when it is read back", "P4", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.HighHandedLedger)), 1703, _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
     ),
 )  # fmt: skip
@@ -254,7 +254,7 @@ SECOND_LINES: tuple[SecondLine, ...] = (
         "a rebuild from the stored offsets finds out whether it happened; the guard saves the rebuild",
     ),
     SecondLine(
-        "sizes are checked before anything is produced", "settling.py",
+        "sizes are checked before anything is produced", "ledger.py",
         Variant(make=coordinator_with(ledger=un.UnmeasuredLedger)),
         "the broker refuses the record and bisection finds it; the guard saves the Kafka transactions until then",
     ),

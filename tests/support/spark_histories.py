@@ -248,7 +248,7 @@ class TogetherJudged:
         )
 
     def compare(self, rows: Sequence[Any]) -> list[Judged]:
-        """Every transaction and every stray record under both judges; `rows` are those of `read_ledger`."""
+        """Every transaction and every stray record under both judges; `shelf` are those of `read_ledger`."""
         found: dict[tuple[str, str], set[str]] = {}
         orphans = {row.txn_id for row in rows if row.verdict == "orphan"}
         for row in rows:

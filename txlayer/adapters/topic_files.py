@@ -22,7 +22,7 @@ GROUP_ROLES = ("dlq", "replay")
 def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
     """{role: content} of every topic file, the role being the name of the file (`half`, `op`, …).
 
-    The first of `folders` that is there counts.
+    The first of `catalog` that is there counts.
 
     Raises:
         ConfigError: the files are not there, or one is no TOML.

@@ -2,7 +2,7 @@
 
 The naming rule, as the coordinator has it: a writer's name is new for every assignment and never used again, and it
 stands in the stored metadata before the writer writes for the first time. So whoever takes a queue over knows the name,
-and ends with it what the former owner left open (`taking_over.py`).
+and ends with it what the former owner left open (`assignments.py`).
 """
 
 from __future__ import annotations

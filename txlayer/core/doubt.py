@@ -344,7 +344,7 @@ class DoubtFold:
         """Op offset, from the given one on → by line, 1 for one that was kept aside, also when a person has ended that record."""
         self.transactions: dict[str, Transaction] = {}
         self.dormant: dict[str, bytes] = {}
-        """Those that need no object yet (asleep.py); a key stands here or among the transactions."""
+        """Those that need no object yet (doubt.py); a key stands here or among the transactions."""
         self.rolled_back: set[str] = set()
         """Those that stood there on a line's word alone and were rolled back: a half record that comes later begins nothing."""
         self.unreadable: dict[str, int] = {}

@@ -115,7 +115,7 @@ def fixed_part(
     token: int | None = None,
     waiting: WaitingKeys | None = None,
 ) -> tuple[str, str]:
-    """What stands before and behind the runs; `attempts` and `waiting` of offsets from `offset` on, `stuck` of keys in `parked`."""
+    """What stands before and behind the runs; `epoch_log` and `waiting` of offsets from `offset` on, `stuck` of keys in `parked`."""
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""

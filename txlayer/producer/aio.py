@@ -1,4 +1,4 @@
-"""`AsyncTransactionalProducer`: the same steps, awaited. Never: a public word that sync.py lacks."""
+"""`AsyncTransactionalProducer`: the same steps, awaited. Never: a public word that producer.py lacks."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class AsyncTransactionalProducer:
         """
         await self._started()
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the word of sync.py
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the word of producer.py
         """Refuse new transactions, wait for those in flight for `timeout` seconds (`close_timeout`), and end.
 
         Raises:
@@ -540,7 +540,7 @@ class AsyncTransaction(OpenTransaction):
 
     async def result(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the word of sync.py
+        timeout: float | None = None,  # noqa: ASYNC109 - the word of producer.py
         *,
         with_decision: bool = False,
     ) -> TransactionSendResult:

@@ -1,4 +1,4 @@
-"""The words of RocketMQ's transactional messages, for people who come from there. Never: behaviour that sync.py lacks."""
+"""The words of RocketMQ's transactional messages, for people who come from there. Never: behaviour that producer.py lacks."""
 
 from __future__ import annotations
 
