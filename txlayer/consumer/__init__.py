@@ -1,1 +1,1 @@
-"""Handling messages in order, by key: queues, leases, retries, dead letters. Services like the coordinator: loops of one thread."""
+"""Consumers that handle messages in order, by key: queues, leases, retries and dead letters, in a loop of one thread."""

@@ -1,4 +1,4 @@
-"""`AsyncOrderedConsumer`: coroutine handlers as tasks of the user's event loop. Never a word that the others lack."""
+"""`AsyncOrderedConsumer`: coroutine handlers, run as tasks of the user's event loop."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CANCEL_S = 1.0
 
 
 class AsyncPool:
-    """A `Pool` of tasks. The engine's thread calls it, the loop's thread runs the handlers."""
+    """A `Pool` of tasks. The engine's thread calls it; the loop's thread runs the handlers."""
 
     chunk_s = 0.0
-    has_runs = False  # they run side by side
+    has_runs = False  # the jobs of a chunk run side by side
 
     def __init__(
         self,
@@ -76,26 +76,26 @@ class AsyncPool:
     # --- the engine's thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Nothing: the loop runs already."""
+        """Do nothing: the loop is already running."""
 
     @property
     def hung_count(self) -> int:
-        """Handlers that were given up and have not come back."""
+        """Handlers that were given up and have not returned."""
         return self._hung.count
 
     def free_count(self) -> int:
-        """Jobs that would run at once."""
+        """Number of jobs that would start at once."""
         return self._task_count_max - self._begun_count
 
     def submit(self, chunk: Chunk) -> None:
-        """Begin all jobs of a chunk."""
+        """Start all jobs of a chunk."""
         self._begun_count += len(chunk.jobs)
         self._open[chunk] = {id(job): job for job in chunk.jobs}
         self._inbox.append(chunk)
         self._loop.call_soon_threadsafe(self._begin)
 
     def take(self) -> list[JobOutcome]:
-        """What ended since the last call, and what hangs."""
+        """Outcomes since the last call, including those of handlers that hang."""
         outcomes = self._outcomes.take()
         now = time.monotonic()
         if now >= self._look_at:
@@ -108,7 +108,7 @@ class AsyncPool:
         return outcomes
 
     def _look(self, chunk: Chunk, now: float) -> JobOutcome | None:
-        """Give up what of a chunk hangs: cancelled, and not ended; also where the whole loop hangs."""
+        """Give up the handlers of a chunk that were cancelled and did not end; it also works when the whole loop hangs."""
         left = self._open[chunk]
         if not left:
             del self._open[chunk]
@@ -125,7 +125,7 @@ class AsyncPool:
         return JobOutcome(chunk, (), failed, seconds=now - chunk.begun_at) if failed else None
 
     def close(self, timeout_s: float) -> None:
-        """Cancel what still runs, and wait for it for at most so long."""
+        """Cancel the running handlers and wait up to `timeout_s` for them."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._cancel_all)
@@ -162,7 +162,7 @@ class AsyncPool:
         left: dict[int, Job],
     ) -> None:
         caller = self._caller
-        # One coroutine less around each handler that has nothing else around it.
+        # Without interceptors and the like, skip one coroutine per message.
         if function is None or isinstance(job, list):
             failed = await caller.run_async(chunk, job, deadline)
         else:
@@ -177,7 +177,7 @@ class AsyncPool:
                 failed = None if is_done else caller.refusal(job, result, began)
         if left.pop(id(job), None) is None:
             if self._tasks.get(id(job), (None,))[0] is asyncio.current_task():
-                del self._tasks[id(job)]  # else its next attempt runs
+                del self._tasks[id(job)]  # otherwise it belongs to the next attempt
             ended = (
                 JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
             )
@@ -222,8 +222,8 @@ class AsyncPool:
 class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandlerFunction]):
     """`OrderedConsumer` for coroutine handlers: up to `in_flight_max` of them run as tasks of the running event loop.
 
-    A handler whose deadline is over is cancelled, and has failed, also when it ignores that. Arguments and promises are those of `OrderedConsumer`; there
-    are no workers to choose.
+    A handler that passes its deadline is cancelled, and its attempt has failed even if it ignores the cancellation.
+    Arguments and guarantees are those of `OrderedConsumer`, without `workers`.
     """
 
     is_async: ClassVar[bool] = True
@@ -257,12 +257,12 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         self._end: asyncio.Event | None = None
 
     async def run(self) -> None:
-        """Handle messages until `stop`, `close` or cancellation; then let what runs end, store it and leave the group.
+        """Handle messages until `stop`, `close` or cancellation; then let running handlers end, store and leave the group.
 
         Raises:
-            UsageError: topics, settings or stored offsets are not as they must be.
+            UsageError: topics, settings or stored offsets are not valid.
             BrokerUnavailableError: no broker answered within `start_timeout`.
-            LifecycleError: it ran before.
+            LifecycleError: the consumer ran before.
         """
         self._begin(is_waited_for=True)
         assert self._end is not None
@@ -273,18 +273,18 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         self._raise_failure()
 
     async def start(self) -> None:
-        """Begin in the background; `close` ends it. When it ends by itself, `failure` says why, and it is logged.
+        """Start in the background; `close` ends it. If it fails, the error is logged and `failure` holds it.
 
         Raises:
-            UsageError: as `run`; what only the cluster can tell comes from `join` and `close`.
+            UsageError: as `run`; `join` and `close` raise the errors that only the cluster can report.
         """
         self._begin(is_waited_for=False)
 
     async def join(self) -> None:
-        """Wait until it has ended; it is not told to end.
+        """Wait until the consumer has ended; this does not stop it.
 
         Raises:
-            TxLayerError: why it ended by itself.
+            TxLayerError: the error that ended it.
             LifecycleError: it was not started.
         """
         if self._end is None:
@@ -293,10 +293,10 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         self._raise_failure()
 
     async def close(self) -> None:
-        """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond is cancelled.
+        """Let running handlers end within `close_timeout`, store, and leave the group; handlers still running are cancelled.
 
         Raises:
-            TxLayerError: why the consumer ended by itself, unless `run` or `join` raised it before.
+            TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
         """
         self._stopping.set()
         if self._end is not None:
@@ -320,7 +320,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         self._launch(is_waited_for=is_waited_for)
 
     async def _until_ended(self) -> None:
-        """The loop must go on until the last handler has ended, also when whoever waits is cancelled again and again."""
+        """Wait until the last handler has ended, even if the caller is cancelled repeatedly: the loop must keep running."""
         assert self._end is not None
         self._stopping.set()
         cancelled: asyncio.CancelledError | None = None
@@ -345,6 +345,6 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
 
     def _tell_end(self) -> None:
         if self._loop is not None and self._end is not None:
-            # The loop may be closed already when its program ends without waiting.
+            # The loop may be closed if its program ended without waiting.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end.set)

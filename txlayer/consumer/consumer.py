@@ -1,4 +1,4 @@
-"""`OrderedConsumer` and `ConcurrentConsumer`: plain handlers on threads or in processes. Never a step of their own."""
+"""`OrderedConsumer` and `ConcurrentConsumer`: plain handlers on threads or in processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txlayer.errors import ConfigError, LifecycleError
 
 
 class ConsumerSettings(TypedDict, total=False):
-    """The optional settings of a consumer, by their names in `ConsumerConfig`, which says what each one means."""
+    """The optional settings of a consumer; `ConsumerConfig` describes each one under the same name."""
 
     client_settings: Mapping[str, Any]
     is_insecure_allowed: bool
@@ -52,17 +52,17 @@ Workers = Literal["threads", "processes"]
 
 
 class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
-    """What both share: workers, and waiting for the end on a thread."""
+    """Workers, and waiting for the end on a thread; shared by both consumers."""
 
     _workers: Workers = "threads"
 
     def run(self, should_stop: Callable[[], bool] | None = None) -> None:
-        """Handle messages until `stop`, `should_stop`, or Ctrl-C; then let what runs end, store it and leave the group.
+        """Handle messages until `stop`, `should_stop` or Ctrl-C; then let running handlers end, store and leave the group.
 
         Raises:
-            UsageError: topics, settings or stored offsets are not as they must be.
+            UsageError: topics, settings or stored offsets are not valid.
             BrokerUnavailableError: no broker answered within `start_timeout`.
-            LifecycleError: it ran before.
+            LifecycleError: the consumer ran before.
         """
         self._launch(is_waited_for=True)
         try:
@@ -75,18 +75,18 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         self._raise_failure()
 
     def start(self) -> None:
-        """Begin in the background; `close` ends it. When it ends by itself, `failure` says why, and it is logged.
+        """Start in the background; `close` ends it. If it fails, the error is logged and `failure` holds it.
 
         Raises:
-            UsageError: as `run`; what only the cluster can tell comes from `join` and `close`.
+            UsageError: as `run`; `join` and `close` raise the errors that only the cluster can report.
         """
         self._launch()
 
     def join(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it has ended, for at most `timeout`; True: it has. It is not told to end.
+        """Wait until the consumer has ended, for at most `timeout`; True if it has. This does not stop it.
 
         Raises:
-            TxLayerError: why it ended by itself.
+            TxLayerError: the error that ended it.
             LifecycleError: it was not started.
         """
         if self._thread is None:
@@ -97,10 +97,10 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         return has_ended
 
     def close(self) -> None:
-        """Let what runs end within `close_timeout`, store it and leave the group; what goes on beyond counts for nothing.
+        """Let running handlers end within `close_timeout`, store, and leave the group; later results are discarded.
 
         Raises:
-            TxLayerError: why the consumer ended by itself, unless `run` or `join` raised it before.
+            TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
         """
         self._stopping.set()
         if self._thread is not None:
@@ -120,7 +120,7 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         self.close()
 
     def _tell_end(self) -> None:
-        """Who waits looks at the event."""
+        """Do nothing: waiting threads watch the event."""
 
     def _make_pool(self, caller: Caller) -> Pool:
         count = self._config.worker_count
@@ -135,33 +135,35 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
 
 
 class OrderedConsumer(_PlainConsumer):
-    """Handles messages in order: of one key one at a time, many keys side by side.
+    """Handles messages in order: one message of a key at a time, many keys in parallel.
 
-    The order is that of the topic, through retries, restarts, rebalances, dead letters and their replay. A message whose
-    handler ended and was stored is not handled again; one that was interrupted is, so handlers that change a database use
-    an inbox or the context's fencing token.
+    The order is that of the topic, through retries, restarts, rebalances, dead letters and replays. A message whose
+    handler succeeded and whose offset was stored is not handled again. A message that was interrupted is, so handlers
+    that change a database use an inbox or the context's fencing token.
 
     Args:
         bootstrap_servers: brokers, HOST:PORT with commas between.
         group: the consumer group.
-        topics: what is consumed; each needs its dead-letter and replay topics (`txlayer topics apply --group … --topic …`).
-        parallel_by: "key": one message of a key at a time; "partition": one of a partition.
-        null_keys: messages without a key are in order with each other ("ordered") or with nobody ("free").
-        start_at: where the group begins that has stored nothing: "earliest", "latest", a datetime; None: that is an error.
-        workers: where handlers run: "threads", or "processes" for those that compute; `worker_count` of them.
-        retry: how often and when a failed message is tried again; None: `attempt_count_max` attempts with back-off.
-        interceptors: what is done around each attempt.
-        deserializer: any confluent-kafka deserializer for values, or a function (bytes, `SerializedField`). What it raises makes
-            the message a dead letter; it is tried again when a service did not answer. Without one values are bytes or None.
-        key_deserializer: the same for keys, called first; what is in order goes by the bytes.
-        key_group: what a key counts as in the figures.
-        namespace: whose lock topic is used.
-        connect: makes the clients of the cluster.
-        tracing: makes a span of each attempt (`txlayer.adapters.otel`), the current one while the handler runs.
+        topics: the topics to consume. Each needs its dead-letter and replay topics
+            (`txlayer topics apply --group … --topic …`).
+        parallel_by: "key": one message of a key at a time; "partition": one message of a partition at a time.
+        null_keys: messages without a key keep order among themselves ("ordered") or have no order ("free").
+        start_at: where to begin if the group has stored no offset: "earliest", "latest" or a datetime. None: a missing
+            offset is an error.
+        workers: where handlers run: "threads", or "processes" for CPU-bound handlers; `worker_count` of them.
+        retry: how often and when a failed message is tried again. None: `attempt_count_max` attempts with back-off.
+        interceptors: code that runs around each attempt.
+        deserializer: any confluent-kafka deserializer for values, or a function (bytes, `SerializedField`). If it raises,
+            the message becomes a dead letter, or is retried if a service did not answer. None: values are bytes or None.
+        key_deserializer: the same for keys, called first. The order always goes by the bytes of the key.
+        key_group: maps a key to the name it is counted under in the metrics.
+        namespace: the namespace of the lock topic.
+        connect: makes the Kafka clients.
+        tracing: makes a span of each attempt (`txlayer.adapters.otel`); it is the current span while the handler runs.
         settings: limits and time-outs, see `ConsumerConfig`.
 
     Raises:
-        ConfigError, UsageError: a setting has no usable value.
+        ConfigError, UsageError: a setting is not valid. Nothing was connected.
     """
 
     def __init__(
@@ -194,10 +196,10 @@ class OrderedConsumer(_PlainConsumer):
 
 
 class ConcurrentConsumer(_PlainConsumer):
-    """Handles messages in no order, each as soon as there is a worker; otherwise as `OrderedConsumer`.
+    """Handles messages in no order, each as soon as a worker is free; otherwise like `OrderedConsumer`.
 
-    It holds no leases: the context's token is None, and after a pause of the process longer than the session two members may
-    handle one message. Keys are never parked.
+    It holds no leases: the context's token is None, and after the process was paused longer than the session time-out,
+    two members may handle the same message. Keys are not parked.
     """
 
     keeps_order: ClassVar[bool] = False
@@ -230,7 +232,7 @@ class ConcurrentConsumer(_PlainConsumer):
 
 
 def order_of(parallel_by: str) -> QueueOrder:
-    """What waits for what.
+    """The queue order that `parallel_by` names.
 
     Raises:
         ConfigError: neither "key" nor "partition".
@@ -241,7 +243,7 @@ def order_of(parallel_by: str) -> QueueOrder:
 
 
 def check_workers(workers: Workers) -> Workers:
-    """The kind of workers itself.
+    """Return `workers` if it is valid.
 
     Raises:
         ConfigError: neither "threads" nor "processes".

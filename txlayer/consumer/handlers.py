@@ -1,4 +1,4 @@
-"""Which function handles which message, and what stands around it: tags, policies, interceptors. Never calling one."""
+"""Registered handlers: which function handles which message, with its tags, retry policy and interceptors."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ BATCH_COUNT_MAX = 100
 
 
 class Interceptor:
-    """What is done around every attempt, on the handler's own thread, process or task. Override what is needed.
+    """Code that runs around every attempt, on the handler's own thread, process or task. Override what you need.
 
-    Interceptors are called in the order in which they were given, behind the handler in the opposite one. What `before`
-    or `after` raises counts as if the handler had raised it; what `on_error` raises is logged. For an asynchronous
-    consumer any of them may be a coroutine. A batch handler's attempt is one call, with the batch's first message.
+    `before` runs in the order in which interceptors were given; `after` and `on_error` in reverse order. An exception
+    of `before` or `after` counts as the handler's; an exception of `on_error` is logged. In an asynchronous consumer each
+    may be a coroutine. A batch handler's attempt is one call, with the first message of the batch.
     """
 
     def before(self, message: ReceivedMessage, context: Context) -> Any:
-        """An attempt begins."""
+        """Called before the handler."""
 
     def after(self, message: ReceivedMessage, context: Context, result: HandlerResult) -> Any:
-        """The handler returned."""
+        """Called after the handler returned."""
 
     def on_error(self, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
-        """The handler, or an interceptor, raised."""
+        """Called after the handler or an interceptor raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One function and what it is for."""
+    """One handler function with its topics, tags and policies."""
 
     function: Callable[..., Any]
-    topics: frozenset[str]  # none: every topic
+    topics: frozenset[str]  # empty: every topic
     tags: TagFilter
     retry: RetryPolicy | None
-    batch_count_max: int  # 0: it takes single messages
+    batch_count_max: int  # 0: takes single messages
     is_async: bool
 
     @property
     def name(self) -> str:
-        """For logs."""
+        """Name of the function, for logs."""
         return name_of(self.function)
 
     def accepts(self, record: Any) -> bool:
-        """True when its tags let the record through; its topic is known."""
+        """True if the handler's tags match the record; the caller has matched the topic."""
         return self.tags.wanted is None or self.tags.accepts(header_of(record, TAGS_HEADER))
 
 
 class Route:
-    """What one topic's messages meet: its handlers in the order of their registration."""
+    """The handlers of one topic, in the order of registration."""
 
     def __init__(self, handlers: Sequence[Handler]) -> None:
         self._handlers = tuple(handlers)
@@ -75,7 +75,7 @@ class Route:
         self.retry = handlers[0].retry
 
     def handler_of(self, record: Any) -> Handler | None:
-        """The first handler whose tags accept the record; None: nobody wants it."""
+        """The first handler whose tags match the record; None if there is none."""
         if self.only is not None:
             return self.only
         for handler in self._handlers:
@@ -103,11 +103,11 @@ class HandlerSet:
         retry: RetryPolicy | None,
         batch_count_max: int = 0,
     ) -> F:
-        """Register a function and return it as it is.
+        """Register a function and return it unchanged.
 
         Raises:
-            ConfigError: its tags are no expression, it cannot be called with a message and a context, or it is a coroutine where
-                plain functions are called (or the other way).
+            ConfigError: the tags are not a valid expression, the function does not accept a message and a context, or
+                it is a coroutine function in a consumer for plain functions (or the reverse). Nothing was registered.
         """
         check_signature(function)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -132,7 +132,7 @@ class HandlerSet:
         """{topic: its handlers}.
 
         Raises:
-            UsageError: a topic has none, a handler's topic is not consumed, or a batch handler shares a topic.
+            UsageError: a topic has no handler, a handler's topic is not consumed, or a batch handler shares a topic.
         """
         consumed = frozenset(topics)
         for handler in self._handlers:
@@ -149,22 +149,22 @@ class HandlerSet:
             if len(found) > 1 and any(h.batch_count_max for h in found):
                 raise UsageError(f"a batch handler must be the only one of its topic ({topic})")
             if any(h.retry != found[0].retry for h in found):
-                # One key's messages may meet several of them, and its attempts are counted together.
+                # Messages of one key may go to several handlers, and share one count of attempts.
                 raise UsageError(f"the handlers of {topic} have different retry policies")
             routes[topic] = Route(found)
         return routes
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a handler is called in messages; a partial or an object has only its type's name."""
+    """Name of a handler in messages; for a partial or an object, the name of its type."""
     return getattr(function, "__qualname__", type(function).__name__)
 
 
 def check_signature(function: Callable[..., Any]) -> None:
-    """Refuse what cannot be a handler: every message of its topics would fail with the same error.
+    """Refuse a function that fails for every message.
 
     Raises:
-        ConfigError: it is no function, takes other arguments than (message, context), or yields instead of returning.
+        ConfigError: it is not callable, does not accept (message, context), or is a generator.
     """
     expected = "a function that takes (message, context)"
     if not callable(function) or inspect.isclass(function):
@@ -178,7 +178,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, and does not tell
+        return  # written in C: it has no signature to inspect
     try:
         signature.bind(None, None)
     except TypeError as exc:

@@ -1,4 +1,4 @@
-"""`AsyncTransactionalProducer`: the same steps, awaited. Never: a public word that producer.py lacks."""
+"""`AsyncTransactionalProducer` and `AsyncTransaction`: the producer for one event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class LoopEngine:
-    """What the tasks of one loop share."""
+    """The engine and the wake-ups that the tasks of one event loop share."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = engine
@@ -54,10 +54,10 @@ class LoopEngine:
         engine.pipeline.at_end_of_round = self._end_of_round
 
     async def drive(self, run: Steps[T]) -> T:
-        """Run steps to their end; this task waits for what they yield.
+        """Run steps to their end in this task; it awaits what they yield.
 
         Raises:
-            LifecycleError: this is another loop than the one that started the producer.
+            LifecycleError: this is not the loop that started the producer.
         """
         if threading.get_ident() != self._thread_id or not self._loop.is_running():
             raise LifecycleError("started in another event loop; make one producer per loop")
@@ -97,7 +97,7 @@ class LoopEngine:
             run.close()
 
     def close_at_exit(self) -> None:
-        """The interpreter ends and nobody closed the producer; the loop may be gone."""
+        """Close an open producer at interpreter exit; the loop may be closed by then."""
         pipeline = self.engine.pipeline
         pipeline.at_end_of_round = None
         timeout_s = self.engine.config.close_timeout.total_seconds()
@@ -106,10 +106,10 @@ class LoopEngine:
     # --- the loop's thread --------------------------------------------------------------------------------------------
 
     def _write_soon(self, queue: OpQueue) -> None:
-        if threading.get_ident() != self._thread_id:  # a thread of the user's
+        if threading.get_ident() != self._thread_id:  # called from a thread of the user
             queue.write()
             return
-        # Behind all tasks that run in this turn of the loop: what they say goes out together.
+        # call_soon runs after the tasks of this turn, so their resolutions go out in one write.
         if not self._is_write_due:
             self._is_write_due = True
             self._loop.call_soon(self._write)
@@ -120,7 +120,7 @@ class LoopEngine:
 
     def _serve(self, woken: list[asyncio.Future[None]]) -> None:
         for future in woken:
-            if not future.done():  # cancelled meanwhile
+            if not future.done():  # it may have been cancelled
                 future.set_result(None)
 
     def _serve_all(self) -> None:
@@ -132,7 +132,7 @@ class LoopEngine:
         self._woken.append(future)
 
     def _end_of_round(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             if self._woken:
                 woken, self._woken = self._woken, []
                 self._loop.call_soon_threadsafe(self._serve, woken)
@@ -147,7 +147,7 @@ AsyncLocalTransaction = Callable[
 
 
 class AsyncSubmittedTransaction(PendingTransaction):
-    """One submitted transaction, as its local transaction sees it."""
+    """One submitted transaction, as `local_transaction` receives it."""
 
     __slots__ = ("_local", "_started")
 
@@ -165,7 +165,7 @@ class AsyncSubmittedTransaction(PendingTransaction):
         self._local: LocalPart | None = part_of(barrier, group=queue.pipeline.group)
 
     async def join(self, session: Any) -> None:
-        """In the local transaction: write the barrier's row as a part of the session's own.
+        """In the local transaction: write the barrier's row inside the session's own transaction.
 
         Raises:
             TxLayerError: what `Transaction.join` raises.
@@ -178,7 +178,8 @@ class AsyncSubmittedTransaction(PendingTransaction):
         """Wait for the half messages, run the local transaction, and wait until its resolution is acknowledged.
 
         Raises:
-            What `TransactionalProducer.submit` lets its future raise.
+            TxLayerError: what the future of `TransactionalProducer.submit` raises.
+            Exception: the local transaction's own error, unchanged, after the resolution UNKNOWN is acknowledged.
         """
         engine = self._started.engine
         await self._started.drive(steps.stored(engine, self))
@@ -223,12 +224,12 @@ class AsyncSubmittedTransaction(PendingTransaction):
 
 
 class AsyncTransactionalProducer:
-    """`TransactionalProducer` for one event loop: the same words, awaited.
+    """`TransactionalProducer` for one event loop: the same methods, awaited.
 
-    Any number of tasks of the loop that started it share one; nothing here blocks the loop.
+    The tasks of the loop that started it share it; no call blocks the loop.
 
-    Args and Raises: those of `TransactionalProducer`; `check` may be a coroutine function, which runs as tasks of the loop,
-    and `on_refused` is called on the loop.
+    Args and Raises: as in `TransactionalProducer`. `check` may be a coroutine function, which runs as tasks of the
+    loop; `on_refused` is called on the loop.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class AsyncTransactionalProducer:
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and check the namespace's topics; nothing when that is done already.
+        """Connect and check the namespace's topics. Does nothing if the producer is started.
 
         Raises:
             TxLayerError: what `TransactionalProducer.start` raises.
@@ -276,10 +277,10 @@ class AsyncTransactionalProducer:
         await self._started()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the word of producer.py
-        """Refuse new transactions, wait for those in flight for `timeout` seconds (`close_timeout`), and end.
+        """Refuse new transactions, wait up to `timeout` seconds (`close_timeout`) for those in flight, and close.
 
         Raises:
-            OutcomeUnknownError: not all ended in time; the producer is closed, check-backs settle the rest.
+            OutcomeUnknownError: some did not end in time. The producer is closed; check-backs settle the rest.
         """
         self._is_closed = True
         opening, self._opening, self._ready = self._opening, None, None
@@ -315,9 +316,10 @@ class AsyncTransactionalProducer:
         immunity: timedelta | None = None,
         block: bool = True,
     ) -> AbstractAsyncContextManager[AsyncTransaction]:
-        """A transaction as an `async with` block: `send`, `await tx.prepare()`, then do the local work.
+        """Open a transaction as an `async with` block: `send`, `await tx.prepare()`, then do the local work.
 
-        Args and Raises: those of `TransactionalProducer.transaction`; raised on entering while it is not started yet.
+        Args and Raises: as in `TransactionalProducer.transaction`. If the producer is not started yet, the errors are
+        raised on entering the block.
         """
         started = self._ready
         if started is None:
@@ -358,7 +360,7 @@ class AsyncTransactionalProducer:
         order: str | OrderMode = "commit",
         block: bool = True,
     ) -> TransactionSendResult:
-        """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
+        """Send messages without a local transaction, all or none; returns when the commit is acknowledged.
 
         Raises:
             TxLayerError: what `TransactionalProducer.publish` raises.
@@ -380,9 +382,9 @@ class AsyncTransactionalProducer:
         immunity: timedelta | None = None,
         block: bool = True,
     ) -> asyncio.Future[TransactionSendResult]:
-        """Send a transaction and go on when its messages are queued; `local_transaction(tx)` runs as a task of the loop.
+        """Send a transaction; returns when its messages are queued. `local_transaction(tx)` runs as a task of the loop.
 
-        Returns and Raises: as in `TransactionalProducer.submit`; the future is the loop's.
+        Returns and Raises: as in `TransactionalProducer.submit`; the future belongs to the loop.
         """
         started = self._ready or await self._started()
         make: MakeFlight = SubmittedTransaction
@@ -408,7 +410,7 @@ class AsyncTransactionalProducer:
         since: timedelta = SINCE,
         ordering_key: bytes | str | None = None,
     ) -> list[TransactionHistory]:
-        """Ask the topics what became of a transaction: one history per nonce, the oldest first.
+        """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
 
         Raises:
             TxLayerError: what `TransactionalProducer.status` raises.
@@ -418,7 +420,7 @@ class AsyncTransactionalProducer:
         return await asyncio.get_running_loop().run_in_executor(None, ask)
 
     def responder_stats(self) -> ResponderStats | None:
-        """What this producer answered so far; None when it answers nothing, or is not started."""
+        """Counts of the check-backs this producer answered; None if it answers none or is not started."""
         started = self._ready
         if started is None or started.engine.responder is None:
             return None
@@ -432,10 +434,10 @@ class AsyncTransactionalProducer:
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
         try:
-            # Shielded: one task that gives up does not end the start that others wait for.
+            # Shielded: cancelling one task must not cancel the start that other tasks wait for.
             self._ready = await asyncio.shield(self._opening)
         except TxLayerError:
-            self._opening = None  # it may be tried again
+            self._opening = None  # the next call tries again
             raise
         return self._ready
 
@@ -492,7 +494,7 @@ class AsyncTransactionalProducer:
 
 
 class AsyncTransaction(OpenTransaction):
-    """One transaction of one task; as `Transaction`, but what waits is awaited."""
+    """One transaction of one task; `Transaction` with `await`."""
 
     __slots__ = ("_started",)
 
@@ -523,15 +525,16 @@ class AsyncTransaction(OpenTransaction):
             await self._started.drive(self._leave_steps(exc))
 
     async def prepare(self) -> None:
-        """Store the messages; returns when all replicas have them. Now do the local transaction.
+        """Store the half messages; returns when all replicas have them. Then do the local transaction.
 
         Raises:
-            TxLayerError: what `Transaction.prepare` raises. Cancelled: a check-back settles what is stored.
+            TxLayerError: what `Transaction.prepare` raises.
+            CancelledError: a check-back settles what is stored.
         """
         await self._started.drive(self._prepare_steps())
 
     async def join(self, session: Any) -> None:
-        """Prepare, unless that is done, then write the barrier's row as a part of the session's local transaction.
+        """Prepare, if not done yet, then write the barrier's row inside the session's local transaction.
 
         Raises:
             TxLayerError: what `Transaction.join` raises.
@@ -544,9 +547,10 @@ class AsyncTransaction(OpenTransaction):
         *,
         with_decision: bool = False,
     ) -> TransactionSendResult:
-        """Wait until the resolution is acknowledged; `with_decision` also reads what was decided.
+        """Wait until the resolution is acknowledged; `with_decision` also reads the decision.
 
         Raises:
+            TimeoutError: not acknowledged within `timeout` seconds; the transaction goes on.
             TxLayerError: what `Transaction.result` raises.
         """
         async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""`TransactionalProducer`: one producer, many threads. Never: a step of its own."""
+"""`TransactionalProducer` and `Transaction`: the producer for threads."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ from txlayer.producer.waiting import BarrierCall, Blocking, Steps, ask
 
 
 class TransactionPhase(Enum):
-    """What the user has done with a transaction so far."""
+    """The phase of a transaction, as its caller drives it."""
 
     GATHERING = "gathering messages"  #: `send` may be called
-    PREPARING = "preparing"  #: half messages are under way
-    PREPARED = "prepared"  #: the local transaction may run
-    RESOLVED = "resolved"  #: its resolution is said
+    PREPARING = "preparing"  #: `prepare` is writing the half messages
+    PREPARED = "prepared"  #: the half messages are stored; the local transaction may run
+    RESOLVED = "resolved"  #: the resolution was given
     DROPPED = "dropped"  #: rolled back before anything was sent
     FAILED = "failed"  #: `prepare` raised
 
 
 GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
-# By these names, because a member looked up at its class takes longer than comparing it.
+# Module-level names, because a lookup on the enum class costs more than the comparison.
 
 
 class OpenTransaction:
-    """One transaction of one thread or task; threads and asyncio differ only in how they wait for its steps."""
+    """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
     __slots__ = (
         "_engine", "_flight", "_key", "_local", "_may_wait", "_messages", "_phase", "_place",
@@ -90,12 +90,12 @@ class OpenTransaction:
 
     @property
     def nonce(self) -> str:
-        """The nonce of this attempt: together with the id it is the transaction."""
+        """The nonce of this attempt: id and nonce together identify the transaction."""
         return self._key[-NONCE_LENGTH:]
 
     @property
     def resolution(self) -> Resolution | None:
-        """What was said; None before."""
+        """The resolution that was given; None before."""
         return None if self._flight is None else self._flight.resolution
 
     def send(
@@ -109,11 +109,12 @@ class OpenTransaction:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Add a message; it is kept until `prepare`. Text is UTF-8; a null key or value is forwarded as it is.
+        """Add a message; `prepare` sends it. Text is encoded as UTF-8; a null key or value is forwarded as null.
 
         Raises:
-            LifecycleError: it is prepared already. The transaction goes on without this message.
-            ForbiddenTopicError, ReservedHeaderError, UsageError: the message cannot be sent. The same.
+            LifecycleError: the transaction is prepared already. It goes on without this message.
+            ForbiddenTopicError, ReservedHeaderError, UsageError: the message cannot be sent. The transaction goes on
+                without it.
         """
         if self._phase is not GATHERING:
             raise self._misfit("send")
@@ -128,21 +129,22 @@ class OpenTransaction:
         self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp))
 
     def commit(self) -> None:
-        """Say commit now rather than at the end of the block; it is sent without waiting.
+        """Commit now instead of at the end of the block. Queues the resolution and returns at once.
 
         Raises:
-            LifecycleError: it is not prepared, or said already, or the local transaction that joined has not reported
-                its commit. Nothing changed.
+            LifecycleError: the transaction is not prepared or already resolved, or the joined local transaction has
+                not reported its commit. Nothing changed.
         """
         self._resolve(Resolution.COMMIT, "commit")
 
     def rollback(self) -> None:
-        """Say that the local transaction is gone; it is sent without waiting. Before `prepare` nothing is sent at all.
+        """Roll back. Queues the resolution and returns at once; before `prepare` there is nothing to send.
 
-        A joined local transaction that is still open refuses its commit from now on.
+        A joined local transaction that is still open can no longer commit.
 
         Raises:
-            LifecycleError: it is said already, or the joined local transaction is committed or may be. Nothing changed.
+            LifecycleError: the transaction is already resolved, or the joined local transaction is committed or may
+                be. Nothing changed.
         """
         if self._phase is GATHERING:
             self._phase = DROPPED
@@ -151,10 +153,10 @@ class OpenTransaction:
             self._resolve(Resolution.ROLLBACK, "rollback")
 
     def unknown(self) -> None:
-        """Say that nobody can say yet: a check-back settles it; it is sent without waiting.
+        """Leave the resolution to a check-back. Queues the resolution UNKNOWN and returns at once.
 
         Raises:
-            LifecycleError: it is not prepared, or said already. Nothing changed.
+            LifecycleError: the transaction is not prepared or already resolved. Nothing changed.
         """
         self._resolve(Resolution.UNKNOWN, "unknown")
 
@@ -177,7 +179,7 @@ class OpenTransaction:
             yield from steps.stored(engine, flight)
         except Exception:
             if self._flight is None:
-                # Nothing is under way: `prepare` may be called again, as an attempt of its own.
+                # Nothing was sent: `prepare` may be called again, with a new nonce.
                 self._phase = GATHERING
                 self._key = self._engine.identity.draw(self.txn_id, now_ms())
             else:
@@ -203,13 +205,13 @@ class OpenTransaction:
         return steps.result(self._engine, self._flight, with_decision=with_decision)
 
     def _leave_steps(self, error: BaseException | None) -> Steps[None]:
-        """`leave`, where a barrier may have to be asked what became of the local transaction."""
+        """Like `leave`, but asks the barrier, if there is one, how the local transaction ended."""
         if self._phase is PREPARED and self._local is not None:
             try:
                 ending = yield from self._local.end_steps(
                     txn_id=self.txn_id, nonce=self.nonce, has_failed=error is not None
                 )
-            except BaseException:  # interrupted or cancelled while it asked
+            except BaseException:  # interrupted or cancelled during the question
                 self._say(Resolution.UNKNOWN)
                 raise
             self._say(ending.resolution)
@@ -219,14 +221,14 @@ class OpenTransaction:
         self.leave(error)
 
     def leave(self, error: BaseException | None) -> None:
-        """The end of the block, by `error` or normally, where no barrier need be asked.
+        """End the block, after `error` or normally, without asking a barrier.
 
         Raises:
-            LifecycleError: it ended normally, but nothing can be committed; what happened is said.
+            LifecycleError: the block ended normally, but there is nothing to commit; the message says why.
         """
         phase, flight = self._phase, self._flight
         if phase is PREPARED:
-            # After an error nobody here knows what became of the local transaction.
+            # After an error, only a check-back can find out how the local transaction ended.
             self._say(Resolution.COMMIT if error is None else Resolution.UNKNOWN)
             return
         if phase is PREPARING and flight is not None:
@@ -264,7 +266,7 @@ class OpenTransaction:
 
 
 class ProducerSettings(TypedDict, total=False):
-    """The optional settings of a producer, by their names in `ProducerConfig`, which says what each one means."""
+    """The optional settings of a producer; `ProducerConfig` describes each one under the same name."""
 
     client_settings: Mapping[str, Any]
     is_insecure_allowed: bool
@@ -289,27 +291,28 @@ T = TypeVar("T")
 class TransactionalProducer:
     """Sends messages that become visible if, and only if, a local transaction commits.
 
-    Any number of threads may share one; a transaction belongs to one thread. It connects at its first use (or `start`,
-    or `with`), and `close` waits for what is in flight; one that is not closed is closed when the interpreter ends.
+    Threads may share a producer; each transaction belongs to one thread. The producer connects at its first use, or in
+    `start` or `with`. `close` waits for the transactions in flight; at interpreter exit an open producer is closed.
 
     Args:
         bootstrap_servers: brokers, HOST:PORT with commas between.
         group: the producer group: producers that can answer for each other.
-        namespace: whose half and op topics are used.
-        barrier: the user's table that makes check-backs race-free; transactions then `join` a session, and check-backs
-            are answered from it.
-        check: without a barrier: answers check-backs of the whole group, on threads of its own, from the start on. Without
-            both this producer answers none, and hears of no limit.
-        on_refused: told when a resolution of the group came too late and was refused, where there is a barrier or `check`;
-            it is called on the thread that hears questions, and returns at once.
-        serializer: any confluent-kafka serializer for values; without one values are bytes, str or None.
-        connect: makes the clients of the cluster.
-        tracing: makes spans (`txlayer.adapters.otel`), and gives messages a `traceparent` that have none.
-        metrics: counts what becomes of transactions; several producers may share one.
+        namespace: the namespace of the half, op and check topics.
+        barrier: the user's table that makes check-backs race-free. Transactions `join` a session, and check-backs are
+            answered from the table.
+        check: the handler that answers the group's check-backs, without a barrier. It runs on its own threads, from the
+            start of the producer. Without `barrier` and `check` this producer answers no check-backs and learns of no
+            open-transaction limit.
+        on_refused: called when a resolution of the group arrived too late and was refused; needs `barrier` or `check`.
+            It runs on the thread that receives check-backs and must return at once.
+        serializer: any confluent-kafka serializer for values; without one, values are bytes, str or None.
+        connect: makes the Kafka clients.
+        tracing: makes spans (`txlayer.adapters.otel`), and adds a `traceparent` to messages that have none.
+        metrics: counts the results of transactions; producers may share one.
         settings: limits and time-outs, see `ProducerConfig`.
 
     Raises:
-        ConfigError, UsageError: a setting has no usable value.
+        ConfigError, UsageError: a setting is not valid. Nothing was connected.
     """
 
     def __init__(
@@ -348,29 +351,30 @@ class TransactionalProducer:
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect and check the namespace's topics; nothing when that is done already.
+        """Connect and check the namespace's topics. Does nothing if the producer is started.
 
         Raises:
-            BrokerUnavailableError: nobody answered within `start_timeout`; it may be called again.
-            NotAuthorisedError, TopicMismatchError: the cluster is not ready for this producer.
-            LifecycleError: it is closed, or of another process.
+            BrokerUnavailableError: no broker answered within `start_timeout`; you may call it again.
+            NotAuthorisedError, TopicMismatchError: the cluster is not set up for this producer; it is not started.
+            LifecycleError: the producer is closed, or was started in another process.
         """
         self._started()
 
     def close(self, timeout: float | None = None) -> None:
-        """Refuse new transactions, wait for those in flight for `timeout` seconds (`close_timeout`), and end.
+        """Refuse new transactions, wait up to `timeout` seconds (`close_timeout`) for those in flight, and close.
 
-        Nothing that was acknowledged is lost by it. In a forked process it does nothing.
+        Everything that was acknowledged stays stored. In a forked process the call does nothing.
 
         Raises:
-            OutcomeUnknownError: not all ended in time; the producer is closed, check-backs settle the rest.
+            OutcomeUnknownError: some did not end in time. The producer is closed; check-backs settle the rest.
             LifecycleError: called from a local transaction on the producer's own thread, which would wait for itself.
+                The producer stays open.
         """
         with self._lock:
             engine = self._engine
             if engine is not None:
                 if engine.pipeline.state is PipelineState.FORKED:
-                    return  # its client belongs to the parent process: not even giving it back is ours
+                    return  # the client belongs to the parent process; this one must not even release it
                 if engine.pipeline.is_own_thread:
                     raise LifecycleError(
                         "close() inside a local transaction would wait for it", state="open"
@@ -407,18 +411,18 @@ class TransactionalProducer:
         immunity: timedelta | None = None,
         block: bool = True,
     ) -> Transaction:
-        """A transaction as a `with` block: `send` any number of messages, `prepare` (or `join`), then do the local work.
+        """Open a transaction as a `with` block: `send` messages, `prepare` (or `join`), then do the local work.
 
         Args:
-            txn_id: an id of your own, unique per transaction; None: a UUIDv7.
-            ordering_key: messages of transactions with one key arrive in order. Unless it is given, it is the key that all
-                messages of the transaction have, if they have one and the same; None: no order, and no key's partition.
+            txn_id: your own id, unique per transaction; None: a UUIDv7.
+            ordering_key: messages of transactions with the same key arrive in order. Default: the key of the messages,
+                if all have the same one. None: no order, and the partition does not depend on a key.
             order: "commit": in the order of decisions; "prepare": in the order of `prepare`.
-            immunity: no check-back before this age.
-            block: False: `prepare` raises RetriableError instead of waiting while `in_flight_max` are in flight.
+            immunity: the age before which no check-back is sent.
+            block: False: `prepare` raises RetriableError instead of waiting when `in_flight_max` are in flight.
 
         Raises:
-            UsageError: an argument cannot be. Nothing was sent.
+            UsageError: an argument is not valid. Nothing was sent.
             OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
             BrokerUnavailableError, …: what `start` raises.
         """
@@ -437,7 +441,7 @@ class TransactionalProducer:
         order: str | OrderMode = "commit",
         block: bool = True,
     ) -> TransactionSendResult:
-        """One transaction without a local one: all messages or none; returns when its commit is acknowledged.
+        """Send messages without a local transaction, all or none; returns when the commit is acknowledged.
 
         Raises:
             TxLayerError: what `submit` raises, and what the result of its future raises.
@@ -459,20 +463,21 @@ class TransactionalProducer:
         executor: Executor | None = None,
         block: bool = True,
     ) -> SubmittedTransaction:
-        """Send a transaction without waiting for it; thousands may be in flight from one thread.
+        """Send a transaction without waiting; one thread may have thousands in flight.
 
-        When its half messages are acknowledged, `local_transaction(tx)` is called, in the order of acknowledgements on
-        the producer's thread, or on `executor`. It returns COMMIT (or nothing), ROLLBACK or UNKNOWN; what it raises is
-        raised by the future, and the resolution is UNKNOWN. Without one the transaction commits at once. With a barrier
-        it calls `tx.join(session)`, and the database decides as in a `with` block.
+        When the half messages are acknowledged, `local_transaction(tx)` runs on the producer's thread, in the order of
+        acknowledgements, or on `executor`. It returns COMMIT (or None), ROLLBACK or UNKNOWN. If it raises, the
+        resolution is UNKNOWN and the future raises the same exception. Without `local_transaction` the transaction
+        commits at once. With a barrier it calls `tx.join(session)`, and the database decides as in a `with` block.
 
         Returns:
-            A future (it goes with `concurrent.futures` and `asyncio.wrap_future`) of the `TransactionSendResult`, done
+            A future of the `TransactionSendResult` (works with `concurrent.futures` and `asyncio.wrap_future`), done
             when the resolution is acknowledged.
 
         Raises:
-            UsageError and its kinds, RefusedRecordError: nothing was sent.
+            UsageError and its subclasses, RefusedRecordError: a message or argument is not valid. Nothing was sent.
             RetriableError: `in_flight_max` are in flight, and `block` is False or none ended in `prepare_timeout`.
+                Nothing was sent.
             OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
         """
         engine = self._engine
@@ -504,18 +509,18 @@ class TransactionalProducer:
         since: timedelta = SINCE,
         ordering_key: bytes | str | None = None,
     ) -> list[TransactionHistory]:
-        """Ask the topics what became of a transaction: one history per nonce, the oldest first.
+        """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
 
-        Half and op are read from `since` on; all partitions, unless the ordering key is given.
+        Reads half and op from `since` on: the partition of `ordering_key` if given, otherwise all partitions.
 
         Raises:
-            UsageError: it is no transaction id.
+            UsageError: `txn_id` is not a valid transaction id.
             BrokerUnavailableError: the topics cannot be read.
         """
         return self._started().status(txn_id, since=since, ordering_key=ordering_key)
 
     def responder_stats(self) -> ResponderStats | None:
-        """What this producer answered so far; None when it answers nothing, or is not started."""
+        """Counts of the check-backs this producer answered; None if it answers none or is not started."""
         engine = self._engine
         return None if engine is None or engine.responder is None else engine.responder.stats()
 
@@ -538,7 +543,7 @@ class TransactionalProducer:
                     answering=self._answering,
                     assemble_engine=self._assemble,
                 )
-                # A program that forgets to close still has its last resolutions sent.
+                # If the program does not close the producer, its last resolutions are still sent at exit.
                 atexit.register(self.close)
             return self._engine
 
@@ -546,8 +551,9 @@ class TransactionalProducer:
 class Transaction(OpenTransaction):
     """One transaction of one thread, as a `with` block.
 
-    Leaving normally after `prepare` commits. An exception passes through as it is, and the resolution is UNKNOWN: a
-    check-back settles it (`rollback` says it outright). With a barrier and `join` the database decides in both cases.
+    If the block ends normally after `prepare`, the transaction commits. If it raises, the exception propagates
+    unchanged and the resolution is UNKNOWN: a check-back settles it (call `rollback` to decide it yourself). With a
+    barrier and `join`, the database decides in both cases.
     """
 
     __slots__ = ()
@@ -567,29 +573,29 @@ class Transaction(OpenTransaction):
             drive(self._leave_steps(exc), self._engine.pipeline)
 
     def prepare(self) -> None:
-        """Store the messages; returns when all replicas have them. Now do the local transaction.
+        """Store the half messages; returns when all replicas have them. Then do the local transaction.
 
         Raises:
-            UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
-            RetriableError: nothing was stored; it may be called again.
-            RollbackRequiredError: this transaction is lost, what is stored of it is rolled back.
-            OutcomeUnknownError: nobody acknowledged in `prepare_timeout`. Do not do the local transaction: nothing was
-                decided, and a half message that may be stored is settled by a check-back.
+            UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
+            RetriableError: nothing was stored; you may call it again.
+            RollbackRequiredError: this transaction is lost; what is stored of it is rolled back.
+            OutcomeUnknownError: no acknowledgement within `prepare_timeout`. Do not do the local transaction: nothing
+                was decided, and a check-back settles a half message that may be stored.
         """
         drive(self._prepare_steps(), self._engine.pipeline)
 
     def join(self, session: Any) -> None:
-        """Prepare, unless that is done, then write the barrier's row as a part of the session's local transaction.
+        """Prepare, if not done yet, then write the barrier's row inside the session's local transaction.
 
-        The resolution is that of the database from now on: commit when it reports the commit of this local transaction,
-        else what the row says. End the local transaction inside the block.
+        From now on the database decides: commit if it reports the commit of this local transaction, otherwise what the
+        row says. End the local transaction inside the block.
 
         Raises:
             UsageError: the producer has no barrier, or the session cannot be joined (autocommit, another database,
-                a savepoint's). Nothing was sent.
-            TxLayerError: what `prepare` raises. The session holds nothing of ours.
-            BarrierRefusedError: a check-back came first: roll back; the session refuses to commit.
-            Exception: the database's own, as it was; the session refuses to commit.
+                a savepoint). Nothing was sent.
+            TxLayerError: what `prepare` raises. Nothing was written to the session.
+            BarrierRefusedError: a check-back came first. Roll back; the session refuses to commit.
+            Exception: the database's own error, unchanged; the session refuses to commit.
         """
         drive(self._join_steps(session), self._engine.pipeline)
 
@@ -598,26 +604,26 @@ class Transaction(OpenTransaction):
     ) -> TransactionSendResult:
         """Wait until the resolution is acknowledged.
 
-        `with_decision` also reads what was decided, which another word may have come first to do: half and op of the
-        transaction's partition from its first half record on, with clients of their own, outside of `timeout`. It
-        needs the rights of the role reader. After a commit or a rollback the answer is final.
+        With `with_decision`, also read the decision, which may differ from this resolution if another came first. It
+        reads half and op of the transaction's partition from the first half record on, with separate clients, outside
+        of `timeout`, and needs the rights of the role reader. After a commit or a rollback the answer is final.
 
         Raises:
-            TimeoutError: it is not, after `timeout` seconds; it goes on.
-            OutcomeUnknownError: it may not be stored; a check-back settles it.
-            LifecycleError: nothing was said yet.
-            BrokerUnavailableError, NotAuthorisedError: the resolution is stored, and the decision cannot be read.
+            TimeoutError: not acknowledged within `timeout` seconds; the transaction goes on.
+            OutcomeUnknownError: the resolution may not be stored; a check-back settles it.
+            LifecycleError: no resolution was given yet.
+            BrokerUnavailableError, NotAuthorisedError: the resolution is stored, but the decision cannot be read.
         """
         run = self._result_steps(with_decision=with_decision)
         return drive(run, self._engine.pipeline, timeout_s=timeout)
 
 
 def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:
-    """Run steps to their end; this thread waits for what they yield.
+    """Run steps to their end in this thread; it waits for what they yield.
 
     Raises:
-        TimeoutError: they did not end within `timeout_s`.
-        LifecycleError: this is the producer's thread, which would wait for itself.
+        TimeoutError: the steps did not end within `timeout_s`.
+        LifecycleError: this is the producer's own thread, which would wait for itself.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
@@ -641,7 +647,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
             lock = threading.Lock()
             lock.acquire()
             if wait(lock.release):
-                # Never longer than a moment, so that steps see their own limits and the end of the producer.
+                # Wait LOOK_S at most, so that the steps see their own limits and the end of the producer.
                 left_s = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
                 if not lock.acquire(timeout=max(left_s, 0)) and left_s < LOOK_S:
                     raise TimeoutError(f"not acknowledged within {timeout_s} s")
