@@ -1,4 +1,8 @@
-"""One assigned partition: its ledger, what is stored of it, and what the loop remembers about it. Never a rule."""
+"""The state and helpers of assigned partitions: the ledger, its stored positions, the partition's clock, policies, reports.
+
+The wall clock of the coordinator decides nothing. It is only a bound: an append time far beyond it is one broker's clock
+against this machine's, and it takes no effect before that time has come.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,8 @@ from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 
 WINDOW_S = 30.0
-"""What was seen one or two windows ago at most counts: a machine whose own clock runs too fast is wrong by what it gains
-in a minute, not by what it gained since it started."""
+"""The coordinator uses values that it saw at most two windows ago. If this machine's clock runs too fast, the error is what it
+gains in a minute, not what it gained since it started."""
 
 
 def latest_ms(wall_clock: Callable[[], float]) -> int:
@@ -40,19 +44,19 @@ def latest_ms(wall_clock: Callable[[], float]) -> int:
 
 
 class LogTime:
-    """Milliseconds of the broker's clock; 0 until a record was seen. It never goes back: it stands still instead."""
+    """Milliseconds of the broker's clock, from append times and the monotonic clock; 0 until a record was seen. It never goes back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_at: float | None = None
-        # By how much append times were ahead of our clock: the largest of this window and of the one before it. Records
-        # of a backlog say too little, so the largest is the nearest to the truth.
+        # How far append times were ahead of the monotonic clock: the maximum of this window and of the one before. Records of a
+        # backlog give too low a value, so the maximum is closest to the truth.
         self._ahead_ms = 0.0
         self._ahead_before_ms = 0.0
         self._told_ms = 0
 
     def see(self, appended_ms: int) -> None:
-        """A record was appended at `appended_ms`."""
+        """Note that a record was appended at `appended_ms`."""
         at = self._clock()
         ahead_ms = appended_ms - at * 1000
         if self._began_at is None:
@@ -70,7 +74,7 @@ class LogTime:
         return self._told_ms
 
     def peek_ms(self) -> int:
-        """The same for whoever only looks: nothing is decided by it, so it changes nothing."""
+        """The time now, for reading only: it does not change the state, and no decision may depend on it."""
         if self._began_at is None:
             return self._told_ms
         ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
@@ -91,10 +95,10 @@ _FIELDS: Mapping[str, str] = {
 
 
 def check_policies(config: CoordinatorConfig) -> CheckPolicies:
-    """How each producer group is asked.
+    """The check policy of each producer group.
 
     Raises:
-        ConfigError: a group's setting is none of those of checks, or a value has the wrong form.
+        ConfigError: a group's setting is not a check setting, or a value is malformed.
     """
     values = {name: getattr(config, name) for name in _FIELDS}
     own: dict[str, dict[str, Any]] = {}
@@ -132,7 +136,7 @@ def _policy(values: Mapping[str, Any]) -> CheckPolicy:
 logger = logging.getLogger("txlayer.coordinator")
 
 PAUSED_TIMES = 1.1
-"""What was paused goes on when there would be room for a tenth more."""
+"""A paused partition resumes when there would be room for a tenth more."""
 
 
 @dataclass(slots=True)
@@ -142,35 +146,35 @@ class Shard:
     ledger: Ledger
     stored: Positions
     half_end: (
-        int  # ends taken at assignment: nothing driven by time happens before they are reached
+        int  # at assignment: nothing that depends on time happens before both ends are reached
     )
     op_end: int
-    time: LogTime  # the partition's own: a broker whose clock is wrong decides for nobody else
-    heard_ms: int = field(init=False)  # the newest append time that `time` was told
+    time: LogTime  # per partition: a broker with a wrong clock affects no other
+    heard_ms: int = field(init=False)  # the newest append time that `time` has seen
     is_op_paused: bool = False
-    is_half_paused: bool = False  # there are too many unsettled transactions
-    is_caught_up: bool = False  # those ends have been reached once
-    # While op lines wait for half: those before this op offset are at hand, since when.
+    is_half_paused: bool = False  # too many unsettled transactions
+    is_caught_up: bool = False  # both ends have been reached once
+    # While op lines wait for half: op records before this offset are read, and since when.
     waits: deque[tuple[int, float]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        """Begin with what is stored, unless this process told a later time since: then only what is newer tells more."""
+        """Start with the stored time, unless this process has seen a later one: only newer append times add information."""
         self.heard_ms = self.time.peek_ms()
         self.hear()
 
     def hear(self) -> None:
-        """Append times that came since tell the time."""
+        """Pass newer append times to the clock."""
         if self.ledger.newest_ms > self.heard_ms:
             self.heard_ms = self.ledger.newest_ms
             self.time.see(self.heard_ms)
 
     @property
     def is_busy(self) -> bool:
-        """True when something is left to apply or to append."""
+        """True if there is something left to apply or to append."""
         return self.ledger.has_more or not self.ledger.batch.is_empty
 
     def half_read_to(self, group: GroupReader, topics: SystemTopics) -> int:
-        """Where reading of half stands: what the ledger folded, and the markers behind it, which nobody reads."""
+        """How far half is read: the offset that the ledger folded, and the transaction markers behind it, which are never read."""
         if self.ledger.is_behind:
             return self.ledger.half_next
         return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
@@ -178,13 +182,13 @@ class Shard:
     def is_read_to_the_ends(
         self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
     ) -> bool:
-        """True when everything that was there at the assignment was folded (markers at the ends are never read).
+        """True if everything that existed at the assignment is folded (transaction markers at the ends are never read).
 
-        A line that waits for half holds up the lines behind it, and not what the time brings: somebody may write such lines
+        A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
         all the time.
         """
         ledger = self.ledger
-        # While half is paused its time goes on: what was read may be asked about, or the pause would never end.
+        # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
         is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
         is_read = is_half_read and (
             ledger.op_next[0] >= self.op_end
@@ -195,9 +199,9 @@ class Shard:
     def pause_op_far_ahead(
         self, group: GroupReader, topics: SystemTopics, *, line_count_max: int
     ) -> None:
-        """Stop reading op while it is far ahead of half, and go on when half has come nearer.
+        """Stop reading op while it is far ahead of half, and resume when half is closer.
 
-        To be asked after every `advance`: with op paused and half read to its end no record would come to ask again.
+        Call it after every `advance`: with op paused and half read to its end, no record would arrive to trigger it.
         """
         count, op = self.ledger.ahead_line_count, [(topics.op, self.ledger.partition)]
         if not self.is_op_paused and count > line_count_max:
@@ -208,7 +212,7 @@ class Shard:
             self.is_op_paused = False
 
     def pause_half(self, group: GroupReader, topics: SystemTopics, *, is_full: bool) -> None:
-        """Stop reading half while there is no memory for more transactions, and go on when there is."""
+        """Stop reading half while there is no memory for more transactions, and resume when there is."""
         if is_full is self.is_half_paused:
             return
         half = (topics.half, self.ledger.partition)
@@ -231,10 +235,10 @@ class Shard:
         now: float,
         patience_s: float,
     ) -> None:
-        """Give up op lines that have named places without a record for `patience_s`, by the broker's own word.
+        """Give up op lines that have named offsets without a record for `patience_s`, according to the broker.
 
-        The end is the high watermark: what stands behind somebody's open Kafka transaction is there, and not read yet.
-        Each waits from when it was at hand: those behind others that wait have no further wait of their own.
+        The end is the high watermark: a record behind an open Kafka transaction exists, but is not read yet.
+        Each line waits from the time at which it was read: lines behind others that wait have no additional wait.
         """
         ledger, waits = self.ledger, self.waits
         if ledger.waits_for_half is None:
@@ -249,7 +253,7 @@ class Shard:
             return
         half = (topics.half, ledger.partition)
         half_end = connections.end_offsets([half], is_committed=False)[half]
-        # A place before the end is read as well: a marker stands there, or what was given up.
+        # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
         if self.half_read_to(group, topics) >= half_end:
             ledger.give_up_waiting_for_half(before=before)
         else:
@@ -259,10 +263,10 @@ class Shard:
 def pause_those_too_full(
     shards: Mapping[int, Shard], group: GroupReader, topics: SystemTopics, *, bytes_max: int
 ) -> None:
-    """Bound what unsettled transactions take: half is not read on for partitions with too many of them, or for all.
+    """Limit the memory of unsettled transactions: pause half for partitions with too many of them, or for all.
 
-    One that has more than half of its share stops first: at half of the memory as long as no op line waits for half, then at
-    three quarters. So it leaves room for the others. At the bound all stop. To be asked after every `advance`.
+    A partition with more than half of its share stops first: at half of the memory while no op line waits for half, else at
+    three quarters. So it leaves room for the others. At the limit, all stop. Call it after every `advance`.
     """
     sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
     total = sum(sizes.values())
@@ -277,10 +281,10 @@ def pause_those_too_full(
 
 
 def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
-    """Drop the oldest content when all of it is too much; it is fetched again when it is needed."""
+    """Drop the oldest content if the total is too large; it is fetched again when it is needed."""
     total = sum(ledger.content_bytes for ledger in ledgers)
     if total > content_bytes_max:
-        # To three quarters, so that not every read drops some; each partition its share.
+        # Down to three quarters, so that not every read drops some; each partition drops its share.
         too_much = total - content_bytes_max * 3 // 4
         for ledger in ledgers:
             ledger.drop_content(ledger.content_bytes * too_much // total + 1)
@@ -289,7 +293,7 @@ def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> N
 def known_ends(
     group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics
 ) -> dict[TopicPartition, int]:
-    """Where half and op end as the last fetches told it, without asking anybody; who is not known yet is missing."""
+    """Ends of half and op according to the last fetches, without a request; unknown ones are missing."""
     places = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
     found = {place: group.known_end(place) for place in places}
     return {place: end for place, end in found.items() if end is not None}
@@ -298,7 +302,7 @@ def known_ends(
 def first_partition_count(
     connections: CoordinatorConnections, config: CoordinatorConfig, *, clock: Callable[[], float]
 ) -> int:
-    """`count_partitions` of a cluster that may just be coming up: asked again until `start_timeout` is over."""
+    """`count_partitions` for a cluster that may just be starting: retries until `start_timeout` is over."""
     patience_s = config.start_timeout.total_seconds()
     give_up_at = clock() + patience_s
     while True:
@@ -311,10 +315,10 @@ def first_partition_count(
 
 
 def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) -> int:
-    """Partitions of half, op and doubt.
+    """Number of partitions of half, op and doubt.
 
     Raises:
-        TopicMismatchError: one is missing, they differ, or the broker does not stamp the records. Nothing was read.
+        TopicMismatchError: a topic is missing, the numbers differ, or the broker does not set append times. Nothing was read.
     """
     counts = {}
     for topic in (topics.half, topics.op, topics.doubt, topics.check):
@@ -327,7 +331,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
         if topic in (topics.half, topics.op) and limits.is_append_time is False:
             raise no_append_time(topic, why="transactions grow old by the broker's clock alone")
         counts[topic] = limits.partition_count
-    del counts[topics.check]  # its records name the partition that they are about
+    del counts[topics.check]  # its records name the partition that they concern
     for topic, count in counts.items():
         if count != counts[topics.half]:
             raise TopicMismatchError(
@@ -338,10 +342,10 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
 
 
 def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[int]:
-    """The partitions of an assignment, the same of half and op.
+    """The assigned partitions, the same for half and op.
 
     Raises:
-        TopicMismatchError: they are not the same; nothing may be read.
+        TopicMismatchError: they differ; nothing may be read.
     """
     halves = {p for topic, p in assignment.partitions if topic == topics.half}
     ops = {p for topic, p in assignment.partitions if topic == topics.op}
@@ -354,7 +358,7 @@ def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[in
 
 
 def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> LedgerSettings:
-    """What the fold needs of the configuration."""
+    """The part of the configuration that the ledger needs."""
     return LedgerSettings(
         half_topic=config.topics.half,
         op_topic=config.topics.op,
@@ -375,7 +379,7 @@ def empty_ledgers(
     refusals: Mapping[str, ParkReason],
     make: type[Ledger] = Ledger,
 ) -> dict[int, Ledger]:
-    """A ledger per partition, for a recovery to fill."""
+    """One ledger per partition, to be filled by a recovery."""
     plain_tails: dict[str, PlainTail] = {}
     plain_options: dict[str, PlainOptions] = {}
     return {
@@ -399,7 +403,7 @@ def fill_contents(
 
     Raises:
         InvariantError: a content is not where it must be.
-        BrokerUnavailableError: nobody answered; nothing was changed.
+        BrokerUnavailableError: no broker answered; nothing was changed.
     """
     wanted: list[tuple[int, Transaction, int]] = []
     for p, batch in batches:
@@ -409,7 +413,7 @@ def fill_contents(
         )
     if not wanted:
         return
-    # Who only stands on doubt again stands there as before: half may have the rest of it no more.
+    # A transaction that is only rewritten on doubt stays as it is there: half may no longer have the rest of it.
     forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
     as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
     to_cut = {(p, txn.key) for p, txn, _ in wanted if shards[p].ledger.is_beyond_limit(txn)}
@@ -447,10 +451,10 @@ LEVELS = {
 }
 
 COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
-"""Kinds that are ordinary under load: how many is all that is logged."""
+"""Kinds that are frequent under load: only their number is logged."""
 
 LINE_COUNT_MAX = 100
-"""Lines per kind and batch; the rest is counted: a storm of one kind must not drown the others."""
+"""Lines per kind and batch; further ones are counted, so that many of one kind do not hide the others."""
 
 
 def log_reports(
@@ -460,7 +464,7 @@ def log_reports(
     *,
     known: Mapping[str, TraceContext] = MappingProxyType({}),
 ) -> None:
-    """Log what the batch reports; `known` has contexts of transactions whose content is not in memory."""
+    """Log the reports of the batch. `known` contains trace contexts of transactions whose content is not in memory."""
     counts: dict[ReportKind, int] = {}
     for report in batch.reports:
         counts[report.kind] = counts.get(report.kind, 0) + 1
@@ -487,13 +491,13 @@ def log_reports(
 
 
 def trace_of(txn: Transaction) -> TraceContext | None:
-    """The context that a transaction's first message carries; None: none, or its content is not in memory."""
+    """The trace context of a transaction's first message; None if it has none, or if its content is not in memory."""
     first = next(records_of(txn), None)
     return None if first is None else trace_context_of(first[1].headers())
 
 
 def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str, str]:
-    """The transaction's id, and its trace's where it is known."""
+    """The transaction's id, and its trace id if known."""
     if not key:
         return {}
     keep = batch.keeps.get(key)

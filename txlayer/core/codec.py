@@ -1,7 +1,7 @@
-"""Values ↔ keys, values and headers of our records: every header name and every version stands here.
+"""Encodes and decodes the keys, values and headers of txlayer's records: every header name and every version is defined here.
 
-Nothing here raises on bad bytes: decoders return `Undecodable`. The formats, with test vectors for other
-languages, are written down in docs/explanation/protocol.md.
+Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explanation/protocol.md specifies the formats,
+with test vectors for other languages.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ VERSION = "1"
 """Version of every record that this release writes."""
 
 NEXT_VERSION = "2"
-"""Version that the next release may write: what this one knows of, with further fields behind, which it passes over.
+"""Version that the next release may write: the fields that this release knows, and further fields behind them, which it ignores.
 
-So old and new processes read each other while they are replaced one by one. A release that must change more than that
-reads the new form first; only the one after it writes it.
+So old and new processes can read each other's records during a rolling upgrade. A release that must change more first reads
+the new format; only the release after it writes it.
 """
 
 PARTITION_MAX = 2**31 - 1
-"""Kafka's own number of a partition; the client refuses more by an exception."""
+"""Kafka's maximum for a partition number; the client raises for a higher one."""
 
 WHOLE_MAX = 2**63 - 1
-"""The same for offsets and times."""
+"""Kafka's maximum for offsets and times."""
 
 WHOLE_LENGTH_MAX = 19
 KEY_LENGTH_MAX = TXN_ID_LENGTH_MAX + 1 + NONCE_LENGTH
@@ -49,7 +49,7 @@ KEY_HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def is_key(key: str) -> bool:
-    """True when `key` has the form id/nonce."""
+    """True if `key` has the form id/nonce."""
     return (
         NONCE_LENGTH + 1 < len(key) <= KEY_LENGTH_MAX
         and key[-NONCE_LENGTH - 1] == "/"
@@ -58,12 +58,12 @@ def is_key(key: str) -> bool:
 
 
 def whole(text: str) -> int:
-    """A whole number of at most 63 bits.
+    """Parse a whole number of at most 63 bits.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not such a number.
     """
-    # int() alone takes signs, blanks, underscores and digits of other scripts: none of them is ours.
+    # int() alone also accepts signs, blanks, underscores and digits of other scripts; txlayer writes none of them.
     if not (text.isascii() and text.isdigit()) or len(text) > WHOLE_LENGTH_MAX:
         raise ValueError(f"{text[:20]!r} is no whole number")
     number = int(text)
@@ -73,10 +73,10 @@ def whole(text: str) -> int:
 
 
 def checked_key_hash(text: str) -> str:
-    """The hash of an ordering key itself.
+    """Return the hash of an ordering key if it is well formed.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if KEY_HASH.fullmatch(text) is None:
         raise ValueError(f"{text[:20]!r} is no key hash")
@@ -84,33 +84,33 @@ def checked_key_hash(text: str) -> str:
 
 
 def known_fields(fields: list[str], count: int) -> list[str] | None:
-    """The `count` fields of a record that this release knows; None: it is of no version that it reads, or out of form."""
+    """The `count` fields of a record that this release knows. None: the version is unknown, or the number of fields is wrong."""
     if fields[0] == VERSION:
         return fields if len(fields) == count else None
     return fields[:count] if fields[0] == NEXT_VERSION and len(fields) >= count else None
 
 
 def malformed(what: str, fields: list[str], count: int) -> Undecodable:
-    """What is wrong with `fields`, which are not `count` or of another version."""
+    """The reason why `known_fields` returned None for `fields`."""
     if fields[0] not in (VERSION, NEXT_VERSION):
         return Undecodable(f"{what}: unknown version {fields[0][:20]!r}")
     return Undecodable(f"{what}: {len(fields)} fields where {count} are due")
 
 
 HALF_HEADER = "txl"
-"""The one packed header of a half record."""
+"""The only header of a half record; it packs all fields."""
 ID_HEADER = "txl-id"
 """On a forwarded record: the transaction id."""
 ORIGIN_HEADER = "txl-origin"
 """On a forwarded record: half partition:offset|index/count|born."""
 KEY_HEADER = "txl-key"
-"""On a doubt content: the user's key, absent when that is null."""
+"""On a doubt content: the user's key; absent if the key is null."""
 NULL_HEADER = "txl-null"
-"""On a doubt content whose user's value is null (a null value would be a tombstone there)."""
+"""On a doubt content whose user's value is null (on doubt, a null value would be a tombstone)."""
 CUT_HEADER = "txl-cut"
-"""On a doubt content that doubt did not take whole: the reason, and how many bytes it has in half."""
+"""On a doubt content that doubt did not take whole: the reason, and its size in half in bytes."""
 WHY_HEADER = "txl-why"
-"""On a doubt record that holds a record kept aside: the reason and what was wrong with it."""
+"""On a doubt record that holds a quarantined record: the reason and the explanation."""
 
 _ORIGIN = "origin"
 _RESOLUTIONS = {r.value: r for r in Resolution}
@@ -123,7 +123,7 @@ _CHECK_FIELDS = 9
 _CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS = 17
 _N, _T = r"([0-9]{1,18})", r"([^|]*)"  # the class `\d` takes twice as long
-# A restart reads a million of these, nearly all undecided and without an ordering key: one look instead of seventeen.
+# A restart reads a million of these, nearly all undecided and without an ordering key: one match instead of seventeen fields.
 _PLAIN_SUMMARY = re.compile(
     rf"1\|{_T}\|{_T}\|{_T}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|\|commit\|\|\|{_N}\|{_T}\|{_N}/{_N}/{_N}/{_N}",
     re.ASCII,
@@ -136,7 +136,7 @@ _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
 
 
 def encode_options(options: HalfOptions) -> str:
-    """Options as one letter and a value each, comma between; "" when none is set."""
+    """Encode options as one letter and a value each, separated by commas; "" if none is set."""
     parts = []
     if options.key_hash is not None:
         parts.append("k" + options.key_hash)
@@ -164,15 +164,15 @@ def encode_half_header(header: HalfHeader) -> bytes:
 def half_header(
     key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str
 ) -> bytes:
-    """`encode_half_header` without the values, for the producer: it is called once per message."""
+    """`encode_half_header` without a `HalfHeader`, for the producer, which calls it once per message."""
     return f"{VERSION}|{key}|{group}|{topic}|{index}/{count}|{born_ms}|{options}".encode("ascii")
 
 
 def decode_options(text: str) -> HalfOptions:
-    """The options; letters of later versions are passed over.
+    """Decode options. Letters of later versions are ignored.
 
     Raises:
-        ValueError: a value is no number (callers turn it into `Undecodable`).
+        ValueError: a value is not a number (callers turn it into `Undecodable`).
     """
     if not text:
         return NO_OPTIONS
@@ -195,14 +195,14 @@ def decode_options(text: str) -> HalfOptions:
 
 
 def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
-    """The header `txl` of a half record."""
+    """Decode the header `txl` of a half record."""
     try:
         text = raw.decode("ascii")
         fields = text.split("|")
         known = known_fields(fields, _HALF_FIELDS)
         if known is None:
             return malformed("half", fields, _HALF_FIELDS)
-        # A line feed in an id or group would become a line of its own in an op record that repeats it.
+        # An op record that repeats an id or group with a line feed would contain an additional line.
         if "\n" in text:
             return Undecodable("half header: line feed")
         _, key, group, topic, part, born, options = known
@@ -212,7 +212,7 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         )
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
-    # A name that Kafka would refuse would stop whoever asks the broker about it.
+    # A topic name that Kafka refuses would stop every caller that asks the broker about it.
     if not (
         is_key(key)
         and 0 < len(group) <= GROUP_LENGTH_MAX
@@ -224,7 +224,7 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
 
 
 def half_header_of(headers: Headers | None) -> bytes | None:
-    """The value of `txl` among a record's headers, None when it is not there."""
+    """The value of `txl` among a record's headers; None if it is absent."""
     for name, value in reversed(headers or ()):
         if name == HALF_HEADER:
             return value
@@ -235,7 +235,7 @@ def half_header_of(headers: Headers | None) -> bytes | None:
 
 
 def encode_op(op: OpMessage) -> str:
-    """One line: version|resolution|id/nonce|group|last half offset|born|source|check number|reason, ASCII."""
+    """Encode one line: version|resolution|id/nonce|group|last half offset|born|source|check number|reason, ASCII."""
     letter = _ABANDON if op.is_abandon else op.resolution.value
     check = "" if op.check_number is None else str(op.check_number)
     reason = quote(op.reason, safe=" ", errors="replace") if op.reason else ""
@@ -246,17 +246,17 @@ def encode_op(op: OpMessage) -> str:
 
 
 def producer_op(letter: str, key: str, group: str, last_offset: int, born_ms: int) -> str:
-    """`encode_op` of a producer's own resolution without the value: it is called once per transaction."""
+    """`encode_op` of a producer's own resolution without an `OpMessage`; called once per transaction."""
     return f"{VERSION}|{letter}|{key}|{group}|{last_offset}|{born_ms}|producer||"
 
 
 def encode_ops(lines: list[str]) -> bytes:
-    """An op record's value: its lines, newline between."""
+    """An op record's value: its lines, separated by newlines."""
     return "\n".join(lines).encode("ascii")
 
 
 def split_ops(raw: bytes | None) -> list[str] | Undecodable:
-    """The lines of an op record's value, still encoded (what one line says is found out when its turn comes)."""
+    """The lines of an op record's value, still encoded (`decode_op` decodes each in its turn)."""
     if not raw:
         return Undecodable("op record without a value")
     try:
@@ -266,7 +266,7 @@ def split_ops(raw: bytes | None) -> list[str] | Undecodable:
 
 
 def decode_op(line: str) -> OpMessage | Undecodable:
-    """One line of an op record."""
+    """Decode one line of an op record."""
     fields = line.split("|")
     known = known_fields(fields, _OP_FIELDS)
     if known is None:
@@ -290,7 +290,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
 
 
 def encode_check(check: CheckRecord) -> bytes:
-    """One line: version|kind|id/nonce|group|partition|last half offset|born|number|text, ASCII."""
+    """Encode one line: version|kind|id/nonce|group|partition|last half offset|born|number|text, ASCII."""
     text = quote(check.text, safe=" ,", errors="replace")
     return (
         f"{VERSION}|{check.kind.value}|{check.key}|{check.producer_group}|{check.partition}|"
@@ -299,12 +299,12 @@ def encode_check(check: CheckRecord) -> bytes:
 
 
 def check_key(check: CheckRecord) -> bytes:
-    """The record key: the transaction id, or the group where there is none."""
+    """The record key: the transaction id, or the group if there is no id."""
     return (check.key[: -NONCE_LENGTH - 1] or check.producer_group).encode("ascii")
 
 
 def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
-    """A record of the check topic."""
+    """Decode a record of the check topic."""
     try:
         fields = (raw or b"").decode("ascii").split("|")
         known = known_fields(fields, _CHECK_FIELDS)
@@ -328,7 +328,7 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
 
 
 def encode_summary(summary: DoubtSummary) -> bytes:
-    """The value of the doubt record `id/nonce`; its fields in the order of `DoubtSummary` behind the version."""
+    """The value of the doubt record `id/nonce`: the version, then the fields in the order of `DoubtSummary`."""
     s = summary
     decided = "" if s.decided_at is None else f"{s.decided_at[0]}:{s.decided_at[1]}"
     immunity = "" if s.immunity_ms is None else str(s.immunity_ms)
@@ -341,7 +341,7 @@ def encode_summary(summary: DoubtSummary) -> bytes:
 
 
 def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
-    """The summary under the doubt key `id/nonce`."""
+    """Decode the summary under the doubt key `id/nonce`."""
     try:
         text = raw.decode("ascii")
         if plain := _PLAIN_SUMMARY.fullmatch(text):
@@ -381,13 +381,13 @@ def content_key(key: str, index: int) -> bytes:
 
 
 def kept_aside_key(origin: Origin, line: int | None = None) -> bytes:
-    """The doubt key of a record, or of one line of an op record, that was kept aside: its origin, in four segments."""
+    """The doubt key of a quarantined record, or of a quarantined line of an op record: its origin, in four segments."""
     suffix = "" if line is None else f":{line}"
     return f"{_ORIGIN}/{origin.topic}/{origin.partition}/{origin.offset}{suffix}".encode()
 
 
 def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
-    """(origin, None) of a record kept aside, (origin, line) of one line of an op record; None for any other key."""
+    """(origin, None) of a quarantined record, (origin, line) of a quarantined line of an op record; None for any other key."""
     try:
         word, topic, partition, place = (raw or b"").decode("ascii").split("/")
         offset, colon, line = place.partition(":")
@@ -398,7 +398,7 @@ def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
 
 
 def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
-    """("id/nonce", None) for a summary, ("id/nonce", index) for a content, None for a record kept aside."""
+    """("id/nonce", None) for a summary, ("id/nonce", index) for a content, None for a quarantined record."""
     if raw is None:
         return None
     try:
@@ -414,8 +414,8 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
 def encode_content(
     *, key: bytes | None, value: bytes | None, headers: Headers | None, origin: str | None = None
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
-    """(value, headers) of a doubt content; `headers` are the half record's own, with its `txl`; `origin`: its `txl-origin`."""
-    # A half record that brings these names was not written by a producer of ours; they would be taken for ours.
+    """(value, headers) of a doubt content. `headers` are the half record's own, with its `txl`; `origin` is its `txl-origin`."""
+    # A half record with these names does not come from a txlayer producer; readers would take them for txlayer's headers.
     ours = [
         header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER, CUT_HEADER)
     ]
@@ -432,7 +432,7 @@ def encode_content(
 def decode_content(
     *, value: bytes | None, headers: Headers | None
 ) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-    """(key, value, headers with `txl`) of the half record that a doubt content holds."""
+    """(key, value, headers with `txl`) of the half record that a doubt content contains."""
     key: bytes | None = None
     is_null = False
     kept: list[tuple[str, bytes | None]] = []
@@ -452,9 +452,9 @@ DOUBT_REFUSES = Undecodable("doubt refuses it whole", ParkReason.TOO_LARGE)
 def cut_content(
     *, value: bytes, headers: Headers, why: Undecodable = DOUBT_REFUSES
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
-    """(value, headers) of a doubt content that does not go to doubt whole: where it is from, and why it is empty.
+    """(value, headers) of a doubt content that is not stored whole: its origin, and the reason why it is empty.
 
-    `headers` are those of `encode_content` with the origin. Whoever needs the rest reads half at the origin.
+    `headers` are those of `encode_content` with the origin. A reader that needs the rest reads half at the origin.
     """
     size = len(value) + sum(len(name) + len(head or b"") for name, head in headers)
     own = [h for h in headers if h[0] == ORIGIN_HEADER][-1:]
@@ -463,7 +463,7 @@ def cut_content(
 
 
 def cut_why(why: Undecodable, *, size: int) -> Undecodable:
-    """What stands for a record of which only origin, reason and size are kept."""
+    """The explanation for a record of which only origin, reason and size are kept."""
     return Undecodable(f"{size} bytes, not kept whole: {why.why}", why.reason)
 
 
@@ -473,7 +473,7 @@ def is_cut(headers: Headers | None) -> bool:
 
 
 def content_bytes(value: bytes, headers: Headers | None) -> int:
-    """How many bytes of key, value and headers the half record of a doubt content has; also of one that was cut."""
+    """Size in bytes of key, value and headers of a doubt content's half record; also of one that was cut."""
     size = len(value)
     for name, head in headers or ():
         if head is not None:
@@ -490,7 +490,7 @@ def encode_why(undecodable: Undecodable) -> bytes:
 
 
 def decode_why(raw: bytes | None) -> tuple[str, str]:
-    """(reason, explanation) of the header `txl-why`; both may be empty, and the reason one of a later version."""
+    """(reason, explanation) of the header `txl-why`. Both may be empty, and the reason may be one of a later version."""
     reason, _, why = (raw or b"").decode("utf-8", "replace").partition(" ")
     return reason, why
 

@@ -1,6 +1,13 @@
-"""What one partition has on the doubt topic: its low-water mark, what must be written again, what waits for a topic.
+"""The doubt topic of one partition: its transactions, its low-water mark, what must be rewritten, and quarantined records.
 
-Never here: what may happen to a transaction (transitions.py says it).
+`DormantTransactions` holds open transactions on doubt that nothing has touched since a restart, as the bytes of their
+summaries. A restart may find a million of them. They need no object until an op line, a half record or their time names them:
+each costs its key, its summary and some numbers. One that is named or due is loaded: it becomes a `Transaction` and is never
+dormant again. Only plain transactions are dormant: undecided, without reason, ordering key, own immunity or second copies.
+So no order between transactions depends on a dormant one.
+
+`DoubtFold` reads the topic from its low-water mark; it keeps the offset and size of a transaction's content, not the content. Of
+quarantined records, `QuarantineFold` keeps sizes and names, not bytes: their content may be confidential.
 """
 
 from __future__ import annotations
@@ -26,35 +33,35 @@ _SLEEPER = re.compile(
     % ((_N,) * 11)
 )
 _NEVER_ASKED = b"0/"
-"""How the checks in a summary begin when nobody was asked yet."""
+"""Start of the checks in a summary without a check-back."""
 _PLACE = b"@"
-"""Between a summary and the offset of its content; no summary holds one."""
+"""Separates a summary from the offset of its content; no summary contains it."""
 
 _NEVER_MS = 1 << 62
 
 
 def may_sleep(summary: bytes) -> bool:
-    """True when a summary is well formed and says nothing out of the ordinary."""
+    """True if a summary is well formed and describes a plain open transaction."""
     return _SLEEPER.fullmatch(summary) is not None
 
 
 def with_place(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
-    """A sleeper: its summary, where its content stands, and how many bytes that has."""
+    """Encode a dormant transaction: its summary, the doubt offset of its content, and the content's size in bytes."""
     return b"%b@%d:%d" % (summary, doubt_offset, size)
 
 
 def place_of(sleeper: bytes) -> int:
-    """Where a sleeper's content stands."""
+    """Doubt offset of a dormant transaction's content."""
     return int(sleeper[sleeper.rindex(_PLACE) + 1 : sleeper.rindex(b":")])
 
 
 def bytes_of(sleeper: bytes) -> int:
-    """How many bytes a sleeper's content has."""
+    """Size of a dormant transaction's content in bytes."""
     return int(sleeper[sleeper.rindex(b":") + 1 :])
 
 
 def transaction_of(key: str, sleeper: bytes) -> Transaction:
-    """A sleeper as a transaction."""
+    """Decode a dormant transaction."""
     raw = sleeper[: sleeper.rindex(_PLACE)]
     summary = codec.decode_summary(key, raw)
     assert isinstance(summary, DoubtSummary)  # `may_sleep` is stricter than the codec
@@ -62,27 +69,27 @@ def transaction_of(key: str, sleeper: bytes) -> Transaction:
 
 
 class _Waiting(NamedTuple):
-    """The sleepers of one producer group; the last one is due first."""
+    """The dormant transactions of one producer group; the last one is due first."""
 
     keys: list[str]
     due_ms: array[int]
-    end_ms: array[int]  # of their age
+    end_ms: array[int]  # when their age is over
 
 
 class DormantTransactions:
-    """The sleepers of one partition, and when their time comes."""
+    """The dormant transactions of one partition, and when they are due."""
 
     def __init__(self) -> None:
         self.dormant: dict[str, bytes] = {}
-        """By key; nobody but this class changes it."""
+        """By key. Only this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
-        """Sleepers by producer group: all, and those about which members were asked."""
+        """Dormant transactions by producer group: all, and those with a check-back."""
         self.byte_count = 0
-        """What they take themselves."""
+        """Size of the summaries."""
         self.topics: frozenset[str] = frozenset()
-        """Real topics of those that a restart found."""
+        """Real topics of the dormant transactions that a restart found."""
         self.newest_ms = 0
-        """When the last of them came to doubt, or was decided there."""
+        """When the last of them moved to doubt, or was decided there."""
         self._waiting: dict[str, _Waiting] = {}
         self._next_end_ms: dict[str, int] = {}
 
@@ -90,7 +97,7 @@ class DormantTransactions:
         return len(self.dormant)
 
     def fill(self, dormant: dict[str, bytes], policies: CheckPolicies) -> None:
-        """Take over what a restart found."""
+        """Take over the dormant transactions that a restart found."""
         self.dormant = dormant
         self.byte_count = sum(map(len, dormant.values()))
         newest_ms = 0
@@ -100,7 +107,7 @@ class DormantTransactions:
         asked_counts: dict[bytes, int] = {}
         last_names: bytes | None = None
         for key, sleeper in dormant.items():  # hot path: a million of them
-            # `may_sleep` was asked: the form is known, and splitting costs a fifth of matching it again.
+            # `may_sleep` checked the form; splitting costs a fifth of matching it again.
             (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = sleeper.split(b"|")  # fmt: skip
             if group != current:
                 current, policy = group, policies.of(group.decode("ascii"))
@@ -127,7 +134,7 @@ class DormantTransactions:
             self._wait(group_name, of_group)
 
     def wake(self, key: str) -> Transaction | None:
-        """The sleeper as a transaction, and a sleeper no longer; None: nobody of this key sleeps."""
+        """Load a dormant transaction: it is returned and is no longer dormant. None: no transaction of this key is dormant."""
         sleeper = self.dormant.pop(key, None)
         if sleeper is None:
             return None
@@ -138,23 +145,23 @@ class DormantTransactions:
         return txn
 
     def everybody(self) -> Iterator[Transaction]:
-        """All of them as transactions, for whoever only looks: they sleep on."""
+        """All of them as transactions, for reading only: they stay dormant."""
         return (transaction_of(key, sleeper) for key, sleeper in self.dormant.items())
 
     # --- time ---
 
     @property
     def group_count(self) -> int:
-        """How many groups that are."""
+        """Number of groups."""
         return len(self._waiting)
 
     @property
     def groups(self) -> list[str]:
-        """Groups of whom somebody may still sleep."""
+        """Groups that may still have dormant transactions."""
         return list(self._waiting)
 
     def due(self, group: str, now_ms: int, count_max: int) -> list[str]:
-        """At most so many keys of a group whose time has come, the earliest first. Whoever is told must be woken."""
+        """At most `count_max` keys of a group that are due, the earliest first. The caller must load each of them."""
         keys, due_ms, end_ms = self._waiting[group]
         found: list[str] = []
         while keys and due_ms[-1] <= now_ms and len(found) < count_max:
@@ -168,10 +175,10 @@ class DormantTransactions:
         return found
 
     def too_old(self, group: str, now_ms: int, count_max: int) -> list[str]:
-        """At most so many keys of a group whose age is over, due or not."""
+        """At most `count_max` keys of a group whose age is over, due or not."""
         if self._next_end_ms[group] > now_ms:
             return []
-        # A look at all of them, and only when one of them ends.
+        # Scans all of them, but only when the age of one is over.
         keys, _, end_ms = self._waiting[group]
         found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.dormant]
         if len(found) <= count_max:
@@ -180,7 +187,7 @@ class DormantTransactions:
         return found[:count_max]
 
     def _wait(self, group: str, found: _Waiting) -> None:
-        # They come in the order in which they went to doubt, nearly that of their time: sorting has little to do.
+        # They arrive in the order in which they moved to doubt, which is nearly the order of their times: sorting is cheap.
         due_ms = found.due_ms
         order = sorted(range(len(due_ms)), key=due_ms.__getitem__)
         order.reverse()
@@ -193,22 +200,22 @@ class DormantTransactions:
 
 
 REWRITE_LAG_MIN = 200_000
-"""Doubt records that may be read in vain at a restart before the oldest living ones are written again."""
+"""Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
 
 
 class DoubtIndex:
-    """The transactions that stand on doubt, by the offset of their content."""
+    """The transactions on doubt, by the offset of their content."""
 
     def __init__(self) -> None:
-        self.next_offset = 0  # where the next doubt record of this partition will stand, at least
+        self.next_offset = 0  # lower bound of the next doubt record's offset
         self.kept_readable_from: int | None = None
-        """Doubt offset from which there are transactions that only a later release can read; it must find them."""
+        """Doubt offset from which there are transactions that only a later release can read; a restart must find them."""
         self.held: dict[str, Transaction] = {}
-        # Side by side rather than as pairs: there may be a million of them.
+        # Two sequences instead of pairs: there may be a million entries.
         self._offsets: deque[int] = deque()
         self._transactions: deque[Transaction] = deque()
-        self.count = 0  # transactions that stand on doubt, the sleepers among them
-        # Those that slept after a restart: by their keys, woken or not, and the first of them that may still stand.
+        self.count = 0  # transactions on doubt, with the dormant ones
+        # Transactions that were dormant after a restart: by key, loaded or not, and the first of them that may still be there.
         self._slept_offsets: array[int] = array("q")
         self._slept_keys: list[str] = []
         self._first_slept = 0
@@ -216,11 +223,11 @@ class DoubtIndex:
         self._woken: Mapping[str, Transaction] = {}
 
     def wrote(self, record_count: int) -> None:
-        """So many records more stand on doubt: whole transactions, summaries, ends, what is kept aside."""
+        """Note that `record_count` more records are on doubt: whole transactions, summaries, tombstones, quarantined records."""
         self.next_offset += record_count
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
-        """`txn` stands at `doubt_offset` now (for the first time, or written again)."""
+        """`txn` is at `doubt_offset` now (moved there, or written again)."""
         more = txn.extra()
         if not txn.is_in_doubt:
             self.count += 1
@@ -230,7 +237,7 @@ class DoubtIndex:
         self.next_offset = max(self.next_offset, doubt_offset + 1)
 
     def put_restored(self, txn: Transaction) -> None:
-        """A transaction found on doubt at a restart, in offset order."""
+        """Add a transaction that a restart found on doubt. Call it in offset order."""
         self.count += 1
         self._offsets.append(txn.extra().doubt_offset)
         self._transactions.append(txn)
@@ -238,10 +245,10 @@ class DoubtIndex:
             self.held[txn.key] = txn
 
     def put_asleep(self, dormant: Mapping[str, bytes], *, woken: Mapping[str, Transaction]) -> None:
-        """Those that a restart found asleep; whoever wakes is found in `woken`, as long as he is not settled."""
+        """Add the dormant transactions that a restart found. `woken` contains the loaded ones until they are settled."""
         offsets, keys = array("q", map(place_of, dormant.values())), list(dormant)
         if any(map(gt, offsets, islice(offsets, 1, None))):
-            # Seldom: a restart reads them in the order in which they went to doubt.
+            # Rare: a restart reads them in the order in which they moved to doubt.
             in_order = sorted(range(len(keys)), key=offsets.__getitem__)
             offsets = array("q", [offsets[place] for place in in_order])
             keys = [keys[place] for place in in_order]
@@ -250,12 +257,12 @@ class DoubtIndex:
         self.count += len(keys)
 
     def ended(self) -> None:
-        """One of them is over."""
+        """One of them is settled."""
         self.count -= 1
 
     @property
     def low(self) -> int:
-        """Oldest doubt offset that a restart must read."""
+        """The lowest doubt offset that a restart must read."""
         low = self._own_low()
         return low if self.kept_readable_from is None else min(low, self.kept_readable_from)
 
@@ -273,7 +280,7 @@ class DoubtIndex:
         return low
 
     def to_write_again(self, count_max: int) -> list[str]:
-        """Keys of the oldest ones, when they keep far more records readable than there are living ones."""
+        """Keys of the oldest transactions, if they keep far more records readable than there are live ones."""
         if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
         living = (
@@ -302,7 +309,7 @@ class DoubtIndex:
         return _by_decision(t for t in self.held.values() if not wanted.isdisjoint(t.topics))
 
     def held_in_vain(self, targets: Mapping[str, Target]) -> list[Transaction]:
-        """Held transactions none of whose topics refuses for now, in the order of their decisions."""
+        """Held transactions whose topics all accept now, or refuse for good, in the order of their decisions."""
         refusing = {
             topic
             for topic in {topic for txn in self.held.values() for topic in txn.topics}
@@ -325,10 +332,10 @@ def _stands_at(offset: int, txn: Transaction) -> bool:
 
 
 LINES_MAX = 1 << 24
-"""More lines than an op record can have."""
+"""Greater than the number of lines in an op record."""
 
 _FIRST_CONTENT = b"/0"
-"""How the key of a transaction's first content ends."""
+"""Suffix of the key of a transaction's first content."""
 
 
 def _none() -> Headers | None:
@@ -336,20 +343,20 @@ def _none() -> Headers | None:
 
 
 class DoubtFold:
-    """One partition of the doubt topic. Records come in offset order; the newest under a key wins."""
+    """Folds one partition of the doubt topic. Records come in offset order; the newest one under a key wins."""
 
     def __init__(self, *, op_offset: int = 0) -> None:
         self._op_offset = op_offset
         self.lines_aside: dict[int, bytearray] = {}
-        """Op offset, from the given one on → by line, 1 for one that was kept aside, also when a person has ended that record."""
+        """By op offset, from `op_offset` on: one byte per line, 1 if it was quarantined, even if an operator has removed the record since."""
         self.transactions: dict[str, Transaction] = {}
         self.dormant: dict[str, bytes] = {}
-        """Those that need no object yet (doubt.py); a key stands here or among the transactions."""
+        """Transactions that need no object yet. A key is either here or in `transactions`."""
         self.rolled_back: set[str] = set()
-        """Those that stood there on a line's word alone and were rolled back: a half record that comes later begins nothing."""
+        """Transactions known from an op line only that were rolled back: a half record that comes later begins nothing."""
         self.unreadable: dict[str, int] = {}
-        """Key → where its content stands, for those whose newest summary nobody here can read: a later release may."""
-        # Key → (offset of content 0, bytes of the contents), until its summary comes.
+        """Doubt offset of the content, by key, of transactions whose newest summary this release cannot read; a later one may."""
+        # Key → (offset of content 0, size of the contents), until its summary comes.
         self._content_at: dict[bytes, tuple[int, int]] = {}
 
     def fold(
@@ -359,9 +366,9 @@ class DoubtFold:
         value: bytes | None,
         headers: Callable[[], Headers | None] = _none,
     ) -> None:
-        """One record; a null value is a tombstone. A content's `headers` are asked for, because they cost memory too."""
+        """Fold one record; a null value is a tombstone. `headers` is called only for contents, because they cost memory too."""
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
-            # Half of a million records that a restart reads; whose key is out of form nobody will ask for.
+            # Half of a million records that a restart reads; malformed keys are never looked up.
             self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = (offset, _size(value, headers))
             return
         parsed = codec.parse_doubt_key(raw_key)
@@ -395,11 +402,11 @@ class DoubtFold:
         marks[line] = 1
 
     def in_offset_order(self) -> list[Transaction]:
-        """What stands on doubt now and does not sleep."""
+        """The transactions on doubt that are not dormant, by offset."""
         return sorted(self.transactions.values(), key=lambda t: t.extra().doubt_offset)
 
     def everybody(self) -> dict[str, Transaction]:
-        """What stands on doubt now, the sleepers as transactions too."""
+        """All transactions on doubt, the dormant ones decoded."""
         woken = {key: transaction_of(key, sleeper) for key, sleeper in self.dormant.items()}
         return {**self.transactions, **woken}
 
@@ -418,8 +425,8 @@ class DoubtFold:
                 self.dormant.pop(key, None)
                 return
         except ValueError:
-            pass  # a state or reason that a later version knows
-        self.unreadable[key] = doubt_offset  # what was known of it before stands
+            pass  # a state or reason that only a later version knows
+        self.unreadable[key] = doubt_offset  # the last readable summary remains
 
     def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
         if (sleeper := self.dormant.get(key)) is not None:
@@ -433,31 +440,31 @@ def _size(value: bytes, headers: Callable[[], Headers | None]) -> int:
 
 
 class QuarantinedRecord(NamedTuple):
-    """One record of half or op, or one line of an op record, that was kept aside."""
+    """A record of half or op, or a line of an op record, that was quarantined."""
 
     origin: Origin
     line: int | None  # of an op record; None: the whole record
-    reason: str  # a ParkReason's value, or what a later version wrote
+    reason: str  # a ParkReason's value, or a later version's
     why: str
-    key: str  # "id/nonce" that it names; "" when it names none
-    kept_ms: int  # when it came to doubt
-    place: Origin  # where its bytes are on doubt
+    key: str  # "id/nonce" that it names; "" if it names none
+    kept_ms: int  # when it was written to doubt
+    place: Origin  # position of its bytes on doubt
     key_bytes: int | None  # of the record; None: its key is null
     value_bytes: int | None
     header_names: tuple[str, ...]
 
 
 class QuarantineFold:
-    """Takes the records of doubt, in offset order within a partition; passes over those of transactions.
+    """Folds the records of doubt, in offset order within a partition; ignores those of transactions.
 
-    Memory: the newest word under each key, some 1 KB.
+    Memory: about 1 KB per key, for its newest record.
     """
 
     def __init__(self) -> None:
         self._asides: dict[tuple[Origin, int | None], QuarantinedRecord] = {}
 
     def fold(self, record: Any) -> None:
-        """One record of doubt; a null value ends what stood under its key."""
+        """Fold one record of doubt; a null value removes the record of its key."""
         parsed = codec.parse_kept_aside_key(record.key())
         if parsed is None:
             return
@@ -467,14 +474,14 @@ class QuarantineFold:
             self._asides[parsed] = _aside(parsed, record)
 
     def asides(self) -> list[QuarantinedRecord]:
-        """What is kept aside now, in the order of the first word about each."""
+        """The records that are quarantined now, in the order of their first records on doubt."""
         return list(self._asides.values())
 
 
 def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
     origin, line = parsed
     key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
-    # Ours is the last one; the record may have brought another of that name.
+    # Ours is the last one; the record may have another header of that name.
     own = headers.pop()[1] if headers and headers[-1][0] == codec.WHY_HEADER else None
     reason, why = codec.decode_why(own)
     return QuarantinedRecord(
@@ -489,7 +496,7 @@ def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
 
 
 def _named_by(line: int | None, value: bytes | None, headers: Headers) -> str:
-    """The transaction that a line, or a header `txl`, names where it can be read."""
+    """The transaction that a line, or a header `txl`, names, if it is readable."""
     if line is not None:
         op = codec.decode_op((value or b"").decode("ascii", "replace"))
         return op.key if isinstance(op, OpMessage) else ""

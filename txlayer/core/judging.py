@@ -1,9 +1,16 @@
-"""What the topics say about one transaction id → a verdict per attempt. Pure: a fold of its own, not the ledger's.
+"""Verdicts about transactions, from the records of all topics. Pure: a fold of its own, independent of the ledger's.
 
-Which op line decides is the ledger's rule (docs/decisions/002): the first commit or rollback that names one of the
-attempt's half records. Of some lines the records cannot say whether they counted; then both readings are tried, and an
-attempt is blamed only when it is wrong in both. Never here: the order of an ordering key, which needs more than one id
-(`core/judging.py`). The tests hold this against an independent model of the protocol (tests/reference).
+The deciding op line follows the ledger's rule (docs/decisions/002): the first commit or rollback that names one of the
+attempt's half records. For some lines the records do not show whether they counted. Then both readings are tried, and an
+attempt is at fault only if it is wrong in both. The tests compare this with an independent model of the protocol
+(tests/reference).
+
+`OrderFold` judges P6 over many transactions, in the order of one partition of a real topic and for one ordering key. A
+transaction with `order="commit"` must be decided after those before it. Before one with `order="prepare"`, no later one may
+have been stored, and no earlier one may be undecided.
+
+`Proof` counts per promise what is proved and what is refuted. It keeps a bounded number of findings: of a million good
+transactions it keeps only counts.
 """
 
 from __future__ import annotations
@@ -19,16 +26,16 @@ from txlayer.core.transitions import TxnState
 from txlayer.core.verdicts import Promise, Severity, Verdict, broken_promises, severity
 
 COMMIT, ROLLBACK, ABANDON = "C", "R", "A"
-"""What an op line that counts says; UNKNOWN lines decide nothing and are left out."""
+"""Content of an op line that counts. UNKNOWN lines decide nothing and are left out."""
 
 _PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 _WAITS = frozenset({TxnState.HELD.value, TxnState.WAITING.value})
 _UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
 
 UNBOUND = -1
-"""Stands where a half record asks for no partition, time or hash."""
+"""No partition, time or hash is set in the half record."""
 FOREVER = 1 << 62
-"""Later than every time, and behind every offset."""
+"""Later than any time, and greater than any offset."""
 
 
 class HalfTrace(NamedTuple):
@@ -37,19 +44,19 @@ class HalfTrace(NamedTuple):
     nonce: str
     partition: int
     offset: int
-    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which has no caller
     count: int  # type: ignore[assignment]  # likewise
     topic: str  # the real topic
-    content: int  # stands for topic, index, key, value and user headers
+    content: int  # represents topic, index, key, value and user headers
     at_ms: int
     key_hash: str  # of the ordering key; "" without one
     is_prepare: bool  # order="prepare"
     immunity_ms: int
     group: str = ""  # the producer group
     born_ms: int = 0
-    wanted_ms: int = UNBOUND  # timestamp of the forwarded record
-    wanted_partition: int = UNBOUND  # of the real topic
-    murmur: int = UNBOUND  # of what decides on the partition
+    wanted_ms: int = UNBOUND  # timestamp for the forwarded record
+    wanted_partition: int = UNBOUND  # partition of the real topic
+    murmur: int = UNBOUND  # of the bytes that determine the partition
 
 
 class OpTrace(NamedTuple):
@@ -66,37 +73,37 @@ class OpTrace(NamedTuple):
 
 
 class DoubtTrace(NamedTuple):
-    """A summary on doubt, or its end."""
+    """A summary on doubt, or its tombstone."""
 
     nonce: str
     partition: int
     offset: int
     at_ms: int
-    state: str  # "": it ended
-    first_offset: int  # of half; -1 where it ended
+    state: str  # "": a tombstone
+    first_offset: int  # of half; -1 in a tombstone
     last_offset: int = -1
-    copies: str = ""  # offsets of second copies, comma between
-    seen: int = 0  # half records there were
+    copies: str = ""  # offsets of second copies, comma-separated
+    seen: int = 0  # number of its half records
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, as below
     appended_ms: int = FOREVER  # of the first half record
 
 
 CUT = -1
-"""Stands for what a content says; no hash of Python's is -1."""
+"""Replaces a content's hash; Python's hashes are never -1."""
 
 
 class ContentTrace(NamedTuple):
-    """A message's content on doubt, or its end."""
+    """A message's content on doubt, or its tombstone."""
 
     nonce: str
     partition: int
     offset: int
     index: int  # type: ignore[assignment]  # hides tuple.index, as above
-    content: int | None  # None: it ended; CUT: doubt did not take it whole, and half has it
+    content: int | None  # None: a tombstone; CUT: doubt did not take it whole, and half has it
 
 
 class QuarantineTrace(NamedTuple):
-    """A half record, or a line of op, that a coordinator kept aside: it is no part of the transaction that it names."""
+    """A half record, or an op line, that a coordinator quarantined: it is no part of the transaction that it names."""
 
     partition: int
     offset: int
@@ -104,32 +111,32 @@ class QuarantineTrace(NamedTuple):
 
 
 class ForwardTrace(NamedTuple):
-    """A record of a real topic with our headers."""
+    """A record of a real topic with txlayer's headers."""
 
     topic: str
     partition: int
     offset: int
-    half_partition: int  # -1: its headers are broken
+    half_partition: int  # -1: its headers are malformed
     half_offset: int
     count: int  # type: ignore[assignment]  # hides tuple.count, as above
     content: int
-    is_committed: bool  # False: of a Kafka transaction that is open or was aborted
-    is_hidden: bool = False  # behind an open Kafka transaction: nobody sees yet what becomes of it
+    is_committed: bool  # False: its Kafka transaction is open or was aborted
+    is_hidden: bool = False  # behind an open Kafka transaction: its fate is not visible yet
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, as above
     born_ms: int = 0
     at_ms: int = 0
-    is_append_time: bool = False  # False: `at_ms` is what the writer said
-    key: int | None = None  # stands for its key; None: it has none
+    is_append_time: bool = False  # False: the writer set `at_ms`
+    key: int | None = None  # represents its key; None: it has none
 
     @property
     def place(self) -> Origin:
-        """Where it stands."""
+        """Topic, partition and offset of the record."""
         return Origin(self.topic, self.partition, self.offset)
 
 
 @dataclass(slots=True)
 class Traces:
-    """Everything that was read about one transaction id, in any order."""
+    """All records that were read about one transaction id, in any order."""
 
     txn_id: str
     halves: list[HalfTrace] = field(default_factory=list)
@@ -142,52 +149,52 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What was read, and what a judgement depends on beside the records."""
+    """The range that was read, and the other inputs of a judgement."""
 
     half_topic: str
     starts: Mapping[int, int]
-    """{half partition: first offset that was read}; what is older is out of the window."""
+    """{half partition: first offset that was read}; older records are out of the window."""
     ends: Mapping[int, int]
-    """{half partition: the first offset whose transactions are not judged any more}."""
+    """{half partition: first offset whose transactions are no longer judged}."""
     cut_ms: int
-    """Everything older than this was read, wherever it stands."""
+    """All records older than this were read, in every topic."""
     grace_ms: int = 60_000
-    """What is younger than this before the cut may still be on its way."""
+    """Transactions younger than this before the cut may still be in progress."""
     overdue_ms: int = 900_000
-    """An age, after the immunity, at which an undecided or held transaction is worth a look."""
+    """The age, after the immunity, at which an undecided or held transaction is reported."""
     clock_error_ms: int = 0
-    """By how much the clocks of two brokers may differ."""
+    """Maximum difference between the clocks of two brokers."""
     unread_topics: frozenset[str] = frozenset()
-    """Real topics of the transactions that nobody read, or that compaction may have shortened."""
+    """Real topics of the transactions that were not read, or that compaction may have shortened."""
     op_from_ms: Mapping[int, int] = field(default_factory=dict)
-    """{op partition: lines up to this time may be gone}; absent: op was read from its beginning."""
+    """{op partition: lines up to this time may be deleted}; absent: op was read from its beginning."""
     doubt_from_ms: int = 0
-    """Of transactions that were stored before, compaction may have taken a part of what doubt said."""
+    """For transactions stored before this time, compaction may have removed some of their records on doubt."""
     real_from_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """{partition of a real topic: what came up to this time may be gone}; absent: it was read from its beginning."""
+    """{partition of a real topic: records up to this time may be deleted}; absent: it was read from its beginning."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
-    """{real topic: its partitions now}; it may have had fewer."""
+    """{real topic: its current number of partitions}; it may have had fewer."""
 
 
 VISIBLE, HELD_BACK, UNDECIDED, UNKNOWN, MISSING = range(5)
-"""What an order mark tells of; all but the first two stand before those of their key."""
+"""Roles of an order mark. All but the first two come before the visible ones of their key."""
 
 
 class OrderMark(NamedTuple):
-    """One visible message of a transaction with an ordering key, for `core/judging.py`, or what goes before it."""
+    """One visible message of a transaction with an ordering key, or a mark that comes before it; input of `OrderFold`."""
 
     key_hash: str
     place: Origin
     decided_at: tuple[int, int] | None  # None: decisions do not order it
     half_offset: int  # of the transaction's first half record
     is_prepare: bool = False
-    is_in_half_order: bool = True  # False: it may have given up its place, or nobody knows it
+    is_in_half_order: bool = True  # False: it may have given up its place, or this is unknown
     role: int = VISIBLE
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One attempt, that is one nonce of an id; "" where nobody knows the nonce."""
+    """The verdict on one attempt, that is, on one nonce of an id; the nonce is "" if it is unknown."""
 
     txn_id: str
     nonce: str
@@ -198,10 +205,10 @@ class Judged:
     is_rolled_back: bool = False
     visible_count: int = 0
     is_on_its_way: bool = False
-    """Too young to say whether it is lost or torn."""
+    """Too young to tell whether it is lost or torn."""
     order_marks: tuple[OrderMark, ...] = ()
     may_wait: bool = False
-    """Whether it is lost, or waits for others of its key, is for `core/judging.py` to say."""
+    """`OrderFold` has to determine whether it is lost or waits for others of its key."""
 
 
 _Fault = tuple[Verdict, Origin | None, str]
@@ -215,28 +222,31 @@ _PRECEDENCE = (
 class _Attempt:
     nonce: str
     halves: dict[int, HalfTrace] = field(default_factory=dict)  # index → first record with it
-    offsets: dict[tuple[int, int], HalfTrace] = field(default_factory=dict)  # by place, copies too
+    # By partition and offset, with copies.
+    offsets: dict[tuple[int, int], HalfTrace] = field(default_factory=dict)
     shown: list[tuple[int, ForwardTrace]] = field(default_factory=list)
-    gone: set[tuple[int, str]] = field(default_factory=set)  # visible once, its half record is gone
+    # Was visible, its half record is deleted.
+    gone: set[tuple[int, str]] = field(default_factory=set)
     summaries: list[DoubtTrace] = field(default_factory=list)
-    doubt: DoubtTrace | None = None  # what is there now
+    doubt: DoubtTrace | None = None  # the current one
     was_on_doubt: bool = False
     contents: dict[int, int] = field(default_factory=dict)
     seen_ms: int = 0
-    lines: list[tuple[OpTrace, bool]] = field(default_factory=list)  # with: is it certain to count?
+    # Second: is it certain to count?
+    lines: list[tuple[OpTrace, bool]] = field(default_factory=list)
 
     @property
     def first(self) -> HalfTrace:
-        return next(iter(self.halves.values()))  # they are taken in the order of the log
+        return next(iter(self.halves.values()))  # they are added in the order of the log
 
     @property
     def state(self) -> str:
-        """On doubt; "" where it is not there."""
+        """State on doubt; "" if it is not there."""
         return self.doubt.state if self.doubt else ""
 
     @property
     def was_parked(self) -> bool:
-        """As far as doubt still shows it."""
+        """True if a summary that is still on doubt shows it parked."""
         return any(summary.state in _PARKED for summary in self.summaries)
 
     @property
@@ -245,7 +255,7 @@ class _Attempt:
 
     @property
     def known_offsets(self) -> set[int]:
-        """What a line may name once it is on doubt: the first, the last, second copies."""
+        """Offsets that a line may name once it is on doubt: the first, the last, and second copies."""
         firsts = [half.offset for half in self.halves.values()]
         known = {*firsts[:1], *firsts[-1:]} | ({o for _, o in self.offsets} - set(firsts))
         for summary in self.summaries:
@@ -256,18 +266,18 @@ class _Attempt:
 
     @property
     def is_first_known(self) -> bool:
-        """False where half may have been shortened behind its first record."""
+        """False if half may have been shortened behind its first record."""
         is_there = bool(self.summaries) or 0 in self.halves
         return is_there and all(is_certain for _, is_certain in self.lines)
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What half and op say, under one reading of the lines that cannot be placed for certain."""
+    """The result of half and op under one reading of the uncertain lines."""
 
     decision: OpTrace | None = None
     released: OpTrace | None = (
-        None  # the first commit that is complete: from here it may be visible
+        None  # the first commit that is complete: it may be visible from here
     )
     is_abandoned: bool = False
     is_contradicted: bool = False
@@ -289,7 +299,7 @@ class _Reading:
 
 
 def judge(traces: Traces, window: Window) -> list[Judged]:
-    """One verdict per attempt that is a transaction of the window, and one for what is visible and belongs to none."""
+    """One verdict per attempt that is a transaction of the window, and one per visible record that belongs to no attempt."""
     attempts = _attempts(traces, window)
     strangers = _give_out(traces.forwards, attempts, window)
     stored = [attempt for attempt in attempts if attempt.halves]
@@ -311,10 +321,10 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
     attempts: dict[tuple[str, int], _Attempt] = {}
 
     def of(trace: HalfTrace | OpTrace | DoubtTrace | ContentTrace) -> _Attempt:
-        # Another ordering key leads the same id and nonce to another partition: it is another transaction.
+        # A different ordering key leads the same id and nonce to another partition: it is another transaction.
         key = (trace.nonce, trace.partition)
         found = attempts.get(key)
-        if found is None:  # hot path: `setdefault` would make one for each record
+        if found is None:  # hot path: `setdefault` would create one for each record
             found = attempts[key] = _Attempt(trace.nonce)
         return found
 
@@ -343,30 +353,30 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
 
 
 def _store(attempt: _Attempt, half: HalfTrace, window: Window) -> None:
-    """Take a half record whose index is due and whose count is that of the first; any other is no part of it."""
+    """Add a half record if its index is the next one and its count equals the first one's; any other is no part of the attempt."""
     if attempt.halves:
         is_due = half.index in attempt.halves or half.index == max(attempt.halves) + 1
         is_count_right = half.count == attempt.first.count
     else:
         is_due = half.index == 0 or window.starts.get(half.partition, 0) > 0
-        # Where half was shortened, doubt may know what the first half record said.
+        # If half was shortened, doubt may contain the count of the first half record.
         promised = attempt.summaries[-1].count if attempt.summaries else 0
         is_count_right = half.count == (promised or half.count)
     if not is_due or not is_count_right:
         return
-    # The broker may keep a record twice (librdkafka #4953): the first one of an index counts.
+    # The broker may store a record twice (librdkafka #4953): the first one of an index counts.
     attempt.halves.setdefault(half.index, half)
     attempt.offsets[half.partition, half.offset] = half
     attempt.seen_ms = max(attempt.seen_ms, half.at_ms)
 
 
 def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
-    """Keep a line that counts, or may have counted."""
+    """Add a line that counts, or may have counted."""
     if not attempt.halves or op.group != attempt.first.group:
         return
     half = attempt.offsets.get((op.partition, op.last_offset))
     if half is not None and half.at_ms > op.at_ms + window.clock_error_ms:
-        is_certain = False  # the line was there first: it waited for its half record
+        is_certain = False  # the line came first: it waited for its half record
     elif half is not None:
         is_certain = not attempt.was_on_doubt or op.last_offset in attempt.known_offsets
     elif op.last_offset in attempt.known_offsets:
@@ -385,7 +395,7 @@ def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
 def _give_out(
     forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window
 ) -> list[ForwardTrace]:
-    """Each forwarded record to the attempt whose half record it names; those that name none are given back."""
+    """Assign each forwarded record to the attempt whose half record it names. Returns those that name none."""
     owners = {place: attempt for attempt in attempts for place in attempt.offsets}
     strangers = []
     for forward in sorted(forwards, key=lambda f: f.place):
@@ -403,7 +413,7 @@ def _give_out(
 def _owner_on_doubt(
     forward: ForwardTrace, attempts: Collection[_Attempt], window: Window
 ) -> _Attempt | None:
-    """On doubt the half offsets between the first and the last one are forgotten."""
+    """Find the owner by its summaries: on doubt, the half offsets between the first and the last are not kept."""
     for attempt in attempts:
         half = attempt.halves.get(forward.index)
         if (
@@ -428,7 +438,7 @@ def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
 
 
 def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
-    """The reading of its lines that blames it least."""
+    """Return the reading of its lines with the least fault."""
     reading = _read(attempt, window, is_counting_all=True)
     if reading.is_broken and any(not is_certain for _, is_certain in attempt.lines):
         other = _read(attempt, window, is_counting_all=False)
@@ -440,7 +450,7 @@ def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
 
 
 def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
-    """Whether half messages of it are older than the window: they are written in their order."""
+    """True if half messages of it are older than the window: they are written in order."""
     is_incomplete = reading.released is not None and len(attempt.halves) < attempt.first.count
     return 0 not in attempt.halves or is_incomplete
 
@@ -481,7 +491,7 @@ def _is_broken(faults: Iterable[_Fault]) -> bool:
 
 
 def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Reading:
-    """Fold the lines in the order of op, and find what is wrong then."""
+    """Fold the lines in the order of op, and find the faults."""
     reading = _Reading()
     for op, is_certain in attempt.lines:
         if is_certain or is_counting_all:
@@ -514,7 +524,7 @@ def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) ->
 
 
 def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
-    """Whether all half records are at or before an offset; what retention took is believed."""
+    """True if all half records are at or before an offset; those that retention deleted count as present."""
     if offset < window.starts.get(attempt.first.partition, 0):
         return True
     here = {index for index, half in attempt.halves.items() if half.offset <= offset}
@@ -522,7 +532,7 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
 
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
-    """Whether op may have been shortened behind the first half record."""
+    """True if op may have been shortened behind the first half record."""
     from_ms = window.op_from_ms.get(attempt.first.partition)
     if from_ms is None:
         return False
@@ -532,7 +542,7 @@ def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
 
 
 def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> None:
-    """Find doubles, reversals and what differs from the half messages, whatever was decided."""
+    """Find duplicates, reversals and differences from the half messages, whatever the decision."""
     seen: dict[int, ForwardTrace] = {}
     highest: dict[tuple[str, int, int | None], int] = {}
     is_ordered = bool(attempt.first.key_hash)
@@ -568,7 +578,7 @@ def _difference(half: HalfTrace, forward: ForwardTrace, window: Window) -> str:
 
 
 def _partitions(half: HalfTrace, window: Window) -> set[int] | None:
-    """Where a message may be on its real topic, which may have had fewer partitions; None: anywhere."""
+    """Partitions of the real topic, which may have had fewer, that the message may be in; None: any."""
     if half.wanted_partition != UNBOUND:
         return {half.wanted_partition}
     count = window.partition_counts.get(half.topic, 0)
@@ -578,7 +588,7 @@ def _partitions(half: HalfTrace, window: Window) -> set[int] | None:
 
 
 def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> None:
-    """Find what was in the log and never may have been, or before it might, aborted or not."""
+    """Find records that were in the log without a commit, or before it, aborted or not."""
     released, decision = reading.released, reading.decision
     for _, forward in attempt.shown:
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
@@ -598,7 +608,7 @@ def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> N
 
 
 def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
-    """Say where an attempt is, and find what contradicts; True when it is settled."""
+    """Set the verdict of an attempt and find contradictions. Returns True if it is settled."""
     reading.verdict = Verdict.OPEN
     state, decision = attempt.state, reading.decision
     if decision is None:
@@ -617,7 +627,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
         if forward.topic == attempt.halves[index].topic
         and (forward.is_committed or forward.is_hidden)
     }
-    # Counted: how many there are is what a writer says, who may say any number.
+    # A count: the number of messages comes from the writer and may be any number.
     missing_count = attempt.first.count - len(seen)
     may_be_kept = _WAITS | _PARKED - {TxnState.PARKED.value}
     kept = may_be_kept if reading.released else may_be_kept - _WAITS
@@ -649,7 +659,7 @@ def _by_age(attempt: _Attempt, window: Window) -> Verdict:
 def _judge_missing(
     attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]
 ) -> None:
-    """Find what is lost, unless retention or compaction may have taken it, or it waits for others of its key."""
+    """Find lost messages, unless retention or compaction may have deleted them, or the attempt waits for others of its key."""
     line = reading.released or reading.decision
     assert line is not None  # it is committed
     lost, found = [], list[_Fault]()
@@ -684,7 +694,7 @@ def _may_be_gone(attempt: _Attempt, index: int, released: OpTrace, window: Windo
 
 
 def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> None:
-    """What is on doubt is there with every message, as it was stored."""
+    """Check that doubt contains every message of an attempt that is there, as it was stored."""
     stored = {
         half.index: half for half in attempt.offsets.values()
         if doubt.last_offset == -1 or half.offset <= doubt.last_offset
@@ -711,16 +721,16 @@ def _order_marks(
     is_cut_off: bool,
     may_wait: bool,
 ) -> tuple[OrderMark, ...]:
-    """What P6 is judged by; nothing without an ordering key, or where op says too little."""
+    """Marks for judging P6; none without an ordering key, or if op contains too little."""
     first = attempt.first
     if not first.key_hash:
         return ()
-    # Without a summary on doubt the first one that was read is the first of all.
+    # Without a summary on doubt, the first record that was read is the first of all.
     begin = min(attempt.known_offsets) if attempt.summaries else first.offset
     before = Origin("", first.partition, begin)
     if is_cut_off or _may_lack_lines(attempt, window):
         return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
-    # Parked it gives up its place, and of what was on doubt compaction may have taken the word that it was.
+    # A parked transaction gives up its place, and compaction may have removed the summary on doubt that showed it parked.
     may_have_been_parked = attempt.was_parked or (
         attempt.was_on_doubt and first.at_ms < window.doubt_from_ms
     )
@@ -734,7 +744,7 @@ def _order_marks(
         places.setdefault(index, (forward.place, VISIBLE))
     marked = list(places.values())
     if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
-        # It will come behind everything that is there.
+        # It will come behind everything that is in the log.
         for half in attempt.halves.values():
             partitions = _partitions(half, window)
             if partitions is None:
@@ -754,7 +764,7 @@ def _order_marks(
     )
 
 
-# --- records of nobody ------------------------------------------------------------------------------------------------
+# --- records that belong to no attempt -------------------------------------------------------------------------------
 
 
 def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) -> Iterable[Judged]:
@@ -779,7 +789,7 @@ def _few(numbers: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class OrderFold:
-    """Takes marks ordered by key, topic, partition and offset; remembers one key on one partition at a time."""
+    """Takes marks ordered by key, topic, partition and offset; holds the state of one key on one partition at a time."""
 
     _key: str = ""
     _lane: tuple[str, int] = ("", -1)
@@ -789,9 +799,9 @@ class OrderFold:
     _unknown: int = FOREVER
 
     def is_late(self, mark: OrderMark) -> str:
-        """Why this message came too late, or too early; "" when it did not."""
+        """Reason why this message came too late or too early; "" if it did not."""
         self._enter(mark)
-        if mark.role in (UNDECIDED, UNKNOWN):  # they stand before the visible ones of their key
+        if mark.role in (UNDECIDED, UNKNOWN):  # they come before the visible ones of their key
             self._note(mark)
             return ""
         why = ""
@@ -810,7 +820,7 @@ class OrderFold:
         return why
 
     def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
-        """Of a committed one in the order of half that is nowhere: it may wait for those before it."""
+        """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
         if self._undecided < mark.half_offset:
             return Verdict.OPEN
@@ -833,11 +843,11 @@ class OrderFold:
 
 
 _WORSE = (Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verdict.OUT_OF_ORDER)
-"""Verdicts that stay when the order of a key turns out to be wrong, too."""
+"""Verdicts that stay even if the order of a key is wrong, too."""
 
 
 class VerdictFinding(NamedTuple):
-    """One transaction whose verdict is a fault or worth a look."""
+    """A transaction whose verdict is a fault or a warning."""
 
     verdict: Verdict
     txn_id: str
@@ -845,22 +855,22 @@ class VerdictFinding(NamedTuple):
     place: Origin
     detail: str
     promises: tuple[Promise, ...]
-    """Those that it refutes; empty for a warning."""
+    """The promises that it refutes; empty for a warning."""
 
 
 class PromiseStatus(NamedTuple):
-    """What the window says of one promise."""
+    """What the window shows about one promise."""
 
     promise: Promise
     proved_count: int
-    """Transactions that could have broken it and did not."""
+    """Transactions that could have broken the promise and did not."""
     refuted_count: int
     undecidable_count: int
     """Transactions at the window's edges: older than what was read, or too young."""
 
     @property
     def word(self) -> str:
-        """proved, refuted, undecidable (only what is at the edge was found) or nothing to judge."""
+        """proved, refuted, undecidable (only transactions at the edges were found) or nothing to judge."""
         if self.refuted_count:
             return "refuted"
         if self.proved_count:
@@ -870,10 +880,10 @@ class PromiseStatus(NamedTuple):
 
 @dataclass(slots=True)
 class Proof:
-    """Takes judged attempts one by one."""
+    """Collects judged attempts, one by one."""
 
     finding_count_max: int = 10_000
-    """Findings kept; the rest is counted."""
+    """Limit of findings that are kept; further ones are counted."""
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     findings: list[VerdictFinding] = field(default_factory=list)
     finding_count: int = 0
@@ -882,7 +892,7 @@ class Proof:
     _undecidable: Counter[Promise] = field(default_factory=Counter)
 
     def add(self, judged: Judged) -> None:
-        """One attempt."""
+        """Add one attempt."""
         verdict = judged.verdict
         self.verdicts[verdict] += 1
         if verdict is Verdict.OUT_OF_WINDOW:
@@ -899,7 +909,7 @@ class Proof:
             self._keep(judged, broken)
 
     def add_late(self, finding: VerdictFinding, *, before: Verdict) -> None:
-        """An attempt that was judged `before`, and whose order is wrong: the worse of the two verdicts counts."""
+        """Add an attempt that was judged `before` and whose order is wrong. The worse of the two verdicts counts."""
         self._refuted[Promise.P6] += 1
         self._proved[Promise.P6] -= 1
         if before not in _WORSE:
@@ -908,7 +918,7 @@ class Proof:
         self._append(finding)
 
     def statuses(self) -> list[PromiseStatus]:
-        """One per promise."""
+        """One status per promise."""
         return [
             PromiseStatus(p, self._proved[p], self._refuted[p], self._undecidable[p])
             for p in Promise
@@ -916,12 +926,12 @@ class Proof:
 
     @property
     def is_refuted(self) -> bool:
-        """True when a promise is broken."""
+        """True if a promise is broken."""
         return any(self._refuted.values())
 
     @property
     def transaction_count(self) -> int:
-        """Everything that got a verdict."""
+        """Number of attempts with a verdict."""
         return self.verdicts.total()
 
     def _keep(self, judged: Judged, broken: tuple[Promise, ...]) -> None:
@@ -936,7 +946,7 @@ class Proof:
         if len(self.findings) < self.finding_count_max:
             self.findings.append(finding)
         elif finding.promises:
-            # A fault is worth more than a warning that stands before it.
+            # A fault replaces an earlier warning.
             self._displace_warning(finding)
 
     def _displace_warning(self, finding: VerdictFinding) -> None:

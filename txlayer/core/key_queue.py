@@ -1,17 +1,20 @@
-"""Who of a queue may start, who waits, and whose end is to be written. Never storing, handling or telling the time.
+"""The queue of one partition of a consumer group: schedules items, orders them by key, and tracks which ends must be written.
 
-A queue (one partition of one group) has two sources, its topic and the requests to replay its dead letters; both
-wait in the same chains, one per key. Of a chain only the first is ever handed out (with those behind it where handlers take
-batches), and it stays the first until its end. First come, first served: a key has one turn however many records wait.
+A queue has two sources: its topic, and the requests to replay its dead letters. Items of both wait in the same chains, one
+chain per key. Only the first item of a chain is handed out (with those behind it, if handlers take batches); it stays
+first until it ends. First come, first served: a key has one turn, however many of its records wait.
 
-An attempt that failed holds its chain until its count is stored and its back-off has passed. What becomes a dead
-letter, or is the answer to a request, holds its chain until it is written: `take_due` → `ending` → one Kafka
-transaction → `written`. After any failure of that transaction the queue is thrown away and built anew from the stored
-offsets. An item is: queued → (ready → in flight → failed → counted → waits for its time)* → finished, or due → written.
+A failed attempt blocks its chain until its count is stored and its back-off is over. A dead letter, or the answer to a
+request, blocks its chain until it is written: `take_due` → `ending` → one Kafka transaction → `written`. If that
+transaction fails in any way, the queue is discarded and rebuilt from the stored offsets. The states of an item: queued →
+(ready → in flight → failed → counted → waits for its time)* → finished, or due → written.
 
-Measured (CPython 3.11, one core of a busy machine, batches of 500 records of 100 B): add + take + handled take 0.65 to 1.1 µs
-a record, 1.5 µs while one key of a thousand fails for ever, 3.5 µs while keys are parked (each key's hash is looked up);
-7 µs where each record waits for the one before and is taken alone (`take_runs` and `take_batches` hand such runs out at once).
+The messages of a parked key follow it into the dead letters. While requests to replay its dead letters are in its chain,
+they wait beside the chain: the last of these requests may release the key.
+
+Measured (CPython 3.11, one core of a busy machine, batches of 500 records of 100 B): add, take and handled together take 0.65
+to 1.1 µs a record; 1.5 µs while one key of a thousand always fails; 3.5 µs while keys are parked (each key's hash is looked
+up); 7 µs if each record waits for the one before and is taken alone (`take_runs` and `take_batches` return such runs at once).
 """
 
 from __future__ import annotations
@@ -51,21 +54,21 @@ from txlayer.core.retry import (
 from txlayer.errors import ConfigError
 
 R = TypeVar("R")
-"""A record as the caller has it; nothing here looks into it."""
+"""The caller's type of record; the queue does not look into it."""
 
 Chain = bytes | int | None
-"""What is in order: a key, a null key, or (an offset) a record that waits for nobody."""
+"""The chain of an item: a key, None for the null key, or an offset for a record that has no order with others."""
 
 
 class ItemSource(Enum):
-    """Where an item was read."""
+    """The topic from which an item was read."""
 
     TOPIC = "topic"  #: the partition itself
     REPLAY = "replay"  #: requests to handle its dead letters again
 
 
 class QueueOrder(Enum):
-    """What waits for what."""
+    """Which records wait for each other."""
 
     KEY = "key"  #: records of one key
     PARTITION = "partition"  #: all records of the partition
@@ -73,7 +76,7 @@ class QueueOrder(Enum):
 
 
 class NullKeys(Enum):
-    """What records without a key wait for, where those with one go by key."""
+    """What records without a key wait for, if records with a key are ordered by key."""
 
     ORDERED = "ordered"  #: for each other, as if null were a key
     FREE = "free"  #: for nothing
@@ -81,10 +84,10 @@ class NullKeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How a queue is worked off.
+    """Settings of a queue.
 
     Raises:
-        ConfigError: parking keys is asked for where there is no order to keep, or a limit makes no sense.
+        ConfigError: parking keys is configured without an order, or a limit is out of range.
     """
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
@@ -92,7 +95,7 @@ class QueueSettings:
     null_keys: NullKeys = NullKeys.ORDERED
     metadata_bytes_max: int = METADATA_BYTES_MAX
     parked_keys_max: int = 64
-    """Each takes 19 bytes of the stored metadata; with so many parked the partition waits for replays."""
+    """Each parked key takes 19 bytes of the stored metadata. At this number, the partition waits for replays."""
 
     def __post_init__(self) -> None:
         if self.order is QueueOrder.NONE and self.policy.after_exhausted is AfterExhausted.PARK:
@@ -108,14 +111,14 @@ class QueueSettings:
 
 
 class Start(NamedTuple):
-    """Where a source starts: the stored offset, and what its metadata say."""
+    """Where a source starts: the stored offset and its decoded metadata."""
 
     offset: int
     stored: StoredProgress = NOTHING
 
 
 class Failure(NamedTuple):
-    """What a handler said of an attempt that did not succeed; an exception is a `Retry`."""
+    """The handler's result for an attempt that failed; an exception counts as `Retry`."""
 
     result: Retry | Reject
     started_ms: int
@@ -124,17 +127,17 @@ class Failure(NamedTuple):
 
 
 class Snapshots(NamedTuple):
-    """The stored offsets of both sources, to be stored together."""
+    """The offsets and metadata of both sources, to be stored together."""
 
     topic: Snapshot
     replays: Snapshot
 
 
 class QueueFigures(NamedTuple):
-    """A queue, for operators."""
+    """Figures of a queue, for operators."""
 
     unfinished_count: int
-    """Records and requests that have no end yet."""
+    """Records and requests that have not ended."""
     size_bytes: int
     in_flight_count: int
     ready_count: int
@@ -142,35 +145,35 @@ class QueueFigures(NamedTuple):
     retry_count: int
     """Items that wait for their back-off, or for the count of their attempts to be stored."""
     due_count: int
-    """Chains whose first item's end is to be written."""
+    """Chains whose first item's end must be written."""
     parked_count: int
     oldest_added_ms: int | None
-    """When the oldest unfinished record of the topic was added, as of the last snapshot; None: there is none."""
+    """When the oldest unfinished record of the topic was added, as of the last snapshot; None if there is none."""
     is_full: bool
     is_paused: bool
 
 
 End = DeadLetterReason | ReplayOutcome
-"""Why a record becomes a dead letter, or what became of a request."""
+"""Why a record becomes a dead letter, or the result of a request."""
 
 
 @dataclass(slots=True)
 class ItemExtras:
-    """What few items have: failed attempts, a request to replay, an end to be written."""
+    """Fields that few items need: failed attempts, a request to replay, an end to be written."""
 
     request: ReplayRecord | None = None
     attempt_count: int = 0  # attempts that have ended
-    first_ms: int = 0  # when the first one began; after a restart to the second
-    last_ms: int = 0  # when the last one ended
+    first_ms: int = 0  # start of the first one; in whole seconds after a restart
+    last_ms: int = 0  # end of the last one
     error_type: str = ""
     error_message: str = ""
     verdict: Verdict | None = None
     end: End | None = None
-    is_counted: bool = True  # False: its last attempt's count is not stored yet
-    is_waiting: bool = False  # it is first, and waits for that
+    is_counted: bool = True  # False: the count of its last attempt is not stored
+    is_waiting: bool = False  # it is first in its chain and waits for that
 
     def tell(self, failure: Failure, *, now_ms: int) -> None:
-        """An attempt has ended so."""
+        """Record a failed attempt."""
         self.first_ms = self.first_ms or failure.started_ms
         self.last_ms = now_ms
         self.error_type, self.error_message = failure.error_type, failure.error_message
@@ -178,7 +181,7 @@ class ItemExtras:
     def remember(
         self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int
     ) -> None:
-        """So it was before a restart; the last error is forgotten, and its back-off begins anew."""
+        """Restore the state from before a restart. The last error is lost, and the back-off begins anew."""
         self.attempt_count = attempts.ended_count
         self.first_ms = self.last_ms = attempts.first_at_s * 1000
         if self.attempt_count >= policy.attempt_count_max:
@@ -191,7 +194,7 @@ class ItemExtras:
 
 
 class Item(Generic[R]):
-    """A record between being read and its end. The queue alone changes it."""
+    """A record between reading and its end. Only the queue changes it."""
 
     __slots__ = ("chain", "follower", "more", "offset", "record", "size_bytes")
 
@@ -200,7 +203,7 @@ class Item(Generic[R]):
         self.offset = offset
         self.chain = chain
         self.size_bytes = size_bytes
-        self.follower: Item[R] | None = None  # the next of its chain
+        self.follower: Item[R] | None = None  # the next item of its chain
         self.more: ItemExtras | None = None
 
     @property
@@ -210,12 +213,12 @@ class Item(Generic[R]):
 
     @property
     def source(self) -> ItemSource:
-        """Which topic's offset it has."""
+        """The topic to which its offset belongs."""
         return ItemSource.REPLAY if self.is_replay else ItemSource.TOPIC
 
     @property
     def attempt_count(self) -> int:
-        """How many attempts have ended."""
+        """Number of attempts that have ended."""
         return 0 if self.more is None else self.more.attempt_count
 
     def __repr__(self) -> str:
@@ -223,19 +226,19 @@ class Item(Generic[R]):
 
 
 class Lanes(Generic[R]):
-    """First come, first served, in two lanes: records that start, and retries and replays, which take turns.
+    """Items that may start, first come, first served, in two alternating lanes: new records, and retries with replays.
 
-    Two, so that retries can go on while nothing new may start, and so that thousands of failing keys do not make the
-    others wait longer than twice their turn.
+    There are two lanes so that retries can continue while no new record may start, and so that thousands of failing keys at
+    most double the wait of the others.
     """
 
     def __init__(self) -> None:
         self.ready: deque[Item[R]] = deque()
-        """The lane of those that start."""
+        """New records."""
         self.again: deque[Item[R]] = deque()
-        """The lane of retries and replays."""
+        """Retries and replays."""
         self._timers: list[tuple[int, int, Item[R]]] = []
-        self._timer_count = 0  # of two with one time the first goes first; items have no order
+        self._timer_count = 0  # orders equal times: items have no order
         self._is_turn_of_again = True
 
     def __len__(self) -> int:
@@ -243,46 +246,46 @@ class Lanes(Generic[R]):
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for their time."""
+        """Number of items that wait for their time."""
         return len(self._timers)
 
     @property
     def next_at_ms(self) -> int | None:
-        """When the next one's time comes."""
+        """Earliest time at which a waiting item may start; None if none waits."""
         return self._timers[0][0] if self._timers else None
 
     def wait(self, item: Item[R], *, not_before_ms: int) -> None:
-        """It may go again at that time."""
+        """Let the item start again at that time."""
         self._timer_count += 1
         heapq.heappush(self._timers, (not_before_ms, self._timer_count, item))
 
     def wake(self, now_ms: int) -> None:
-        """Whose time has come gets in lane."""
+        """Move items whose time has come to the lane of retries."""
         timers = self._timers
         while timers and timers[0][0] <= now_ms:
             self.again.append(heapq.heappop(timers)[2])
 
     def take(self, count_max: int) -> list[Item[R]]:
-        """The next ones."""
+        """Take the next items, alternating between the lanes."""
         ready, again = self.ready, self.again
         if not again:
             pick = ready.popleft
             return [pick() for _ in range(min(count_max, len(ready)))]
         taken: list[Item[R]] = []
         while len(taken) < count_max and (ready or again):
-            # Kept between calls: who takes one at a time must meet both lanes, too.
+            # Kept between calls: a caller that takes one item at a time must get both lanes, too.
             self._is_turn_of_again = not self._is_turn_of_again
             lane = again if again and (self._is_turn_of_again or not ready) else ready
             taken.append(lane.popleft())
         return taken
 
     def take_again(self, count_max: int) -> list[Item[R]]:
-        """The next ones of retries and replays."""
+        """Take the next retries and replays."""
         pick = self.again.popleft
         return [pick() for _ in range(min(count_max, len(self.again)))]
 
     def take_at(self, offset: int) -> list[Item[R]]:
-        """The one at that offset, if it is ready."""
+        """Take the item at that offset, if it is ready."""
         for place, item in enumerate(self.ready):
             if item.offset == offset:
                 del self.ready[place]
@@ -290,24 +293,24 @@ class Lanes(Generic[R]):
         return []
 
     def clear(self) -> None:
-        """Nobody goes any more."""
+        """Remove all items."""
         self.ready.clear()
         self.again.clear()
         self._timers.clear()
 
 
 _KNOWN_MAX = 10_000
-"""Hashes remembered: a hash costs ten times a look into a dict."""
+"""Hashes in the cache: to compute one costs ten times as much as a look-up in a dict."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 _FREEING = _RELEASING | {ReplayOutcome.MISSING}
-"""A dead letter that is gone holds back no later one of its key."""
+"""Ends that free a key from a failed replay: a dead letter that is gone blocks no later one of its key."""
 
 
 class ParkedKeys:
     """Hashes of the parked keys, each with the offset of its last dead letter.
 
-    A key is stuck at a dead letter whose replay failed: later ones of the key are not tried before that one was handled
-    or dropped, or retention took it. That is stored with the parked keys, for requests outlive the process that answered the first of them.
+    A key is stuck at a dead letter whose replay failed: the queue does not try later ones of the key until that one is handled
+    or dropped, or retention deletes it. This is stored with the parked keys: requests outlive the process that answered the first.
     """
 
     def __init__(
@@ -324,20 +327,20 @@ class ParkedKeys:
 
     @property
     def last_offsets(self) -> Mapping[bytes, int]:
-        """By hash of the key: offset of its last dead letter."""
+        """Offset of the last dead letter, by hash of the key."""
         return self._parked
 
     @property
     def stuck(self) -> Mapping[bytes, int]:
-        """By hash of the key: offset of the dead letter whose replay failed."""
+        """Offset of the dead letter whose replay failed, by hash of the key."""
         return self._stuck
 
     def stick(self, chain: Chain, dead_letter: int) -> None:
-        """The replay of this dead letter of a parked key has failed."""
+        """Record that the replay of this dead letter of a parked key failed."""
         self._stuck[self.key_hash(chain)] = dead_letter
 
     def stuck_at(self, chain: Chain) -> int | None:
-        """The dead letter whose replay failed; None: none did, or the key is not parked."""
+        """Offset of the dead letter whose replay failed; None if no replay failed, or if the key is not parked."""
         if not self._stuck or isinstance(chain, int):
             return None
         return self._stuck.get(self.key_hash(chain))
@@ -345,7 +348,7 @@ class ParkedKeys:
     def stuck_after(
         self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]
     ) -> dict[bytes, int]:
-        """The stuck keys when these items' ends have been written, and those in `parked` are parked then."""
+        """The stuck keys after the ends of these items are written, if `parked` are the parked keys then."""
         stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash in parked}
         for item in ended if stuck else ():
             more = item.more
@@ -358,19 +361,19 @@ class ParkedKeys:
 
     @property
     def has_room(self) -> bool:
-        """True when one more key can be parked."""
+        """True if one more key can be parked."""
         return len(self._parked) + len(self._coming) < self._count_max
 
     def holds(self, chain: Chain) -> bool:
-        """True when the key of `chain` is parked."""
+        """True if the key of `chain` is parked."""
         if not self._parked or isinstance(chain, int):
             return False
         return self.key_hash(chain) in self._parked
 
     def make_room(self, chain: Chain) -> bool:
-        """The key of `chain` will be parked; False when there is no room, and nothing is changed."""
+        """Reserve room to park the key of `chain`. Returns False, and changes nothing, if there is none."""
         if isinstance(chain, int):
-            return True  # in no order with others: nothing to park
+            return True  # no order with others: no key to park
         key_hash = self.key_hash(chain)
         if key_hash not in self._parked and key_hash not in self._coming:
             if not self.has_room:
@@ -379,9 +382,9 @@ class ParkedKeys:
         return True
 
     def after(self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool) -> dict[bytes, int]:
-        """The parked keys when these items' ends have been written, each at an offset of its own.
+        """The parked keys after the ends of these items are written, each at its offset.
 
-        The end of its last dead letter releases a key. Where the key is stuck at an earlier one, the end of that one does.
+        The end of its last dead letter releases a key. If the key is stuck at an earlier one, the end of that one releases it.
         """
         parked = dict(self._parked)
         stuck = dict(self._stuck)
@@ -407,13 +410,13 @@ class ParkedKeys:
         return parked
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
-        """What `after` and `stuck_after` returned has been stored."""
+        """Apply the results of `after` and `stuck_after`, which are stored now."""
         self._parked = parked
         self._stuck = stuck
         self._coming -= parked.keys()
 
     def key_hash(self, chain: Chain) -> bytes:
-        """Eight bytes that stand for the key in stored metadata."""
+        """Eight bytes that represent the key in stored metadata."""
         if not isinstance(chain, bytes):
             return NO_KEY
         known = self._known.get(chain)
@@ -425,24 +428,24 @@ class ParkedKeys:
 
 
 PARTITION_REQUESTS = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
-"""Requests that wait for nobody."""
+"""Requests that wait for no other item."""
 SETTLED_REQUESTS = {
     ReplayKind.DROP: ReplayOutcome.DROPPED,
     ReplayKind.PAUSE: ReplayOutcome.HANDLED,
     ReplayKind.RESUME: ReplayOutcome.HANDLED,
     ReplayKind.RESULT: ReplayOutcome.UNKNOWN,
 }
-"""What becomes of requests that need no handler."""
+"""Results of requests that need no handler."""
 AN_EARLIER_FAILED = "an earlier dead letter of its key failed"
-"""Told of a request that was not tried because of that."""
+"""Error message of a request that was not tried for this reason."""
 
 
 class Chains(Generic[R]):
-    """Items in order. Those whose turn it is go to `lanes`, or are due: their ends are to be written."""
+    """The order of the items: one chain per key. Items whose turn it is go to `lanes`, or become due: their ends must be written."""
 
     def __init__(self, *, lanes: Lanes[R], parked: ParkedKeys, is_parking: bool) -> None:
         self.tails: dict[Chain, Item[R]] = {}
-        """The last item of each chain; the queue's quick paths write here, too."""
+        """The last item of each chain. The queue's fast paths write here, too."""
         self._lanes = lanes
         self._parked = parked
         self._is_parking = is_parking
@@ -453,36 +456,36 @@ class Chains(Generic[R]):
 
     @property
     def has_due(self) -> bool:
-        """True when something is due that was not looked at for want of room."""
+        """True if an item is due that still has to be looked at for room."""
         return len(self._due) + len(self._answers) > 0
 
     @property
     def has_answers(self) -> bool:
-        """True when the answer to a request is due."""
+        """True if the answer to a request is due."""
         return len(self._answers) > 0
 
     @property
     def has_letters(self) -> bool:
-        """True when a dead letter is due that was not looked at for want of room."""
+        """True if a dead letter is due that still has to be looked at for room."""
         return len(self._due) > 0
 
     @property
     def due_count(self) -> int:
-        """Chains whose first item is due and was not taken."""
+        """Chains whose first item is due and not taken."""
         return len(self._due) + len(self._answers) + len(self._no_room)
 
     @property
     def is_without_room(self) -> bool:
-        """True: a key is to be parked, and no more can be."""
+        """True if a key has to be parked and no more can be."""
         return bool(self._no_room)
 
     @property
     def is_quick(self) -> bool:
-        """True when no key is parked, so that an item needs no look at its key when its turn comes."""
+        """True if no key is parked. Items then need no look-up of their key at their turn."""
         return not self._parked and not self._beside
 
     def line_up(self, item: Item[R]) -> None:
-        """It was read: the last of its chain."""
+        """Append an item that was read to its chain."""
         if item.is_replay:
             if self._parked.holds(item.chain):
                 self._beside.setdefault(item.chain, [])
@@ -497,7 +500,7 @@ class Chains(Generic[R]):
             tail.follower = item
 
     def go_on(self, ended: Sequence[Item[R]]) -> None:
-        """These have ended, consecutive ones of a chain beside each other; those behind them are first now."""
+        """Advance the chains of these items, which have ended. Consecutive items of a chain are adjacent."""
         for place, item in enumerate(ended):
             follower = item.follower
             if follower is None:
@@ -508,7 +511,7 @@ class Chains(Generic[R]):
                 self.turn(follower)
 
     def go_on_behind(self, lasts: Sequence[Item[R]]) -> None:
-        """These have ended, each the last of its chain that did; of none of these chains the key is parked."""
+        """Advance the chains of these items, each the last one of its chain that has ended. No key of these chains is parked."""
         tails, start = self.tails, self._lanes.ready.append
         for item in lasts:
             follower = item.follower
@@ -520,7 +523,7 @@ class Chains(Generic[R]):
                 self.turn(follower)
 
     def turn(self, item: Item[R]) -> None:
-        """`item` is the first of its chain, or what it waited for has happened."""
+        """Schedule `item`: it is the first of its chain, or what it waited for has happened."""
         more = item.more
         if more is None or more.request is None:
             if self._parked.holds(item.chain):
@@ -542,7 +545,7 @@ class Chains(Generic[R]):
             self._lanes.again.append(item)
 
     def give_up(self, item: Item[R], reason: DeadLetterReason) -> None:
-        """The first of its chain will not be tried again: a dead letter, or the answer that its replay failed."""
+        """Give up the first item of its chain: it becomes a dead letter, or the answer is that its replay failed."""
         more = item.more = item.more or ItemExtras()
         more.end = ReplayOutcome.FAILED if item.is_replay else reason
         self._is_due(item)
@@ -550,7 +553,7 @@ class Chains(Generic[R]):
             self._parked.stick(item.chain, _dead_letter(item))
 
     def answer(self, items: Sequence[Item[R]]) -> list[Item[R]]:
-        """These were handled: requests are due now, the others are returned."""
+        """These items were handled. Requests become due; returns the others."""
         ended = [item for item in items if item.more is None]
         if len(ended) < len(items):
             ended = []
@@ -569,7 +572,7 @@ class Chains(Generic[R]):
     def take_due(
         self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
     ) -> list[Item[R]]:
-        """As `KeyQueues.take_due`."""
+        """See `KeyQueues.take_due`."""
         taken: list[Item[R]] = []
         size_bytes = 0
         while len(taken) < count_max and size_bytes < bytes_max:
@@ -585,7 +588,7 @@ class Chains(Generic[R]):
                 continue
             taken.append(item)
             size_bytes += letter_bytes(item)
-            # What follows for certain goes along; else each would need a Kafka transaction of its own.
+            # Take followers whose end is certain along; otherwise each would need a Kafka transaction of its own.
             while (
                 len(taken) < count_max
                 and size_bytes < bytes_max
@@ -608,17 +611,17 @@ class Chains(Generic[R]):
         self.go_on(items)
 
     def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:
-        """The parked keys as they will be then."""
+        """The parked keys after these ends are written."""
         return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
 
     def drop_due(self) -> None:
-        """Nothing is due any more."""
+        """Drop everything that is due."""
         self._answers.clear()
         self._due.clear()
         self._no_room.clear()
 
     def _ends_with(self, item: Item[R], follower: Item[R], *, parks: bool) -> bool:
-        """True when the end of `item` brings that of the next of its chain; that one's end is then set."""
+        """True if the end of `item` determines the end of its follower; sets the follower's end then."""
         more = follower.more
         if follower.is_replay:
             return more is not None and more.end is not None
@@ -642,9 +645,9 @@ class Chains(Generic[R]):
 
 
 def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], list[Item[R]]]:
-    """(`firsts` and so many behind them that they are at most `count_max`, the last one of each chain that never failed).
+    """Extend `firsts` by items behind them to at most `count_max`. Returns them and the last one of each chain without failures.
 
-    Every chain has a turn before one has its next. What has failed before has nothing behind it, and is no last one.
+    Every chain has a turn before any has its next. An item that failed before is taken alone and is not a last one.
     """
     taken: list[Item[R]] = list(firsts)
     lasts: list[Item[R]] = []
@@ -668,7 +671,7 @@ def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], l
 def chains_of(
     keys: Sequence[bytes | None], offsets: Sequence[int], settings: QueueSettings
 ) -> Sequence[Chain]:
-    """What each record is in order with; its own offset: with nothing."""
+    """The chain of each record; a record's own offset means no order."""
     if settings.order is QueueOrder.NONE:
         return offsets
     if settings.order is QueueOrder.PARTITION:
@@ -679,19 +682,19 @@ def chains_of(
 
 
 def letter_bytes(item: Item[R]) -> int:
-    """Of the dead letter that is written for it; an answer to a request holds no content."""
+    """Size of the dead letter that is written for the item; 0 for an answer to a request, which has no content."""
     return 0 if item.is_replay else item.size_bytes
 
 
 def _dead_letter(item: Item[R]) -> int:
-    """The dead letter that a request is about; -1: none."""
+    """Offset of the dead letter that a request concerns; -1 if there is none."""
     request = item.more.request if item.more is not None else None
     offset = request.dead_letter_offset if request is not None else None
     return -1 if offset is None else offset
 
 
 class QueueSources:
-    """Both progresses, and what else the metadata say of the partition."""
+    """The progress in both sources, and the other stored metadata of the partition."""
 
     def __init__(
         self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
@@ -707,11 +710,11 @@ class QueueSources:
         self.writer = ""
         self.token = topic.stored.token
         self._is_full = dict.fromkeys(ItemSource, False)
-        self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, when) of what was added
+        self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions
 
     @property
     def is_full(self) -> bool:
-        """True when the last snapshot of one was."""
+        """True if the last snapshot of one of the sources was full."""
         return any(self._is_full.values())
 
     @property
@@ -724,7 +727,7 @@ class QueueSources:
         return self.topic if source is ItemSource.TOPIC else self.replays
 
     def remember(self, item: Item[R]) -> None:
-        """Give the item what is stored of its attempts, and its back-off anew."""
+        """Restore the item's stored attempts; its back-off begins anew."""
         attempts = self.of(item.source).attempts(item.offset)
         if attempts is not None:
             item.more = item.more or ItemExtras()
@@ -733,7 +736,7 @@ class QueueSources:
             )
 
     def added(self, first_offset: int, *, now_ms: int) -> None:
-        """Records of the topic from this offset on were added."""
+        """Note that records of the topic from this offset on were added."""
         self._arrivals.append((first_offset, now_ms))
 
     def snapshot(
@@ -746,9 +749,9 @@ class QueueSources:
         is_paused: bool,
         ended: Collection[int] = (),
     ) -> Snapshot:
-        """What is to be stored of `source`, as if the items at the offsets `ended` had ended.
+        """What must be stored of `source`, as if the items at the offsets `ended` had ended.
 
-        `uncounted` are the items whose last attempt's count is not stored yet.
+        `uncounted` contains the items whose last attempt's count is not stored.
         """
         behind: set[int] = set()
         given_up: set[int] = set()
@@ -771,7 +774,7 @@ class QueueSources:
         return taken
 
     def paused_after(self, items: Sequence[Item[R]]) -> bool:
-        """Whether the partition is paused when these items have ended."""
+        """True if the partition is paused after these items end."""
         is_paused = self.is_paused
         for item in items:
             request = item.more.request if item.more is not None else None
@@ -781,17 +784,17 @@ class QueueSources:
 
 
 DUE_BYTES_MAX = 16 * 1024 * 1024
-"""Dead letters whose ends are taken together: what one Kafka transaction may hold."""
+"""Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 
 
 class KeyQueues(Generic[R]):
-    """One queue with both of its sources. Not for several threads; after an exception it is of no more use.
+    """One queue with both of its sources. Not thread-safe. Do not use it after one of its methods raised.
 
-    `topic` and `replays` are where its sources start; parked keys and the operator's pause are those of `topic`.
-    `now_ms` is the time of the take-over: what failed before waits for its back-off from then on.
+    `topic` and `replays` are the starts of its sources. Parked keys and the operator's pause come from `topic`.
+    `now_ms` is the time of the take-over: the back-off of items that failed before begins then.
 
     Raises:
-        ConfigError: the metadata have no room for what `settings` want.
+        ConfigError: the metadata have no room for what `settings` require.
     """
 
     def __init__(
@@ -813,9 +816,9 @@ class KeyQueues(Generic[R]):
         self._is_draining = False
         self._has_batches = False
         self.in_flight_count = 0
-        """Records taken and neither handled, failed nor put back."""
+        """Items taken and not yet handled, failed or put back."""
         self.size_bytes = 0
-        """Of all records that have no end yet."""
+        """Of all items that have not ended."""
         self.replay_bytes = 0
         """Of the dead letters among them."""
 
@@ -830,7 +833,7 @@ class KeyQueues(Generic[R]):
         sizes: Sequence[int],
         now_ms: int,
     ) -> int:
-        """Records of the topic were read, in the order of their offsets; returns how many are to be handled.
+        """Add records of the topic, in the order of their offsets. Returns the number of records to be handled.
 
         The others were read before, or ended before a restart.
         """
@@ -871,14 +874,14 @@ class KeyQueues(Generic[R]):
         size_bytes: int,
         outcome: ReplayOutcome | None = None,
     ) -> bool:
-        """A request was read at `offset` of the replay topic; False when it has been answered before.
+        """Add a request that was read at `offset` of the replay topic. Returns False if it was answered before.
 
-        `record` is its dead letter. `outcome` is the answer where nothing can be handled: `MISSING`, `UNKNOWN`.
-        Results of others' requests are not added.
+        `record` is its dead letter. `outcome` is the answer if there is nothing to handle: `MISSING`, `UNKNOWN`.
+        Do not add results of others' requests.
         """
         if not self._sources.replays.read([offset]):
             return False
-        # Below zero: a request that waits for nobody must not meet a record of the topic.
+        # Negative: a request without an order must not share a chain with a record of the topic.
         alone = -1 - offset
         is_alone = request.kind in PARTITION_REQUESTS
         chain = alone if is_alone else chains_of([key], [alone], self._settings)[0]
@@ -889,13 +892,13 @@ class KeyQueues(Generic[R]):
         return True
 
     def reach(self, source: ItemSource, position: int) -> None:
-        """The reader of `source` stands at `position`; what lies below and was not added needs no handling."""
+        """The reader of `source` is at `position`; records below it that were not added need no handling."""
         self._sources.of(source).reach(position)
 
     # --- handling -----------------------------------------------------------------------------------------------------
 
     def take(self, count_max: int, *, now_ms: int) -> list[Item[R]]:
-        """At most so many items to be handled now, each alone; of one chain never two at a time."""
+        """Take at most `count_max` items to handle now, one per chain."""
         lanes = self._lanes
         if lanes.next_at_ms is not None:
             lanes.wake(now_ms)
@@ -904,7 +907,7 @@ class KeyQueues(Generic[R]):
         if self.is_full:
             taken = lanes.take_again(count_max)
             if not taken and not self.in_flight_count and count_max:
-                # Whatever else ended would need more room; this end makes some.
+                # Any other end would need more room in the metadata; the end of the lowest record frees some.
                 taken = lanes.take_at(self._topic.lowest)
         else:
             taken = lanes.take(count_max)
@@ -912,9 +915,9 @@ class KeyQueues(Generic[R]):
         return taken
 
     def take_runs(self, count_max: int, *, now_ms: int) -> tuple[list[Item[R]], list[Item[R]]]:
-        """As `take`, for who handles them one after the other: with those behind them while there is room.
+        """Take items for a worker that handles them one after the other: as `take`, plus the items behind them while there is room.
 
-        Also returns the last one of each chain, for `handled`; what failed before comes alone, and is no last one.
+        Also returns the last item of each chain, for `handled`. An item that failed before comes alone and is not a last one.
         """
         firsts = self.take(count_max, now_ms=now_ms)
         taken, lasts = runs_of(firsts, 0 if self.is_full else count_max)
@@ -922,9 +925,9 @@ class KeyQueues(Generic[R]):
         return taken, lasts
 
     def take_batches(self, count_max: int, *, records_max: int, now_ms: int) -> list[list[Item[R]]]:
-        """At most so many batches of at most `records_max` consecutive items of one chain, in order.
+        """Take at most `count_max` batches of at most `records_max` consecutive items of one chain, in order.
 
-        For handlers of batches, and for workers that handle the items of one chain one after the other. What failed
+        For batch handlers, and for workers that handle the items of one chain one after the other. An item that failed
         before comes alone.
         """
         self._has_batches = True
@@ -944,12 +947,12 @@ class KeyQueues(Generic[R]):
         return batches
 
     def handled(self, items: Sequence[Item[R]], lasts: Sequence[Item[R]] | None = None) -> None:
-        """Their handler succeeded; several batches may come together. Requests now wait for their answers to be written.
+        """The handler succeeded with these items; several batches may come together. Requests now wait until their answers are written.
 
-        `lasts` are those of `take_runs` among them; None: each is the only one of its chain.
+        `lasts`: those of them that `take_runs` returned as last; None: each item is the only one of its chain.
 
         Raises:
-            InvariantError: one has ended before.
+            InvariantError: an item has ended before.
         """
         self.in_flight_count -= len(items)
         ended = items if lasts is not None else self._chains.answer(items)
@@ -958,17 +961,17 @@ class KeyQueues(Generic[R]):
         if self._has_batches:
             self._chains.go_on(ended)
         else:
-            # No key of these is parked: nothing of such a key was handed out, and nothing that ends here parks one.
+            # No key of these chains is parked: the queue hands out no item of a parked key, and no item that ends here parks one.
             self._chains.go_on_behind(ended if lasts is None else lasts)
 
     def failed(
         self, items: Sequence[Item[R]], failure: Failure, *, now_ms: int, draw: float
     ) -> None:
-        """An attempt at an item, or at all items of one batch, did not succeed.
+        """Record a failed attempt at an item, or at all items of one batch.
 
-        Each goes on when the count of its attempts is stored (`stored`), the first one first: after its back-off,
-        or as a dead letter or an answer when it has had its attempts or was rejected; for that it needs no room for
-        the count. `draw` is uniform in [0, 1).
+        Each item continues when the count of its attempts is stored (`stored`), the first one first: after its back-off; or as
+        a dead letter or an answer, if it is out of attempts or was rejected, and then it needs no room for the count. `draw` is
+        uniform in [0, 1).
         """
         self.in_flight_count -= len(items)
         for item in items:
@@ -988,7 +991,7 @@ class KeyQueues(Generic[R]):
             self._uncounted[source, item.offset] = item
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
-        """The handler succeeded with what stands before `index`, and began nothing behind; what became of that one is said next."""
+        """End the items before `index`, which the handler handled; it began none behind it. Returns the item at `index`, which must end next."""
         before = batch[:index]
         self.in_flight_count -= len(batch) - 1
         self._topic.finish([item.offset for item in before])
@@ -996,25 +999,25 @@ class KeyQueues(Generic[R]):
         return batch[index]
 
     def shorten(self, batch: Sequence[Item[R]], count: int) -> Sequence[Item[R]]:
-        """The first `count` (at least 1) of a batch; what stands behind them waits again."""
+        """Keep the first `count` (at least 1) items of a batch; those behind them wait again."""
         self.in_flight_count -= len(batch) - count
         return batch[:count]
 
     def undecodable(self, item: Item[R], failure: Failure, *, now_ms: int) -> None:
-        """Nobody can read it, so no handler was called: it is given up at once."""
+        """Give up an item that cannot be decoded. No handler was called."""
         self.in_flight_count -= 1
         item.more = item.more or ItemExtras()
         item.more.tell(failure, now_ms=now_ms)
         self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
 
     def put_back(self, items: Sequence[Item[R]]) -> None:
-        """An item, or a batch, was not started after all; it is the next again."""
+        """Return an item, or a batch, that was not started; it is next again."""
         self.in_flight_count -= len(items)
         lane = self._lanes.ready if items[0].more is None else self._lanes.again
         lane.appendleft(items[0])
 
     def drop_queued(self) -> None:
-        """Nothing is handed out any more; what is in flight may still end."""
+        """Hand out no more items; items in flight may still end."""
         self._is_draining = True
         self._lanes.clear()
         self._chains.drop_due()
@@ -1022,18 +1025,18 @@ class KeyQueues(Generic[R]):
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def is_changed(self, source: ItemSource) -> bool:
-        """True when a snapshot of `source` would say something that the last one did not."""
+        """True if a snapshot of `source` would differ from the last one."""
         return self._sources.of(source).is_changed
 
     def snapshot(self, source: ItemSource) -> Snapshot:
-        """What is to be stored of `source` now; not while a transaction of `ending` is open."""
+        """What must be stored of `source` now. Do not call it while a transaction of `ending` is open."""
         return self._sources.snapshot(
             source, uncounted=self._uncounted, parked=self._parked.last_offsets, stuck=self._parked.stuck,
             is_paused=self._sources.is_paused,
         )  # fmt: skip
 
     def stored(self, source: ItemSource, version: int) -> None:
-        """The snapshot of that version is stored: whose attempts it counts may go on."""
+        """The snapshot of that version is stored: items whose attempts it counts continue."""
         for offset in self._sources.of(source).stored(version):
             item = self._uncounted.pop((source, offset), None)
             if item is not None and item.more is not None:
@@ -1049,17 +1052,17 @@ class KeyQueues(Generic[R]):
         bytes_max: int = DUE_BYTES_MAX,
         of_requests: bool | None = None,
     ) -> list[Item[R]]:
-        """At most so many items whose ends are to be written, in order: answers to requests, then dead letters.
+        """Take at most `count_max` items whose ends must be written, in order: answers to requests, then dead letters.
 
-        The dead letter that brings them to `bytes_max` is the last one. `item.more.end` says which, and `item.more` what is to be written of its attempts.
-        `of_requests`: answers alone, or what begins with a dead letter: they stand in topics of their own, of which one may take nothing.
+        The dead letter that reaches `bytes_max` is the last one. `item.more.end` is the end, and `item.more` contains what to write of the attempts.
+        `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and one of these may refuse writes.
         """
         return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
 
     def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
-        """What is to be stored in the Kafka transaction that writes these items' ends at `offsets`, one each.
+        """What must be stored in the Kafka transaction that writes the ends of these items, each at its offset.
 
-        Nothing changes before `written`.
+        The queue does not change until `written`.
         """
         parked = self._chains.parked_after(items, offsets)
         stuck = self._parked.stuck_after(items, parked)
@@ -1080,7 +1083,7 @@ class KeyQueues(Generic[R]):
     def written(
         self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots
     ) -> None:
-        """That Kafka transaction is committed: the items have ended, and their chains go on."""
+        """That Kafka transaction is committed: the items have ended, and their chains continue."""
         self._sources.is_paused = self._sources.paused_after(items)
         for source in ItemSource:
             ended = [item.offset for item in items if item.source is source]
@@ -1095,7 +1098,7 @@ class KeyQueues(Generic[R]):
 
     @property
     def writer(self) -> str:
-        """Transactional id of the dead-letter writer; to be set before it writes for the first time, and stored."""
+        """Transactional id of the dead-letter writer. Set and store it before the writer writes for the first time."""
         return self._sources.writer
 
     @writer.setter
@@ -1104,7 +1107,7 @@ class KeyQueues(Generic[R]):
 
     @property
     def token(self) -> int | None:
-        """The highest fencing token of this queue that is known; to be set before its lease gives out another, and stored."""
+        """The highest known fencing token of this queue. Set and store it before the queue's lease issues another one."""
         return self._sources.token
 
     @token.setter
@@ -1116,58 +1119,58 @@ class KeyQueues(Generic[R]):
 
     @property
     def is_full(self) -> bool:
-        """True: the metadata have no room for more; retries, replays and the lowest record alone are handed out."""
+        """True if the metadata have no room for more; only retries, replays and the lowest record are handed out then."""
         return self._sources.is_full or self._chains.is_without_room
 
     @property
     def needs_requests(self) -> bool:
-        """True: a key is to be parked, no more can be, and nothing that was read can change that."""
+        """True if a key has to be parked, no more can be, and nothing that was read can change that."""
         is_idle = not (self.in_flight_count or self._uncounted or self._chains.has_due)
         has_retries = bool(self._lanes.again or self._lanes.waiting_count)
         return self._chains.is_without_room and is_idle and not has_retries
 
     @property
     def is_paused(self) -> bool:
-        """True: an operator stopped the partition, and nothing is handed out."""
+        """True if an operator paused the partition; nothing is handed out then."""
         return self._sources.is_paused
 
     @property
     def count(self) -> int:
-        """Records and requests that have no end yet."""
+        """Number of records and requests that have not ended."""
         return self._topic.unfinished_count + self.replay_count
 
     @property
     def replay_count(self) -> int:
-        """Requests that have no end yet."""
+        """Number of requests that have not ended."""
         return self._sources.replays.unfinished_count
 
     @property
     def ready_count(self) -> int:
-        """Chains whose first item could be taken, but for a pause or full metadata."""
+        """Chains whose first item could be taken, were it not for a pause or full metadata."""
         return len(self._lanes)
 
     @property
     def has_due(self) -> bool:
-        """True when `take_due` would do something."""
+        """True if `take_due` has something to do."""
         return self._chains.has_due
 
     @property
     def has_answers(self) -> bool:
-        """True when `take_due` would return answers to requests."""
+        """True if `take_due` would return answers to requests."""
         return self._chains.has_answers
 
     @property
     def has_letters(self) -> bool:
-        """True when `take_due` would look at dead letters."""
+        """True if `take_due` would look at dead letters."""
         return self._chains.has_letters
 
     @property
     def next_retry_at_ms(self) -> int | None:
-        """When the next back-off ends; None: nobody waits for one."""
+        """When the next back-off ends; None if no item waits for one."""
         return self._lanes.next_at_ms
 
     def figures(self) -> QueueFigures:
-        """What an operator wants to see."""
+        """Figures for operators."""
         return QueueFigures(
             unfinished_count=self.count,
             size_bytes=self.size_bytes,

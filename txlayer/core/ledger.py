@@ -1,12 +1,17 @@
-"""One partition: a fold over its half and op records, and what follows from them.
+"""The ledger of one partition: a fold over its half and op records, and the batches that result from it.
 
-Decide → append → apply: `fold_half` and `add_ops` take what was read, `advance` applies op lines strictly in order and
-collects a `Batch`; the service appends that batch and the positions in one Kafka transaction and calls `published`. When
-the append fails the ledger is thrown away and built again from the stored positions: there is no undo.
+Decide → append → apply: `fold_half` and `add_ops` take records that were read; `advance` applies op lines strictly in order and
+collects a `Batch`. The service appends the batch and the positions in one Kafka transaction and then calls `published`. If
+the append fails, the service discards the ledger and rebuilds it from the stored positions. There is no undo.
 
-Everything in a batch is a function of the positions (`half_next`, `op_next`) and of what the doubt topic holds. Two rules
-keep it so: an op line sees its transaction as of the half offset that it names, and a transaction that waits for one on
-the doubt topic stands on the doubt topic itself, in the same Kafka transaction.
+A batch is a function of the positions (`half_next`, `op_next`) and of the contents of the doubt topic. Two rules ensure
+this. An op line sees its transaction as of the half offset that the line names. A transaction that waits for one on the
+doubt topic is moved to the doubt topic itself, in the same Kafka transaction.
+
+Second copies: a client may write one batch twice (librdkafka #4953), the second time up to its delivery timeout later. The
+ledger recognises the copy of a settled transaction's half record by its key: from memory while it runs; after a restart
+from the half records that begin transactions between `copies_from` and the low-water mark. From those records it takes only
+the keys and folds nothing.
 """
 
 from __future__ import annotations
@@ -62,15 +67,19 @@ from txlayer.core.transaction import (
 from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
 
 FRESH_COUNT_MAX = 20_000
-"""With more the older half of them is no longer fresh; a producer has 5,000 in flight."""
+"""Above this number, the older half of `fresh` moves to `rest`. A producer has 5,000 in flight."""
 
 
 class UnsettledTransactions(MutableMapping[str, Transaction]):
-    """In the order in which they came, like a dict. One thread changes it; any may take a `snapshot`.
+    """The unsettled transactions of one partition, by key, in the order of arrival. One thread changes it; any thread may take a `snapshot`.
+
+    Two tables, for the processor's caches: most transactions are settled soon after their half record is read. In one table
+    with a million open transactions, each of them would access uncached memory three times: when it is added, found and
+    removed. With a small table for the newest, only the check that a key is new accesses the large one.
 
     Attributes:
-        fresh: who came last. Hot paths write into both tables themselves; who is in one is not in the other.
-        rest: who came before all of them.
+        fresh: the newest transactions. Hot paths write into both tables directly. A key is in one of the tables only.
+        rest: the transactions that came before those in `fresh`.
     """
 
     __slots__ = ("fresh", "rest")
@@ -80,26 +89,26 @@ class UnsettledTransactions(MutableMapping[str, Transaction]):
         self.rest: dict[str, Transaction] = {}
 
     def keep_fresh_small(self) -> None:
-        """Once per batch: let those stay for good who did not go soon."""
+        """Move transactions that stay unsettled from `fresh` to `rest`. Called once per batch."""
         fresh = self.fresh
         if len(fresh) > FRESH_COUNT_MAX:
             rest = self.rest
             for key in list(islice(fresh, len(fresh) - FRESH_COUNT_MAX // 2)):
-                rest[key] = fresh[key]  # first there, then gone here: a snapshot misses nobody
+                rest[key] = fresh[key]  # added before it is removed, so that a snapshot misses none
                 del fresh[key]
 
     def snapshot(self) -> list[Transaction]:
-        """All of them, for another thread. Who is put with the rest meanwhile may be there twice; nobody is missing."""
-        # list() of a dict's values is one step for the interpreter: the owner cannot change it in between.
+        """All transactions, for another thread. One that moves to `rest` meanwhile may occur twice; none is missing."""
+        # The interpreter runs list() of a dict's values as one step: the owner cannot change the dict in between.
         fresh = list(self.fresh.values())
         return list(self.rest.values()) + fresh
 
-    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # nobody needs another default
-        """The transaction of this key, None without one."""
+    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # no caller needs another default
+        """The transaction of this key, or None."""
         return self.fresh.get(key) or self.rest.get(key)
 
     def values(self) -> ValuesView[Transaction]:
-        """All of them, the oldest first; for the owner."""
+        """All transactions, the oldest first. Only the owning thread may call it."""
         return _Values(self)
 
     def __getitem__(self, key: str) -> Transaction:
@@ -122,7 +131,7 @@ class UnsettledTransactions(MutableMapping[str, Transaction]):
 
 
 class _Values(ValuesView[Transaction]):
-    """Without a look-up for each of them."""
+    """Iterates over both tables without a look-up per key."""
 
     def __init__(self, owner: UnsettledTransactions) -> None:
         super().__init__(owner)
@@ -133,28 +142,28 @@ class _Values(ValuesView[Transaction]):
 
 
 DISTANCE_MAX = 20_000
-"""Half offsets: a second copy that lies further behind the first one may be taken for new. At the fastest measured, 1,500
-transactions a second and partition, 13 s; a client that must ask for a new leader tries again every second."""
+"""Half offsets. A second copy that lies further behind the first copy may be taken for a new record. At the highest measured
+rate, 1,500 transactions a second and partition, this is 13 s; a client that must find a new leader retries every second."""
 
 DISTANCE_BYTES_MAX = 16 * 1024 * 1024
-"""The same in bytes of half records between them: a restart reads so much more of each partition."""
+"""The same limit in bytes of half records. A restart reads this much more of each partition."""
 
 _STEPS = 4
 _END = 1 << 62
 
 
 class HalfMarks:
-    """Places in half and how many bytes lie before them, a few per distance."""
+    """Half offsets and the number of bytes before each; a few marks per distance."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, int]] = [(0, 0)]
 
     def begin(self, offset: int) -> None:
-        """Nothing from before `offset` is known."""
+        """Start at `offset`; nothing before it is known."""
         self._marks = [(offset, 0)]
 
     def passed(self, offset: int, byte_count: int) -> None:
-        """Half was read up to `offset`, so many bytes since `begin`."""
+        """Half was read up to `offset`; `byte_count` is the number of bytes since `begin`."""
         last_offset, last_bytes = self._marks[-1]
         if (
             offset - last_offset >= DISTANCE_MAX // _STEPS
@@ -163,7 +172,7 @@ class HalfMarks:
             self._marks.append((offset, byte_count))
 
     def copies_from(self, low_water: int) -> int:
-        """Where keys are to be read from for a second copy behind `low_water`: the distance is covered from there."""
+        """Half offset from which a restart must read keys, so that it recognises second copies behind `low_water` within the distance."""
         marks = self._marks
         at_low = bisect_right(marks, (low_water, _END)) - 1
         if at_low < 0:
@@ -180,29 +189,29 @@ class HalfMarks:
 
 
 UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 750, 250, 350, 300
-"""Measured: an unsettled transaction that stands on doubt, or sleeps there beside its summary; a producer group that some of them name; each half
-record of it beyond the first, with a topic of its own. In half it takes 500, and goes to doubt while half waits for memory: it counts in full."""
+"""Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them name; each half
+record of a transaction beyond the first, with a topic of its own. A transaction in half takes 500 bytes, but moves to doubt when memory is short: it counts in full."""
 
 RELEASE_COUNT_MAX = 2_000
-"""Transactions on doubt that one batch tries beside those that its lines name: one mended topic or settled transaction may
-free a hundred thousand, and a Kafka transaction has an end."""
+"""Transactions on doubt that one batch tries, beside those that its op lines name. One mended topic or settled transaction
+may free a hundred thousand, and the size of a Kafka transaction is limited."""
 
 KEY_IN_HALF_MAX = 5_000
-"""With more transactions of one ordering key those that wait go to doubt at once: from there they can go in pieces."""
+"""Above this number of transactions of one ordering key, those that wait move to doubt at once: from there, several batches can release them."""
 
 NEVER_MS = 1 << 62
-"""Later than every time."""
+"""Later than any time."""
 
 PlainTail = tuple[str, str, str]
-"""(producer group, real topic, born) of a half header of a single message; interned where they repeat."""
+"""(producer group, real topic, born) of the half header of a single message; strings that repeat are interned."""
 
 PlainOptions = tuple[HalfOptions, int]
-"""Options that name an ordering key alone, and the key's checksum, which tells the partition."""
+"""Options that contain only an ordering key, and the key's checksum, which determines the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
-    """The names and limits of one namespace that the fold needs."""
+    """The names and limits of one namespace that the ledger needs."""
 
     half_topic: str
     op_topic: str
@@ -218,49 +227,49 @@ BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
 
 PLAIN_TAILS_MAX = 1_000
-"""Tails that are remembered: under load many transactions are born in one millisecond."""
+"""Tails in the cache: under load, many transactions are born in one millisecond."""
 
 PLAIN_OPTIONS_MAX = 10_000
-"""Ordering keys whose options are remembered."""
+"""Ordering keys whose options are in the cache."""
 
 UNKNOWN_TOPICS_MAX = 1_000
-"""Real topics of a partition that were not asked about yet: half records may invent any number of names."""
+"""Real topics per partition whose metadata are not known yet. Half records may contain any number of invented names."""
 
 _START = f"{VERSION}|"
 _PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 
 TOPICS_BYTES_MAX = 256 * 1024
-"""Names of real topics that one transaction may have: its summary on doubt lists them, and must fit there."""
+"""Total length of the real topics' names of one transaction: its summary on doubt lists them and must fit there."""
 
 TOPICS_MAX = 10_000
-"""How many real topics one transaction may have. No setting: what belongs to a transaction must not depend on who reads."""
+"""Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
 
 DUPLICATE_COPIES_MAX = 64
-"""Second copies of one transaction's half records that are remembered, and so many more of its last one, which a producer's
-line names. The first ones: a line that named one must count in a replay too, however many copies came after it."""
+"""Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
+producer's line names. The first copies are kept: a line that named one must count in a replay too, whatever comes later."""
 
 
 LIMIT_LOOK_MS = 10_000
-"""How often open transactions are counted where there are very many, and a limit is said again."""
+"""Interval at which open transactions are counted when there are very many, and at which a limit is sent again."""
 
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
-"""Who writes op lines that answer a question."""
+"""Sources of op lines that answer a check-back."""
 
 
 RECENT_COUNT_MAX = 50_000
-"""Settled transactions remembered per partition, twice: to tell a contrary op line from one that never had a half."""
+"""Settled transactions per table and partition, in two tables. They tell a conflicting op line from one that has no half record."""
 
 SETTLED_IN_HALF_MAX = 1024
-"""Settled transactions that stay in memory behind an open one, beside as many as there are open ones."""
+"""Settled transactions that stay in memory behind an open one, in addition to as many as are open."""
 
 NEVER = 1 << 62
-"""Beyond every offset."""
+"""Greater than any offset."""
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
 KEY_PLACE = len(_PLAIN)
-"""Where the transaction's key stands in an op line."""
+"""Index of the transaction's key in an op line."""
 
 _KINDS = {
     Resolution.COMMIT: TxnEvent.COMMIT,
@@ -270,12 +279,12 @@ _KINDS = {
 
 
 class Ledger:
-    """The transactions of one partition. One thread owns it; nothing in it blocks."""
+    """The transactions of one partition. One thread owns it; its methods do not block."""
 
     # --- state and settlement of the partition -----------------------------------------------------
 
     batch_bytes_max = 1 << 62
-    """Bytes of a batch from which on nothing joins it that no op line asks for: moves, questions, releases."""
+    """Bytes of a batch above which only what op lines cause is added: no moves to doubt, check-backs or releases."""
 
     def __init__(
         self,
@@ -291,61 +300,61 @@ class Ledger:
         self.settings = settings
         self.targets = targets
         self.unknown_topics: set[str] = set()
-        self.committed_topics: dict[str, None] = {}  # those that something committed waits for
-        self.refusals = {} if refusals is None else refusals  # by key; they outlive a rebuild
-        # What was found of headers' ends; the ledgers of a process may share it: it depends on nothing else.
+        self.committed_topics: dict[str, None] = {}  # unknown topics that decisions wait for
+        self.refusals = {} if refusals is None else refusals  # by key; shared across rebuilds
+        # Parsed ends of headers. All ledgers of a process may share them: they depend on nothing else.
         self.plain_tails = {} if plain_tails is None else plain_tails
         self.plain_options = {} if plain_options is None else plain_options
         self.transactions = UnsettledTransactions()
-        self.asleep = DormantTransactions()  # the rest of them, of whom nobody needs an object yet
+        self.asleep = DormantTransactions()  # the other unsettled transactions, as summaries
         self.order = ForwardOrder()
         self.batch = Batch()
         self.half_next = 0
         self.op_next: OpPosition = (0, 0)
-        self.newest_ms = self._half_ms = 0  # newest append time that counts; the same of half alone
-        self.latest_ms, self.now_ms = NEVER_MS, 0  # no append time beyond it counts; `due`'s last
+        self.newest_ms = self._half_ms = 0  # newest append time that counts; of half alone
+        self.latest_ms, self.now_ms = NEVER_MS, 0  # limit of append times; the last `due`'s time
         self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
         self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
-        self._bare_until = -1  # half offset; no content in memory of those in half up to here
-        # The half offset that the next op line names, when it is not read yet.
+        self._bare_until = -1  # half offset; content in half up to here was dropped
+        # The half offset that the next op line names, if it is not read yet.
         self.waits_for_half: int | None = None
         self.ahead_line_count = 0
         self.is_replaying = False
-        self._replay_low = self._replay_end = 0  # the replay of half
-        self._leave_before = 0  # who must leave half
+        self._replay_low = self._replay_end = 0  # half offsets between which the replay reads
+        self._leave_before = 0  # half offset; older transactions must move to doubt
         self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
-        # In half, by offset: those whose immunity is over, and the others; settled and moved ones are dropped lazily.
+        # Transactions in half, by offset: immunity over, and the others. Settled and moved ones are removed lazily.
         self._old: deque[Transaction] = deque()
         self._young: deque[Transaction] = deque()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
-        # Half records, read and not folded: what they bring to doubt is too much for the batch.
+        # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
         self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
-        self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # those of them without lines
-        self._hopeless_before = 0  # op records before it waited long enough for half
-        # Lines kept aside that a replay would read again: the last of some, and where on doubt a restart finds them.
+        self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
+        self._hopeless_before = 0  # earlier op records waited long enough for half
+        # Quarantined lines that a replay would read again: the last one of each group, and the doubt offset where a restart finds them.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
         self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
-        self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` says what stands here
+        self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` explains the values
         self._recent_before: dict[str, int | None] = {}
-        self._recent_before_end = 0  # half was read so far when the last of those was settled
+        self._recent_before_end = 0  # how far half was read when the last of those was settled
         self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
         self.half_marks = HalfMarks()
-        self._keys_to_try: dict[str, None] = {}  # in order; who waits there may be free now
-        self._keys_to_go_on_with: dict[str, None] = {}  # the same, too many for one batch
-        self._mended: deque[Transaction] = deque()  # held until now, in the order of the decisions
+        self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
+        self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
+        self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
 
     def believe_until(self, latest_ms: int) -> None:
-        """Append times beyond `latest_ms` are one broker's word alone: nothing follows from them before that time comes."""
+        """Set the upper limit of trusted append times: only one broker reports later ones. They take no effect before that time comes."""
         self.latest_ms = latest_ms
         if self.newest_ms < self._beyond_ms <= latest_ms:
             self.newest_ms = self._beyond_ms
 
     def _saw(self, appended_ms: int) -> None:
-        """A record was appended at a time that is newer than the newest."""
+        """Note an append time that is newer than the newest."""
         if appended_ms <= self.latest_ms:
             self.newest_ms = appended_ms
         else:
@@ -353,7 +362,7 @@ class Ledger:
             self._beyond_ms = appended_ms
 
     def take_untimely_count(self) -> int:
-        """How many records came since the last call whose append time did not count."""
+        """Number of records since the last call whose append time did not count."""
         count, self._untimely_count = self._untimely_count, 0
         return count
 
@@ -367,12 +376,12 @@ class Ledger:
 
     @property
     def open_count(self) -> int:
-        """Transactions that are not settled."""
+        """Number of transactions that are not settled."""
         return len(self.transactions) + len(self.asleep)
 
     @property
     def unsettled_bytes(self) -> int:
-        """About what they take in memory, or will on doubt, without content: by number, as measured with names of usual length."""
+        """Estimated memory of the unsettled transactions without content, in memory or later on doubt: by number, as measured with names of usual length."""
         return (
             UNSETTLED_BYTES * len(self.transactions)
             + SLEEPER_BYTES * len(self.asleep)
@@ -387,15 +396,15 @@ class Ledger:
         return list(self._limited)
 
     def topics_needed(self) -> set[str]:
-        """Real topics that held transactions wait for, or that the batch forwards to."""
+        """Real topics that held transactions wait for, or that the batch writes to."""
         return {t for txn in (*self.shelf.held.values(), *self.batch.forwards) for t in txn.topics}
 
     def everybody(self) -> Iterator[Transaction]:
-        """Every transaction that is not settled, for whoever only looks."""
+        """Every unsettled transaction, for reading only."""
         return chain(self.transactions.values(), self.asleep.everybody())
 
     def find(self, key: str) -> Transaction | None:
-        """The transaction of this key that is not settled, woken when it sleeps."""
+        """The unsettled transaction of this key; a dormant one is loaded."""
         return self.transactions.get(key) or self._wake(key)
 
     def _wake(self, key: str) -> Transaction | None:
@@ -407,18 +416,18 @@ class Ledger:
         return txn
 
     def _recent_state(self, key: str) -> TxnState | None:
-        """How a transaction was settled, as far as it is remembered."""
+        """The final state of a settled transaction, as far as it is remembered."""
         place = self._recent.get(key, self._recent_before.get(key))
         if place is None:
             return None
         return TxnState.COMMITTED if place >= 0 else TxnState.ROLLED_BACK
 
     def _is_known(self, key: str) -> bool:
-        """True when a transaction of this key was settled, whether or not it is remembered how."""
+        """True if a transaction of this key was settled, even if its final state is not remembered."""
         return key in self._recent or key in self._recent_before
 
     def _forget_what_is_far(self) -> None:
-        """Make room among the settled ones, of whom those near enough for a second copy stay."""
+        """Drop old settled transactions; keep those within the distance of second copies."""
         near = self.half_next - DISTANCE_MAX
         before = self._recent
         if self._recent_before_end > near:
@@ -428,16 +437,14 @@ class Ledger:
         self._recent_before_end = self.half_next
 
     def _began_at(self, place: int | None) -> int:
-        """Where a settled one began: committed there, or rolled back at -1 less it; None: before the replay of half ended."""
+        """Half offset where a settled transaction begins. Committed: `place`; rolled back: -1 - `place`; None (state unknown): the end of the replay."""
         if place is None:
             return self._replay_end
         return place if place >= 0 else -1 - place
 
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
         more = txn.extra()
-        if (
-            before is not TxnState.HELD
-        ):  # a held one keeps its place among the decisions, and its age
+        if before is not TxnState.HELD:  # a held one keeps its place and its age
             more.decided_at = position
             if txn.is_in_doubt:
                 more.moved_ms = self._now_for(txn)
@@ -446,7 +453,7 @@ class Ledger:
             self._take_along(txn)
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
-        """Find out what a decided transaction may do now, and let it."""
+        """Determine what a decided transaction may do now, and do it."""
         was_held = self.shelf.held.pop(txn.key, None) is not None
         kind, reason = self._fate(txn, is_complete=is_complete)
         txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
@@ -457,12 +464,12 @@ class Ledger:
             return
         if txn.state is TxnState.WAITING:
             self._wait(txn)
-            if was_held:  # it holds nobody any more; who waits for nobody else goes first
+            if was_held:  # it blocks no other any more: the next free one may go first
                 self._try_next(txn.key_hash)
             return
         txn.extra().reason = reason
         if txn.state is TxnState.HELD:
-            if not was_held:  # however long it waited before
+            if not was_held:  # independent of the time that it waited before
                 txn.extra().moved_ms = self._now_for(txn)
             self.order.stuck(txn)
             self.shelf.held[txn.key] = txn
@@ -475,7 +482,7 @@ class Ledger:
     def _wait(self, txn: Transaction) -> None:
         self.order.stuck(txn)
         count = self.order.count(txn.key_hash)
-        # What waits in half goes at once when it may, however much it is: no more waits there than one batch takes.
+        # What waits in half is released in one go, so no more may wait there than fits into one batch.
         is_hot = count > KEY_IN_HALF_MAX or count * txn.size > self.batch_bytes_max
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
@@ -485,7 +492,7 @@ class Ledger:
             return TxnEvent.INCOMPLETE, ParkReason.INCOMPLETE
         if not self.order.is_free(txn):
             return TxnEvent.BLOCKED, None
-        if self.is_replaying:  # whatever refused then is on doubt, or was settled since
+        if self.is_replaying:  # what was refused before the restart is on doubt or settled
             return TxnEvent.GO, None
         if txn.key in self.refusals:
             return TxnEvent.RECORD_REFUSED, self.refusals[txn.key]
@@ -507,12 +514,12 @@ class Ledger:
         return TxnEvent.GO, None
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
-        """True when it has more bytes than one Kafka transaction is to carry: doubt gets only where they are."""
+        """True if it has more bytes than one Kafka transaction may carry. Doubt then stores only where its records are."""
         return txn.size > self.settings.transaction_bytes_max
 
     def _is_too_large(self, txn: Transaction) -> bool:
-        # Only what cannot fit: what headers of ours and a batch add, and content that was dropped, is measured by the broker,
-        # and a refusal found by bisection.
+        # Only records that cannot fit at all. The broker measures the overhead of our headers and of the batch, and content that was
+        # dropped; bisection finds a record that it refuses.
         return any(
             user_size(record) > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
             for topic, record in records_of(txn)
@@ -540,7 +547,7 @@ class Ledger:
         self._try_next(txn.key_hash)
 
     def _now_for(self, txn: Transaction) -> int:
-        """The newest time that counts; never before the transaction was appended, whoever is believed."""
+        """The newest time that counts, and at least the transaction's append time, whichever clocks are trusted."""
         return max(self.newest_ms, self.now_ms, txn.appended_ms)
 
     def _try_next(self, key_hash: str | None) -> None:
@@ -548,7 +555,7 @@ class Ledger:
             self._keys_to_try[key_hash] = None
 
     def _try_those_behind(self) -> None:
-        """Let go who may go now; of those on doubt as many as one batch takes."""
+        """Release transactions that are free now; of those on doubt, as many as fit into one batch."""
         while self._keys_to_try:
             key_hash = next(iter(self._keys_to_try))
             free = self.order.next_free(key_hash)
@@ -562,7 +569,7 @@ class Ledger:
                 self._try(free)
 
     def _go_on_leaving(self) -> None:
-        """Move those that must leave half, as many as one batch takes."""
+        """Move transactions that must leave half to doubt, as many as fit into one batch."""
         if not self._leave_before or self.is_replaying:
             return
         for txn in chain(self._old, self._young):
@@ -577,7 +584,7 @@ class Ledger:
         self._leave_before = 0
 
     def _go_on(self) -> None:
-        """Try more of those on doubt that were too many for the batches before."""
+        """Continue with transactions on doubt that did not fit into earlier batches."""
         self._go_on_leaving()
         if self._leave_before:
             return
@@ -595,9 +602,9 @@ class Ledger:
             self._try_those_behind()
 
     def _keep(self, txn: Transaction) -> None:
-        """It goes to the doubt topic, or its summary there is written again; who waits for it goes along."""
+        """Write the transaction, or its summary again, to doubt. Transactions that wait for it move too."""
         if self.is_replaying:
-            return  # it was kept then
+            return  # it was written before the restart
         before = self.batch.keeps.get(txn.key)
         if txn.is_in_doubt or before is not None:
             self.batch.keeps[txn.key] = MoveToDoubt(
@@ -613,7 +620,7 @@ class Ledger:
             self._take_along(txn)
 
     def _take_along(self, txn: Transaction) -> None:
-        # Who waits for one on doubt must stand there too: a replay of half and op cannot know what it waits for.
+        # A transaction that waits for one on doubt must be there too: a replay of half and op cannot know what it waits for.
         if self.order.goes_to_doubt(txn):
             for other in self.order.waiting(txn.key_hash):
                 if not other.is_in_doubt and other.key not in self.batch.keeps:
@@ -643,7 +650,7 @@ class Ledger:
     def fold_half(  # hot path, kept in one piece
         self, offset: int, appended_ms: int, header: bytes | None, record: Any
     ) -> None:
-        """One half record. `header` is the value of its `txl`; `record` is kept as its content."""
+        """Fold one half record. `header` is the value of its `txl` header; `record` is kept as its content."""
         if self._behind:
             self._behind.append((offset, appended_ms, header, record))
             return
@@ -651,15 +658,15 @@ class Ledger:
         key_bytes, record_headers = record.key(), record.headers()
         if header is None or len(record_headers) > 1:
             size = held_bytes(record)
-        else:  # what `held_bytes` counts, in fewer steps
+        else:  # the sum that `held_bytes` computes, in fewer steps
             size = _PLAIN_BYTES + len(header) + len(record) + (len(key_bytes) if key_bytes else 0)
         self.half_bytes += size
         if appended_ms > self.newest_ms:
             self._saw(appended_ms)
         if appended_ms != self._half_ms:
             appended_ms = self._time_of_half(appended_ms)
-        # The common cases in few steps: a single message without options, or with an ordering key alone. What is let
-        # through here must be well formed: a test holds it to the codec.
+        # A fast path for the common cases: a single message without options, or with an ordering key only. Everything that passes
+        # here must be well formed; a test compares it with the codec.
         try:
             text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
             end = text.find("|", 2)
@@ -702,7 +709,7 @@ class Ledger:
 
     @property
     def is_behind(self) -> bool:
-        """True when half records were read that are not folded yet."""
+        """True if half records were read that are not folded yet."""
         return bool(self._behind)
 
     def _fold_those_behind(self) -> None:
@@ -711,7 +718,7 @@ class Ledger:
             self.fold_half(*half)
 
     def _time_of_half(self, appended_ms: int) -> int:
-        """The append time; the newest before it where the leader's clock is far behind: nobody is born hours old."""
+        """The append time; if the leader's clock is far behind, the newest time before it: no record arrives hours old."""
         if self._half_ms < appended_ms <= self.latest_ms:
             self._half_ms = appended_ms
         elif appended_ms < self._half_ms - CLOCK_ERROR_MS:
@@ -720,12 +727,12 @@ class Ledger:
         return appended_ms
 
     def recall_half(self, header: bytes | None, record: Any) -> None:
-        """One half record from before the replay: whoever began with it is settled, or stands on doubt."""
+        """Remember a half record from before the replay: a transaction that begins with it is settled or is on doubt."""
         self.half_bytes += held_bytes(record)
         if header is None:
             return
         start, _, rest = header[2:].partition(b"|")
-        # Of many headers all but the key was seen before.
+        # In most headers, all but the key was seen before.
         begins = self._recalled_tails.get(rest)
         if begins is None or header[:2] != _START.encode() or b"\n" in start:
             half = codec.decode_half_header(header)
@@ -759,11 +766,11 @@ class Ledger:
         if txn is None:
             self._begin(header, offset, appended_ms, record, size)
         elif self.is_replaying and txn.is_in_doubt:
-            # Only a second copy of the first record could be taken for the beginning of a transaction.
+            # Of a transaction's records, only a copy of the first could be taken for the beginning of another.
             is_twin = header.index == 0 and offset != txn.first_offset
             if is_twin and txn.first_offset >= self._replay_low:
                 self._twins.append((offset, txn.first_offset, self.op_next))
-            elif is_twin:  # some of those before it were too many for the batches until then
+            elif is_twin:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
         elif txn.is_in_doubt and not self._has_room:
             self.half_next = offset
@@ -780,7 +787,7 @@ class Ledger:
         return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
 
     def _plain_tail(self, tail: str) -> PlainTail | None:
-        """What follows the key in the header of a single message without options, for a known topic; else None."""
+        """Parse the part of a header behind the key, for a single message without options and a known topic; else None."""
         try:
             _, group, topic, part, born, options = tail.split("|")
         except ValueError:
@@ -801,10 +808,10 @@ class Ledger:
         return plain
 
     def _plain_options(self, asked: str) -> PlainOptions:
-        """Options that name an ordering key and nothing else, and the key's place among the partitions.
+        """Parse options that contain only an ordering key. Returns them with the key's checksum, which determines the partition.
 
         Raises:
-            ValueError: they are others.
+            ValueError: the options contain something else.
         """
         if _PLAIN_OPTIONS.fullmatch(asked) is None:
             raise ValueError("options that are not plain")
@@ -828,8 +835,8 @@ class Ledger:
         self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
     ) -> None:
         if header.index or self._is_known(header.key):
-            # Its first record lies before the low-water mark, or was never written: settled, or never begun. Or it is
-            # the second copy of a record (librdkafka #4953): taken for new it would be forwarded twice.
+            # Its first record lies before the low-water mark, or was never written: the transaction is settled, or never began. Or
+            # it is the second copy of a record (librdkafka #4953): taken for new, it would be forwarded twice.
             self._report(
                 ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open"
             )
@@ -861,7 +868,7 @@ class Ledger:
         self.order.add(txn)
 
     def _leave_half(self, *, before: int) -> None:
-        """Whoever is older goes to doubt, so that no replay meets this second copy, whose first one it cannot meet."""
+        """Move older transactions to doubt, so that no replay meets this second copy without its first copy."""
         self._leave_before = max(self._leave_before, before)
         self._go_on_leaving()
 
@@ -877,13 +884,14 @@ class Ledger:
         more = txn.extra()
         if (
             txn.count == 0 and header.index == 0
-        ):  # kept on an op line's word alone: now its half record comes
+        ):  # so far known from an op line only; now its half record arrives
             txn.count, txn.group, txn.topic, txn.options = (
                 header.count, header.producer_group, header.topic, header.options,
             )  # fmt: skip
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             more.offsets = []
-        is_next = header.index == txn.seen and header.count == txn.count  # no call for most
+        # Avoids a call in most cases.
+        is_next = header.index == txn.seen and header.count == txn.count
         place = HalfRecordFit.NEXT if is_next else txn.place_of(header, offset)
         if place is HalfRecordFit.NONE:
             why = Undecodable(
@@ -907,7 +915,7 @@ class Ledger:
             self._further_count += 1
         txn.size += size
         txn.last_offset = offset
-        assert more.offsets is not None  # who has more than one half record has them
+        assert more.offsets is not None  # more than one half record: set
         more.offsets.append(offset)
         if is_new_topic:
             more.topics = (*txn.topics, header.topic)
@@ -919,7 +927,7 @@ class Ledger:
             before = self.batch.keeps.get(txn.key)
             self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
             self.batch.byte_count += size if before is not None and before.is_whole else txn.size
-        elif txn.content is not None:  # else it was dropped, and comes back whole when it is needed
+        elif txn.content is not None:  # else it was dropped, and is fetched whole when needed
             txn.content.append(content)
             self.content_bytes += size
 
@@ -928,7 +936,7 @@ class Ledger:
         if len(more.twins or ()) < DUPLICATE_COPIES_MAX + DUPLICATE_COPIES_MAX * is_last:
             more.twins = [*(more.twins or ()), offset]
         if txn.is_in_doubt:
-            self._keep(txn)  # a line may name any copy: its summary tells of them
+            self._keep(txn)  # an op line may name any copy: the summary must list them
             self._leave_half(before=offset)
         else:
             self._twins.append((offset, txn.first_offset, txn.replay_from))
@@ -936,7 +944,7 @@ class Ledger:
     # --- questions and age -------------------------------------------------------------------------
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
-        """A line says that nobody can say yet."""
+        """Count an answer that says "unknown"."""
         if op.source is Source.OPERATOR:
             self._ask(txn, self.newest_ms)
             return
@@ -947,7 +955,7 @@ class Ledger:
             or op.check_number != more.checked_count
             or op.check_number <= more.answered_number
         ):
-            # Its producer's own, an answer to an older question, or one that was given already: never counted.
+            # The producer's own line, an answer to an older check-back, or a repeated answer: not counted.
             self._carry_out_repeat(op, Effect.REPEAT)
             return
         more.answered_count += 1
@@ -966,7 +974,7 @@ class Ledger:
         )
 
     def _tell_refused(self, op: OpMessage) -> None:
-        """The group learns that its word came too late."""
+        """Tell the producer group that its resolution came too late."""
         if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
             return
         self.batch.checks[f"{op.key}/{op.resolution.value}"] = CheckRecord(
@@ -975,7 +983,7 @@ class Ledger:
         )  # fmt: skip
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        """Questions that are due, to groups that somebody answers for; the end of asking for the rest."""
+        """Send check-backs that are due to groups with a live responder; give up on transactions that are too old or out of checks."""
         self._grow_old(now_ms)
         schedule = self.schedule
         self._wake_those_due(now_ms, count_max)
@@ -991,14 +999,14 @@ class Ledger:
             elif schedule.is_out_of_answers(txn):
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
             elif txn.key in self.batch.checks:
-                schedule.add(txn)  # asked by hand in this very batch
+                schedule.add(txn)  # an operator asked for it in this batch
             else:
                 self._ask(txn, now_ms)
         schedule.tidy(len(self.transactions))
         self._look_at_limits(now_ms)
 
     def _wake_those_due(self, now_ms: int, count_max: int) -> None:
-        """Only so many as can be asked soon: those of a group that nobody answers for sleep on."""
+        """Load dormant transactions, only as many as can be asked soon. Those of groups without a live responder stay dormant."""
         left = count_max  # for all groups together: very many may have one each
         for group in self.asleep.groups:
             for key in self.asleep.too_old(group, now_ms, left):
@@ -1012,10 +1020,10 @@ class Ledger:
                 return
 
     def _grow_old(self, now_ms: int) -> None:
-        """Whose immunity is over has a place in the schedule; those who asked for their own have it already."""
+        """Schedule transactions whose immunity is over. Those with an immunity of their own are already scheduled."""
         immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
         young, old = self._young, self._old
-        # Who was appended in the future must not hold up all behind it: its place is where that time comes.
+        # A transaction with an append time in the future must not hold up those behind it; its time comes later.
         while young and not immune_after_ms < young[0].appended_ms <= now_ms:
             txn = young.popleft()
             self._give_a_place(txn)
@@ -1023,16 +1031,17 @@ class Ledger:
                 old.append(txn)
 
     def _give_a_place(self, txn: Transaction) -> None:
-        """Whoever leaves the young ones, by age or because doubt holds it meanwhile, has a place in the schedule."""
-        was_asked = txn.more is not None and txn.more.checked_count > 0  # by hand: it has its place
+        """Schedule an open transaction that leaves `_young`, because of its age or because it moved to doubt."""
+        # By an operator: it is scheduled already.
+        was_asked = txn.more is not None and txn.more.checked_count > 0
         if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
             self.schedule.add(txn)
 
     def _ask(self, txn: Transaction, now_ms: int) -> None:
-        """A question about `txn`; it stands on doubt from now on, where the count survives."""
-        if self.is_replaying or not txn.seen:  # nobody could name a half record of it
+        """Add a check-back for `txn` to the batch. `txn` moves to doubt, where the number of its check-backs survives."""
+        if self.is_replaying or not txn.seen:  # a responder could not name a half record
             return
-        if txn.key in self.batch.checks:  # one question at a time, or its number is skipped
+        if txn.key in self.batch.checks:  # one at a time, or its number would be skipped
             return
         more = txn.extra()
         more.checked_count += 1
@@ -1047,9 +1056,9 @@ class Ledger:
         self._report(ReportKind.CHECKED, txn.key, f"question {more.checked_count}")
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
-        """Nobody is asked any more."""
+        """Stop asking: roll back by policy, or park."""
         if self.is_replaying or txn.state is not TxnState.OPEN:
-            return  # asked by hand it had two places in the schedule, and both were due
+            return  # with a check-back by an operator, it was scheduled twice, and both were due
         policy = self.schedule.policies.of(txn.group)
         if policy.then is UnresolvedAction.ROLLBACK:
             self.batch.policy_lines[txn.key] = codec.encode_op(
@@ -1094,10 +1103,8 @@ class Ledger:
 
     # --- op lines, batches and replay --------------------------------------------------------------
 
-    # --- op -----------------------------------------------------------------------------------------------------------
-
     def add_ops(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
-        """One op record; its lines are applied by `advance`, in their turn."""
+        """Add one op record; `advance` applies its lines in order."""
         lines = codec.split_ops(value)
         if isinstance(lines, Undecodable):
             self._unreadable_ops[offset] = (lines, record)
@@ -1110,24 +1117,24 @@ class Ledger:
     def advance(
         self, *, line_count_max: int, byte_count_max: int
     ) -> Batch:  # hot path, kept in one piece
-        """Apply op lines until one names a half record that is not read yet, or a limit is reached.
+        """Apply op lines until one names a half record that is not read yet, or until a limit is reached.
 
-        The batch holds everything that follows, also from what was folded before; it stays the ledger's until
-        `published` or the ledger's end.
+        The batch also holds what follows from half records that were folded before. It belongs to the ledger until
+        `published`, or until the ledger is discarded.
         """
         batch, refusals = self.batch, self.refusals
         self.transactions.keep_fresh_small()
         fresh, rest = self.transactions.fresh, self.transactions.rest
         if batch.is_empty:
             batch.line_count = (
-                0  # lines from which nothing followed are no part of what may be refused
+                0  # a batch that may be refused does not include lines without effect
             )
             batch.byte_count = 0
             batch.marks.clear()
         self._fold_those_behind()
         self._go_on()
         if self._leave_before and not self.is_replaying:
-            # Else a restart could take a second copy of one that is settled here for new. A replay applies what was applied.
+            # Otherwise a restart could take a second copy of a transaction that is settled here for new. A replay applies what was applied before.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
@@ -1135,7 +1142,7 @@ class Ledger:
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
-        dropped_bytes = 0  # of the quick ones, not in memory
+        dropped_bytes = 0  # content of quick ones that is not in memory
         topic, topic_bytes_max = "", -1
         self.waits_for_half = None
         marked_ms = -1
@@ -1144,7 +1151,8 @@ class Ledger:
             if appended_ms != marked_ms:
                 marked_ms = appended_ms
                 batch.marks.append((len(forwards), appended_ms))
-            passed_over = self._lines_aside.get(op_offset, b"")  # in a replay: kept aside then
+            # In a replay: lines that were quarantined.
+            passed_over = self._lines_aside.get(op_offset, b"")
             for number in range(start, len(lines)):
                 if passed_over and number < len(passed_over) and passed_over[number]:
                     continue
@@ -1166,7 +1174,7 @@ class Ledger:
                         topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
                     size = txn.size
                     if size <= topic_bytes_max and (txn.options is NO_OPTIONS or passes(txn)):
-                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as the table has it; a test holds this to the table.
+                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table; a test compares this path with the table.
                         del table[key]
                         txn.state = _COMMITTED
                         recent[key] = txn.first_offset
@@ -1226,7 +1234,7 @@ class Ledger:
         txn = self.transactions.get(op.key)
         if txn is None and op.key in self.asleep.dormant:
             if self.is_replaying:
-                return  # applied before, as below; a restart wakes nobody for it
+                return  # applied before, as below; a replay loads nothing for it
             txn = self._wake(op.key)
         if txn is None:
             state = self._recent_state(op.key)
@@ -1235,7 +1243,7 @@ class Ledger:
             else:
                 self._carry_out_repeat(op, transition(state, kind, txn_id=op.key)[1])
         elif self.is_replaying and txn.is_in_doubt:
-            return  # applied before: doubt holds what came of it
+            return  # applied before: doubt holds the result
         elif not txn.has_half_at(op.last_offset):
             self._report(
                 ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}"
@@ -1251,7 +1259,8 @@ class Ledger:
                 is_complete = before is TxnState.HELD or txn.is_complete_at(op.last_offset)
                 self._try(txn, is_complete=is_complete)
             elif effect is Effect.FORGET:
-                if not txn.seen:  # a restart must know of it when it reads this line and a half record that comes yet
+                # A restart must know it when it reads this line and a half record that arrives later.
+                if not txn.seen:
                     self._hold_back_doubt(position, self.shelf.low)
                 self._settle(txn)
                 txn.content = None
@@ -1264,7 +1273,7 @@ class Ledger:
 
     @property
     def has_more(self) -> bool:
-        """True when something is left that need not wait: op lines, or what was too much for one batch."""
+        """True if there is work that can go on now: op lines, or what did not fit into one batch."""
         return bool(
             (self._ops and self.waits_for_half is None)
             or self._mended
@@ -1274,13 +1283,13 @@ class Ledger:
         )
 
     def forget_batch(self) -> None:
-        """Nothing follows from a replay."""
+        """Discard the batch of a replay."""
         self.batch = Batch()
 
     def filled(self, txn: Transaction, contents: list[Content]) -> None:
-        """Content that was not in memory is there again, for as long as the batch lives."""
+        """Attach fetched content that was not in memory; it stays until the batch is published."""
         txn.content = contents
-        # One that doubt did not take whole may be fetched as it stands there: it is as large as ever when it is forwarded.
+        # Content that doubt did not take whole may be fetched in the form that doubt holds; forwarding needs its full size.
         txn.size = max(txn.size, sum(held_bytes(content.record) for content in contents))
         if txn.key in self.transactions:
             self.content_bytes += txn.size
@@ -1290,10 +1299,10 @@ class Ledger:
     def due(
         self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()
     ) -> None:
-        """What follows from the time alone, into the batch: questions, moves to doubt, the end of asking and of holding.
+        """Add to the batch what follows from the time alone: check-backs, moves to doubt, the end of asking and of holding.
 
-        `present` names the producer groups that somebody answers for. `now_ms` is 0 while nobody who is believed told the
-        time: then only what needs none follows. Call it only when half and op have been read to the ends taken at
+        `present` contains the producer groups with a live responder. `now_ms` is 0 while no trusted time is known; then
+        only what needs no time follows. Call it only after half and op have been read to the ends that were taken at
         assignment.
         """
         self.now_ms = max(self.now_ms, now_ms)
@@ -1302,7 +1311,7 @@ class Ledger:
         born_before_ms = now_ms - self.settings.doubt_after_ms
         left = move_count_max - len(self.batch.keeps)
         for txn in self._young_ones() if now_ms else ():
-            # Who was appended in the future must not hold back half, and all behind it, until that time has come.
+            # A transaction with an append time in the future must not hold back half and those behind it until then.
             is_young = born_before_ms < txn.appended_ms <= now_ms
             if is_young or left <= 0 or not self._has_room:
                 break
@@ -1311,8 +1320,8 @@ class Ledger:
                 self._keep(txn)
                 self._report(ReportKind.MOVED, txn.key, "")
                 left -= 1
-        # What accepts is asked here once more: who heard of it when a topic was mended may be gone.
-        if not self._mended:  # else they stand there already: each may be there once
+        # Ask again which topics accept: a caller that learned of a mended topic may be gone.
+        if not self._mended:  # otherwise they are in it already; each may be there once
             self._mended.extend(self.shelf.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
@@ -1326,7 +1335,7 @@ class Ledger:
             left -= 1
         for key in self.shelf.to_write_again(max(left, 0)):
             oldest = self.find(key)
-            assert oldest is not None  # it stands on doubt
+            assert oldest is not None  # it is on doubt
             if not self._has_room:
                 break
             self.batch.keeps[key] = MoveToDoubt(oldest, is_whole=True)
@@ -1334,17 +1343,17 @@ class Ledger:
         self._try_those_behind()
 
     def mended(self, topics: Iterable[str]) -> None:
-        """`topics` may accept again: what is held for them is tried, in the order of the decisions."""
+        """`topics` may accept again: try the transactions that are held for them, in the order of the decisions."""
         self._mended.extend(self.shelf.held_for(topics))
         self._go_on()
 
     @property
     def ops_read_to(self) -> int:
-        """Behind the last op record that is at hand."""
+        """Offset behind the last op record that was read."""
         return self._ops[-1][0] + 1 if self._ops else self.op_next[0]
 
     def give_up_waiting_for_half(self, *, before: int) -> None:
-        """Lines of op records before this offset that name a place beyond half's end are misplaced: they waited for it."""
+        """Treat lines of op records before this offset that name an offset beyond half's end as misplaced: they waited long enough."""
         self._hopeless_before = before
         self.waits_for_half = None
 
@@ -1362,7 +1371,7 @@ class Ledger:
             self._keep(txn)
 
     def _keep_line_aside(self, why: Undecodable, line: str, position: OpPosition) -> None:
-        """It does not act: not now, and, because doubt says so, not in a replay that could read it in another way."""
+        """Quarantine an op line. It has no effect, now or in a replay: doubt records that it was quarantined."""
         offset, number = position
         self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
         if not self.is_replaying:
@@ -1377,7 +1386,7 @@ class Ledger:
     # --- positions, memory, restart -----------------------------------------------------------------------------------
 
     def positions(self) -> Positions:
-        """Where a successor begins, once the batch is appended."""
+        """Positions at which a successor begins once the batch is appended."""
         oldest = next((t for t in self._young_ones() if t.key not in self.batch.keeps), None)
         low_water, replay = (
             (self.half_next, self.op_next)
@@ -1385,7 +1394,7 @@ class Ledger:
             else (oldest.first_offset, oldest.replay_from)
         )
         for twin_offset, first_offset, replay_from in reversed(self._twins):
-            # A replay that meets the second copy of a half record must meet the first one too, or take it for new.
+            # A replay that meets the second copy of a half record must meet the first one too, or it would take the copy for new.
             if twin_offset < low_water:
                 break
             if first_offset < low_water:
@@ -1402,7 +1411,7 @@ class Ledger:
         )  # fmt: skip
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
-        """The batch is in the log; `doubt_offsets` says where each whole transaction's doubt records begin."""
+        """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
         self.shelf.wrote(self.batch.doubt_record_count)
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.keeps[key].txn
@@ -1410,13 +1419,13 @@ class Ledger:
             txn.forget_content()
             self.shelf.put(txn, doubt_offset)
         for txn in self.batch.forwards:
-            txn.content = None  # whoever still knows the transaction needs not hold its content
+            txn.content = None  # other references to the transaction need not hold its content
         self.batch = Batch()
 
     def drop_content(self, byte_count: int) -> None:
-        """Drop the oldest content until `byte_count` bytes are free; it is fetched again when it is needed."""
+        """Drop the oldest content until `byte_count` bytes are free. It is fetched again when it is needed."""
         wanted = self.content_bytes - byte_count
-        # From the newest back: a look at all that were bare before would cost more with every drop.
+        # From the newest back: to scan all that were dropped before would cost more with every call.
         newest_first = chain(reversed(self._young), reversed(self._old))
         left = list(takewhile(self._may_hold_content, newest_first))
         while left and self.content_bytes > wanted:
@@ -1433,14 +1442,14 @@ class Ledger:
     def start_replay(
         self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
     ) -> None:
-        """Begin again at stored positions, with what the doubt topic holds; then fold half, op, and `end_replay`.
+        """Begin again at stored positions, with the contents of the doubt topic. Then fold half and op, and call `end_replay`.
 
-        What sleeps in `kept` becomes the ledger's own. `time_ms`: what time it was here when the positions were stored; it
-        goes on from there, or nobody would grow old in a partition to which nothing comes.
+        The ledger takes over the dormant transactions in `kept`. `time_ms`: this instance's time when the positions were stored;
+        time goes on from there, so that transactions also age in a partition without new records.
         """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
-        # Keys that are recalled from half are dropped by distance like any others.
+        # Keys that are recalled from half are dropped by distance, as other keys are.
         self._replay_end = self._recent_before_end = positions.half_next
         self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
@@ -1455,7 +1464,7 @@ class Ledger:
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
             self.shelf.put_restored(txn)
-            # Who stands there on an op line's word alone names none: nobody can be asked about "".
+            # A transaction that is known from an op line only has no topic: do not ask about "".
             self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
             if txn.extra().moved_ms > self.newest_ms:
                 self._saw(txn.extra().moved_ms)
@@ -1468,7 +1477,7 @@ class Ledger:
                 self._saw(told_ms)
 
     def end_replay(self, positions: Positions) -> None:
-        """Half was folded to `half_next` and op to the stored position: go on live, nothing follows from the replay."""
+        """Half is folded to `half_next` and op to the stored position: continue live, and discard the batch of the replay."""
         self._ops.clear()
         self._lines_aside = {}
         self.ahead_line_count = 0
@@ -1478,7 +1487,7 @@ class Ledger:
         self._forget_what_doubt_does_not_hold()
         self.order = ForwardOrder(self.transactions.values())
         self._keys_to_try.clear()
-        # Of those that a batch did not take any more the first may be free.
+        # The first of those that did not fit into a batch may be free.
         self._keys_to_go_on_with = dict.fromkeys(
             txn.key_hash
             for txn in self.transactions.values()
@@ -1487,8 +1496,8 @@ class Ledger:
         self.is_replaying = False
 
     def _forget_what_doubt_does_not_hold(self) -> None:
-        # A line that was refused because doubt remembers less than half may have acted in the replay. What could not be
-        # forwarded then stands on doubt, or was settled since.
+        # Doubt remembers less than half does: a line that was refused for that reason may have acted in the replay. A
+        # transaction that could not be forwarded then is on doubt, or was settled since.
         parked = [t for t in self.transactions.values() if t.state is TxnState.PARKED_COMMITTED]
         for txn in parked:
             if not txn.is_in_doubt:
@@ -1499,16 +1508,17 @@ class Ledger:
                 self._recent[txn.key] = None  # its second copies must not be taken for new
 
     def _young_ones(self) -> Iterator[Transaction]:
-        """The unsettled ones in half, oldest first."""
+        """The unsettled transactions in half, oldest first."""
         old, young = self._old, self._young
         while old and _is_elsewhere(old[0]):
             old.popleft()
         while young and _is_elsewhere(young[0]):
-            if (txn := young.popleft()).state not in SETTLED:  # nearly all are: no call for them
+            # Nearly all are settled: this saves the call.
+            if (txn := young.popleft()).state not in SETTLED:
                 self._give_a_place(txn)
         in_half_count = self.open_count - self.shelf.count
         if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
-            # One old open transaction must not keep all that settled behind it in memory.
+            # One old open transaction must not keep all later settled ones in memory.
             self._old = old = deque(t for t in old if not _is_elsewhere(t))
             for txn in filter(_is_elsewhere, young):
                 self._give_a_place(txn)
@@ -1517,5 +1527,5 @@ class Ledger:
 
 
 def _is_elsewhere(txn: Transaction) -> bool:
-    """True when half need not be read again for it."""
+    """True if half need not be read again for it."""
     return txn.state in SETTLED or txn.is_in_doubt

@@ -1,14 +1,19 @@
-"""Which offsets of a partition are finished, and how often the unfinished ones failed. Never storing it.
+"""A consumer's progress in a partition, and its encoding as the metadata of the stored offset.
 
-What was read and is not finished stands in a dict in the order of the log, so that whatever a partition holds
-costs a lookup or two per record, and the lowest unfinished offset is looked for only when it is stored. Offsets
-that were never read (markers of Kafka transactions, what compaction took away) are finished by themselves.
+Progress: which offsets are finished, and how often the unfinished ones failed. Unfinished records are in a dict in the order
+of the log: each record costs one or two look-ups, however many the partition holds, and the lowest unfinished offset is
+determined only when it is stored. Offsets that were never read (Kafka transaction markers, compacted records) count as finished.
 
-Where the finished runs outgrow the metadata it says what is unfinished instead: per key the first such record, since the records of a
-key end in their order. So one key that fails for hours takes a few bytes, however many of its records wait.
+If the finished runs outgrow the metadata, the metadata list the unfinished records instead: per key the first one, because the
+records of a key end in order. So a key that fails for hours takes a few bytes, however many of its records wait.
 
-Measured (CPython 3.11, one core of a busy machine): read + finish take 0.27 to 0.4 µs a record; a snapshot 0.04 to 0.1 ms, with 5,000 of
-10,000 finished at random 3.3 ms; with 100,000 finished behind one 0.35 ms, and reading those again 0.1 µs each.
+The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with up to three more fields for
+failed replays, the last fencing token and waiting keys `2|…|parked|stuck|token|waiting`. The test vectors are in
+docs/explanation/protocol.md. Other programs may store offsets of the same group: foreign text decodes to the value `Foreign`,
+never raises, and cannot keep a consumer busy for long.
+
+Measured (CPython 3.11, one core of a busy machine): read + finish take 0.27 to 0.4 µs a record; a snapshot takes 0.04 to 0.1 ms, 3.3 ms
+with 5,000 of 10,000 finished at random, and 0.35 ms with 100,000 finished behind one; reading those again takes 0.1 µs each.
 """
 
 from __future__ import annotations
@@ -27,67 +32,67 @@ from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields, w
 from txlayer.errors import ConfigError, InvariantError
 
 KEY_HASH_BYTES = 8
-"""Of a key: BLAKE2b of that digest size. Two of a million keys meet once in thirty million years of parking."""
+"""BLAKE2b of the key with that digest size. Two of a million keys collide once in thirty million years of parking."""
 NO_KEY = bytes(KEY_HASH_BYTES)
-"""Stands for null keys, and for a partition that is one chain."""
+"""Represents null keys, and a partition that is one chain."""
 BITMAP = "~"
-"""Before runs that are a compressed bitmap; not of base64url's letters."""
+"""Prefix of runs encoded as a compressed bitmap; not a base64url character."""
 BITMAP_BYTES_MAX = 32 * 1024
-"""A quarter of a million offsets; 4 KiB of foreign text could unpack to 4 MiB and keep a consumer busy for seconds."""
+"""A quarter of a million offsets. Without it, 4 KiB of foreign text could unpack to 4 MiB and keep a consumer busy for seconds."""
 _ZLIB_BYTES_MIN = 11
-"""No zlib stream of any use is shorter, and what zlib cannot compress grows by no more (under 16 KiB)."""
+"""Minimum length of a useful zlib stream, and the maximum growth of incompressible data (under 16 KiB)."""
 _FIELDS = 6
 _PAUSED = "p"
 _VARINT_BITS_MAX = 63
 
 Run = tuple[int, int]
-"""Offsets from the first to before the second."""
+"""Offsets from the first number to before the second."""
 
 
 NO_KEYS: Mapping[bytes, int] = MappingProxyType({})
-"""Nothing is parked, or stuck."""
+"""No key is parked, or stuck."""
 
 
 class Attempts(NamedTuple):
-    """What is remembered of a record whose handler failed."""
+    """The stored state of a record whose handler failed."""
 
     ended_count: int
     first_at_s: int  # when the first one began, in whole seconds
 
 
 class WaitingKeys(NamedTuple):
-    """Below `until` every record is finished but those of these keys, each from its offset on."""
+    """Below `until`, every record is finished except those of these keys, each from its offset on."""
 
     until: int
     keys: Mapping[bytes, int]
-    """By hash of the key: offset of its first unfinished record."""
+    """Offset of the key's first unfinished record, by hash of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """What the metadata of a stored offset say. That offset itself is the lowest unfinished one."""
+    """The decoded metadata of a stored offset. That offset itself is the lowest unfinished one."""
 
     writer: str = ""
-    """Transactional id of the dead-letter writer of who stored it; a successor initialises it first."""
+    """Transactional id of the dead-letter writer of the instance that stored it; a successor initialises this id first."""
     is_paused: bool = False
     """An operator paused the partition."""
     finished: tuple[Run, ...] = ()
-    """Finished runs above the stored offset, ascending, apart from each other and from it."""
+    """Finished runs above the stored offset, ascending; gaps separate them from each other and from it."""
     attempts: Mapping[int, Attempts] = field(default_factory=dict)
-    """By offset, of unfinished records."""
+    """By offset, for unfinished records."""
     parked: Mapping[bytes, int] = field(default_factory=dict)
-    """By hash of the key: offset of the key's last dead letter."""
+    """Offset of the key's last dead letter, by hash of the key."""
     stuck: Mapping[bytes, int] = field(default_factory=dict)
-    """By hash of a parked key: offset of the dead letter whose replay failed; later ones of the key wait for it."""
+    """Offset of the dead letter whose replay failed, by hash of the parked key; later ones of the key wait for it."""
     token: int | None = None
-    """The highest fencing token that handlers of this queue were given; None: it is not known."""
+    """The highest fencing token that handlers of this queue received; None if unknown."""
     waiting: WaitingKeys | None = None
-    """What is unfinished, by key, where its runs would have no room."""
+    """The unfinished records by key, if their runs have no room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Metadata that are not ours: start at the offset, and warn."""
+    """Metadata that txlayer did not write: start at the offset, and warn."""
 
     why: str
 
@@ -100,8 +105,8 @@ class Metadata(NamedTuple):
     """Encoded progress."""
 
     text: str
-    is_cut: bool  # some finished runs had no room
-    run_count: int = 0  # of those that had
+    is_cut: bool  # True: some finished runs had no room
+    run_count: int = 0  # of the runs that had room
 
 
 def fixed_part(
@@ -115,14 +120,14 @@ def fixed_part(
     token: int | None = None,
     waiting: WaitingKeys | None = None,
 ) -> tuple[str, str]:
-    """What stands before and behind the runs; `epoch_log` and `waiting` of offsets from `offset` on, `stuck` of keys in `parked`."""
+    """The fields before and behind the runs. Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`."""
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""
     behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
     if not stuck and token is None and waiting is None:
         return f"{VERSION}|{writer}|{flags}|", behind
-    # A release that knows none of them reads this version, and passes over its further fields.
+    # A release that does not know these fields reads version 2 and ignores its additional fields.
     behind += f"|{_text(_stuck_bytes(parked, stuck))}"
     if token is not None or waiting is not None:
         behind += f"|{'' if token is None else token}"
@@ -134,7 +139,7 @@ def fixed_part(
 def encode(
     offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int
 ) -> Metadata:
-    """The metadata with as many of the finished runs, lowest first, as `bytes_max` has room for.
+    """The metadata with as many of the finished runs as fit into `bytes_max`, lowest first.
 
     `fixed` is `fixed_part(offset, …)` and must itself fit.
     """
@@ -144,7 +149,7 @@ def encode(
 
 
 def decode(offset: int, text: str) -> StoredProgress | Foreign:
-    """What the metadata of the stored offset `offset` say; nothing when they are empty."""
+    """Decode the metadata of the stored offset `offset`. Empty metadata decode to `NOTHING`."""
     if not text:
         return NOTHING
     if not text.isascii():
@@ -171,7 +176,7 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         return StoredProgress(
             writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting
         )
-    except ValueError as exc:  # binascii.Error is one; zlib's is made one
+    except ValueError as exc:  # binascii.Error is a ValueError; zlib.error is converted to one
         return Foreign(str(exc))
 
 
@@ -179,7 +184,7 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
 
 
 def _encode_runs(offset: int, finished: Sequence[Run], room: int) -> tuple[str, int]:
-    """(the field, how many runs had room)."""
+    """(the field, number of runs that had room)."""
     if not finished:
         return "", 0
     lengths, runs_fit = _run_lengths(offset, finished, room)
@@ -193,7 +198,7 @@ def _encode_runs(offset: int, finished: Sequence[Run], room: int) -> tuple[str, 
 
 
 def _run_lengths(offset: int, finished: Sequence[Run], room: int) -> tuple[bytearray, int]:
-    """(varints of unfinished and finished lengths in turn, how many runs had room)."""
+    """(varints of alternating unfinished and finished lengths, number of runs that had room)."""
     bytes_max = room * 3 // 4
     out = bytearray()
     position = offset
@@ -209,16 +214,16 @@ def _run_lengths(offset: int, finished: Sequence[Run], room: int) -> tuple[bytea
 
 
 def _bitmap(offset: int, finished: Sequence[Run], room: int) -> tuple[str, int]:
-    """(compressed bitmap, how many runs had room)."""
+    """(compressed bitmap, number of runs that had room)."""
     packed, count = _packed(offset, finished, BITMAP_BYTES_MAX)
     if count == 0 or len(packed) > room * 3 // 4:
-        # As many as fit even if nothing can be compressed.
+        # As many as fit even if the bitmap cannot be compressed.
         packed, count = _packed(offset, finished, room * 3 // 4 - _ZLIB_BYTES_MIN)
     return (BITMAP + _text(packed), count) if count else ("", 0)
 
 
 def _packed(offset: int, finished: Sequence[Run], bytes_max: int) -> tuple[bytes, int]:
-    """Bit i of byte i // 8, from the lowest, is set when `offset` + i is finished; runs that end beyond are left out."""
+    """Set bit i of byte i // 8, from the lowest, if `offset` + i is finished. Leaves out runs that end beyond `bytes_max`."""
     end_max = offset + 8 * bytes_max
     if finished[-1][1] <= end_max:
         count = len(finished)
@@ -270,7 +275,7 @@ def _unpacked(packed: bytes) -> bytes:
 def _runs_of_bitmap(offset: int, bitmap: bytes) -> Iterator[Run]:
     if not bitmap or not bitmap[-1] or bitmap[0] & 1 or offset + 8 * len(bitmap) > WHOLE_MAX:
         raise ValueError("bitmap: nothing finished at its end, or the stored offset finished")
-    # As text, lowest bit first: it is searched at C speed, one look per run and not per offset.
+    # As text, lowest bit first: str.find searches it at C speed, once per run and not per offset.
     bits = bin(int.from_bytes(bitmap, "little"))[:1:-1]
     start = bits.find("1")
     while start >= 0:
@@ -342,7 +347,7 @@ def _decode_keys(raw: bytes, what: str) -> dict[bytes, int]:
 
 
 def _stuck_bytes(parked: Mapping[bytes, int], stuck: Mapping[bytes, int]) -> bytearray:
-    """Per stuck key: its place among the parked ones by hash, and the dead letter's offset."""
+    """Per stuck key: its index among the parked hashes in order, and the dead letter's offset."""
     out = bytearray()
     for place, key_hash in enumerate(sorted(parked)):
         if key_hash in stuck:
@@ -357,18 +362,18 @@ def _decode_stuck(text: str, parked: Mapping[bytes, int]) -> dict[bytes, int]:
         numbers = list(_varints(_bytes(text)))
         return {hashes[at]: n for at, n in zip(numbers[::2], numbers[1::2], strict=True)}
     except (ValueError, IndexError):
-        return {}  # a later release's: what else the metadata say is worth more than this
+        return {}  # from a later release: the other fields are worth more than this one
 
 
 def _decode_token(text: str) -> int | None:
     try:
         return whole(text)
     except ValueError:
-        return None  # likewise
+        return None  # the same
 
 
 def _waiting_bytes(offset: int, waiting: WaitingKeys) -> bytearray:
-    """How far behind the stored offset it ends, and per key how far behind it the first unfinished record is."""
+    """Distance of `until` from the stored offset, and per key the distance of its first unfinished record."""
     out = bytearray()
     _put(out, waiting.until - offset)
     _put_keys(out, {key_hash: first - offset for key_hash, first in waiting.keys.items()})
@@ -384,7 +389,7 @@ def _decode_waiting(offset: int, text: str) -> WaitingKeys | None:
             return None
         return WaitingKeys(offset + length, {name: offset + n for name, n in keys.items()})
     except ValueError:
-        return None  # likewise; what it would call finished is handled again
+        return None  # the same; records that it would call finished are handled again
 
 
 def _is_in(offset: int, runs: Sequence[Run]) -> bool:
@@ -396,12 +401,12 @@ def _is_in(offset: int, runs: Sequence[Run]) -> bool:
 
 
 def hash_of_key(key: bytes | None) -> bytes:
-    """Eight bytes that stand for a key in stored metadata; zeros for a null key."""
+    """Eight bytes that represent a key in stored metadata; zeros for a null key."""
     return NO_KEY if key is None else blake2b(key, digest_size=KEY_HASH_BYTES).digest()
 
 
 def _put(out: bytearray, number: int) -> None:
-    """Append a varint: seven bits a byte, lowest first, the eighth says that more follow (LEB128)."""
+    """Append a varint: seven bits a byte, lowest first; the eighth bit means that more bytes follow (LEB128)."""
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
@@ -409,7 +414,7 @@ def _put(out: bytearray, number: int) -> None:
 
 
 def _take(raw: bytes, at: int) -> tuple[int, int]:
-    """(varint at that place, place behind it)."""
+    """(varint at that index, index behind it)."""
     number = shift = 0
     while at < len(raw) and shift < _VARINT_BITS_MAX:
         byte = raw[at]
@@ -447,52 +452,52 @@ def _bytes(text: str) -> bytes:
 
 
 METADATA_BYTES_MAX = 4096
-"""The broker's `offset.metadata.max.bytes`; what is longer would be refused, and nothing could be stored any more."""
+"""The broker's `offset.metadata.max.bytes`. The broker refuses longer metadata, and then no offset could be stored."""
 _NEARLY_FULL = 7 / 8
-"""From this share on no new record may start: those in flight end, too, and their ends need room."""
+"""Above this share no new record may start: records in flight will end, too, and their ends need room."""
 _RUNS_SHARE = 1 / 4
-"""What is kept for runs, however many records fail and keys are parked."""
+"""Share that is reserved for runs, however many records fail and keys are parked."""
 _WRITER_BYTES_MAX = 255
-"""With the signs between the fields: longer than any name of ours."""
+"""With the separators between the fields; longer than any name that txlayer uses."""
 _ATTEMPTS_BYTES_MAX = 12
-"""Of one record in base64url: 4 bytes of offset, 1 of count, 4 of seconds; a few more only if they are very far apart."""
+"""Per record in base64url: 4 bytes of offset, 1 of count, 4 of seconds; a few more only if the values are very far apart."""
 PARKED_BYTES_MAX = 19
-"""Of one parked key in base64url: 8 bytes of hash, 6 of offset."""
+"""Per parked key in base64url: 8 bytes of hash, 6 of offset."""
 STUCK_BYTES_MAX = 11
-"""The same for the failed replay of one: 2 bytes of place, 6 of offset."""
+"""Per failed replay in base64url: 2 bytes of index, 6 of offset."""
 _STUCK_SHARE = 1 / 8
-"""What such take of the runs' room at most: it is rare that many replays failed."""
+"""Maximum share of the runs' room for failed replays: many at once are rare."""
 
 
 _WAITING_SHARE = 1 / 8
-"""Half of that is for keys whose records wait; then these have their room whatever else comes."""
+"""Share for keys with waiting records. They use half of it, so that they always have room."""
 _WAITING_BYTES_MAX = 18
-"""Of one such key in base64url: 8 bytes of hash, at most 5 of distance."""
+"""Per waiting key in base64url: 8 bytes of hash, at most 5 of distance."""
 
 _FAR: Run = (WHOLE_MAX, WHOLE_MAX + 1)
 
 
 class Snapshot(NamedTuple):
-    """A stored offset as it is to be stored now."""
+    """The offset and metadata to store now."""
 
     offset: int
-    """The lowest unfinished one."""
+    """The lowest unfinished offset."""
     metadata: str
     is_full: bool
-    """True: start nothing new but the lowest unfinished record; its retries go on."""
+    """True: start no new record except the lowest unfinished one; its retries continue."""
     version: int
-    """For `stored()`; grows with every snapshot."""
+    """Pass it to `stored()`; it grows with every snapshot."""
 
 
 class Progress:
-    """Finished and failed offsets of one partition. Not for several threads.
+    """Finished and failed offsets of one partition. Not thread-safe.
 
-    `offset` and `stored` are where it starts: the stored offset and what its metadata say. `parked_keys_max` is how
-    many keys its snapshots may name as parked. `ends_by_key`: the records of one key end in their order;
-    `orders_null_keys`: so do those without a key.
+    `offset` and `stored` are the start: the stored offset and its decoded metadata. `parked_keys_max` is the number of
+    keys that its snapshots may contain as parked. `ends_by_key`: the records of one key end in order;
+    `orders_null_keys`: records without a key do so, too.
 
     Raises:
-        ConfigError: `metadata_bytes_max` has no room for so many parked keys and a few failing records.
+        ConfigError: `metadata_bytes_max` has no room for this number of parked keys and a few failing records.
     """
 
     def __init__(
@@ -513,50 +518,50 @@ class Progress:
         )
         self._position = offset
         self._unfinished: dict[int, bytes | None] = {}  # with their keys
-        self._highest = offset - 1  # of the finished ones; nothing above it needs a run
-        self._waiting: WaitingKeys | None = None  # until all that it tells of was read again
+        self._highest = offset - 1  # highest finished offset; no run is above it
+        self._waiting: WaitingKeys | None = None  # until all of its records are read again
         if stored.waiting is not None and stored.waiting.until > offset:
             self._waiting = stored.waiting
             self._highest = stored.waiting.until - 1
-        self._names_keys = False  # so did the last snapshot
-        self._ahead = list(stored.finished)  # finished before a restart and not read again yet
-        self._attempts = dict(stored.attempts)  # of what is unfinished, or not read again yet
+        self._names_keys = False  # True if the last snapshot did
+        self._ahead = list(stored.finished)  # finished before a restart and not read again
+        self._attempts = dict(stored.attempts)  # of unfinished records, and of those not read again
         self._failed_until = max(stored.attempts, default=offset - 1) + 1
-        self._admitted = dict.fromkeys(stored.attempts)  # have their place in every snapshot
-        self._uncounted: dict[int, None] = {}  # counts that stand in no snapshot yet
+        self._admitted = dict.fromkeys(stored.attempts)  # they have a place in every snapshot
+        self._uncounted: dict[int, None] = {}  # counts that are not in a snapshot yet
         self._on_the_way: deque[tuple[int, int]] = deque()  # (version, offset) of counts
         self._version = 0
         self.is_changed = False
-        """True: a snapshot would say something that the last one did not."""
+        """True if a snapshot would differ from the last one."""
 
     @property
     def position(self) -> int:
-        """Everything below was read, or is a gap."""
+        """Every record below it was read; other offsets below it are gaps."""
         return self._position
 
     @property
     def unfinished_count(self) -> int:
-        """How many records were read and have no end yet."""
+        """Number of records that were read and have not ended."""
         return len(self._unfinished)
 
     @property
     def lowest(self) -> int:
-        """The lowest unfinished offset: nothing below it will be needed again."""
+        """The lowest unfinished offset: no record below it is needed again."""
         for offset in self._unfinished:
             return offset
         return self._past_ahead()
 
     @property
     def failed_until(self) -> int:
-        """Records from this offset on have not failed before a restart."""
+        """No record from this offset on failed before a restart."""
         return self._failed_until
 
     def read(
         self, offsets: Sequence[int], keys: Sequence[bytes | None] | None = None
     ) -> Sequence[int]:
-        """Records at these offsets, ascending, with these keys, were read; returns those that are to be handled.
+        """Note that records at these ascending offsets, with these keys, were read. Returns those to be handled.
 
-        Left out are what was read before and what ended before a restart.
+        Leaves out records that were read before, and records that ended before a restart.
         """
         if not offsets:
             return offsets
@@ -572,14 +577,14 @@ class Progress:
         return offsets
 
     def reach(self, position: int) -> None:
-        """The reader stands at `position`: what lies below and was never read is a gap."""
+        """The reader is at `position`: offsets below it that were never read are gaps."""
         if position > self._position:
             self._position = position
             self._pass_ahead()
             self.is_changed = True
 
     def finish(self, offsets: Sequence[int]) -> None:
-        """These records have ended.
+        """Mark these records as ended.
 
         Raises:
             InvariantError: one was never read, or has ended before. Those before it are finished.
@@ -601,10 +606,10 @@ class Progress:
                 self._forget(offset)
 
     def failed(self, offset: int, *, started_ms: int) -> Attempts:
-        """An attempt at this record has failed; the next may start when `stored()` returns its offset.
+        """Count a failed attempt at this record. The next attempt may start when `stored()` returns its offset.
 
         Raises:
-            InvariantError: it is not unfinished. Nothing is changed.
+            InvariantError: the record is not unfinished. Nothing is changed.
         """
         if offset not in self._unfinished:
             raise InvariantError(f"an attempt at offset {offset} ends, which is not unfinished")
@@ -615,7 +620,7 @@ class Progress:
         return attempts
 
     def attempts(self, offset: int) -> Attempts | None:
-        """What is remembered of a record's attempts; None when none has failed."""
+        """The attempts of a record; None if none has failed."""
         return self._attempts.get(offset)
 
     def snapshot(
@@ -630,15 +635,15 @@ class Progress:
         is_paused: bool = False,
         token: int | None = None,
     ) -> Snapshot:
-        """What is to be stored now, as if the records at the offsets `ended` had ended, too.
+        """What to store now, as if the records at the offsets `ended` had ended, too.
 
-        Counts of attempts that have no room wait for a later snapshot, and so does the record's next attempt. Counts
-        of the records `behind`, which wait for another one of their key, take at most half of the places, so that one
-        failed batch leaves room for other keys. Records `given_up` need no next attempt and go on without a count.
-        Ends that have no room are not stored yet, and `is_full` says so.
+        A count of attempts without room waits for a later snapshot, and the record's next attempt waits with it. Counts of
+        the records `behind`, which wait for another record of their key, take at most half of the places, so that a failed
+        batch leaves room for other keys. Records `given_up` need no next attempt and continue without a count. Ends
+        without room are not stored yet; then `is_full` is True.
 
         Raises:
-            ConfigError: not even counts and parked keys have room, for the metadata's limit was lowered.
+            ConfigError: counts and parked keys alone do not fit, because the limit of the metadata was lowered.
         """
         self._version += 1
         self._admit(behind, given_up)
@@ -646,7 +651,7 @@ class Progress:
         offset = next((o for o in self._unfinished if o not in ended), self._past_ahead())
 
         def encoded(waiting: WaitingKeys | None) -> tuple[Metadata, bool, int]:
-            """The metadata, whether they are full, and up to where they say what is finished."""
+            """The metadata, whether they are full, and the offset up to which they describe what is finished."""
             start = offset if waiting is None else waiting.until
             finished = self._runs(ended, start)
             fixed = fixed_part(
@@ -674,7 +679,7 @@ class Progress:
         ended: Collection[int],
         offset: int,
     ) -> tuple[Metadata, bool, int]:
-        """Finished runs, or keys that wait, whichever has room; the same as last time where both have."""
+        """Choose finished runs or waiting keys, whichever has room; if both have, the same as last time."""
         if self._waiting is not None:
             return encoded(self._still_waiting(self._waiting, ended))
         by_key = by_runs = None
@@ -691,7 +696,7 @@ class Progress:
         return best
 
     def _waiting_keys(self, ended: Collection[int], offset: int) -> WaitingKeys | None:
-        """As many of the keys with unfinished records as have room, lowest first; None: there is none."""
+        """The first unfinished record of as many keys as have room, lowest first; None if there are none."""
         if not self._ends_by_key:
             return None
         count_max = int(self._metadata_bytes_max * _WAITING_SHARE) // _WAITING_BYTES_MAX
@@ -710,7 +715,7 @@ class Progress:
         return WaitingKeys(until, {hash_of_key(key): first for key, first in firsts.items()})
 
     def _still_waiting(self, waiting: WaitingKeys, ended: Collection[int]) -> WaitingKeys:
-        """What was read again since the restart counts as it is now; what was not, as it was stored."""
+        """For records that were read again since the restart, the current state; for the others, the stored one."""
         firsts: dict[bytes | None, int] = {}
         for at, key in self._unfinished.items():
             if at not in ended:
@@ -723,7 +728,7 @@ class Progress:
         return WaitingKeys(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
 
     def stored(self, version: int) -> list[int]:
-        """The snapshot of that version is stored; returns the records whose next attempt may start."""
+        """The snapshot of that version is stored. Returns the records whose next attempt may start."""
         released = []
         while self._on_the_way and self._on_the_way[0][0] <= version:
             _, offset = self._on_the_way.popleft()
@@ -732,7 +737,7 @@ class Progress:
         return released
 
     def _admit(self, behind: Collection[int], given_up: Collection[int]) -> None:
-        """Give counts their place. They keep it: a count that was stored once must not be missing later."""
+        """Give counts their places. They keep them: a count that was stored must not be missing later."""
         for offset in [at for at in self._attempts if self._is_gone(at)]:
             self._forget(offset)
         for offset in list(self._uncounted):
@@ -746,7 +751,7 @@ class Progress:
             self._on_the_way.append((self._version, offset))
 
     def _is_gone(self, offset: int) -> bool:
-        # It failed before a restart, and the log does not have it any more.
+        # It failed before a restart, and the log no longer contains it.
         return offset < self._position and offset not in self._unfinished
 
     def _forget(self, offset: int) -> None:
@@ -755,7 +760,7 @@ class Progress:
             self._uncounted.pop(offset, None)
 
     def _runs(self, ended: Collection[int], start: int) -> list[Run]:
-        """Finished runs from `start` on, where no run begins that reaches below it."""
+        """Finished runs from `start` on; a run that begins below it is left out."""
         highest = max(self._highest, max(ended, default=0))
         runs: list[Run] = []
         behind = None
@@ -766,7 +771,7 @@ class Progress:
                 runs.append((behind, offset))
             behind = offset + 1
             if offset > highest:
-                break  # whatever follows was read and has no end
+                break  # records above it were read and have not ended
         else:
             if behind is not None and behind < self._position:
                 runs.append((behind, self._position))
@@ -799,7 +804,7 @@ class Progress:
         return fresh
 
     def _pass_ahead(self) -> None:
-        """What was finished before the restart lies behind the reader now: a gap like any other."""
+        """Drop runs finished before the restart that are behind the reader now: they count as gaps."""
         position = self._position
         if self._waiting is not None and position >= self._waiting.until:
             self._waiting = None
@@ -815,10 +820,10 @@ class Progress:
 
 
 def attempt_records_max(*, metadata_bytes_max: int, parked_keys_max: int) -> int:
-    """How many failing records of a partition can have their attempts counted at a time; others wait.
+    """Number of failing records of a partition whose attempts can be counted at the same time; others wait.
 
     Raises:
-        ConfigError: not a single one. Nothing happened.
+        ConfigError: there is no room for even one. Nothing happened.
     """
     room = metadata_bytes_max * (1 - _RUNS_SHARE) - _WRITER_BYTES_MAX
     stuck = max(parked_keys_max * STUCK_BYTES_MAX - metadata_bytes_max * _STUCK_SHARE, 0)
