@@ -96,7 +96,7 @@ def handling(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]:
 class _BareCoordinator(Coordinator):
     """As if nobody had ever asked about tracing: what it logs looks for no trace."""
 
-    log_reports = staticmethod(lambda *_: None)
+    log_reports = staticmethod(lambda *_, **__: None)
 
 
 def coordinating(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]:

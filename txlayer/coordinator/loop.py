@@ -28,7 +28,7 @@ from txlayer.coordinator.partition import (
     pause_those_too_full,
 )
 from txlayer.coordinator.presence import GroupPresence
-from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.publish import Publisher, PublishObserver, Refusals
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import Targets
@@ -80,7 +80,10 @@ class Coordinator:
         connections: CoordinatorConnections,
         *,
         surroundings: Surroundings = REAL,
+        observer: PublishObserver | None = None,
     ) -> None:
+        self._observer = observer
+        self._traces = {} if observer is None else observer.remembered
         self._config = config
         self._connections = connections
         self._surroundings = surroundings
@@ -230,7 +233,7 @@ class Coordinator:
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
             surroundings=self._surroundings, stats=self.measures.publishing,
             doubt_bytes_max=self._book.limit_of(self._topics.doubt),
-            question_bytes_max=self._refusals.question_bytes_max,
+            question_bytes_max=self._refusals.question_bytes_max, observer=self._observer,
         )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,
@@ -454,7 +457,7 @@ class Coordinator:
         for p, position in positions.items():
             ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
             # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
-            self.log_reports(logger, p, ledger.batch)
+            self.log_reports(logger, p, ledger.batch, known=self._traces)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position

@@ -28,7 +28,8 @@ from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Bisection, RecordToQuarantine
 from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import ParkReason, txn_id_of, user_headers
+from txlayer.core.messages import CheckRecord, ParkReason, txn_id_of, user_headers
+from txlayer.core.trace_context import TraceContext
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -48,6 +49,29 @@ class MakeWriter(Protocol):
 
     def __call__(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """The broker refuses a whole batch that is larger than the topic's largest message."""
+        ...
+
+
+class PublishObserver(Protocol):
+    """Listens to a coordinator's publishers; called on its thread, and does not raise."""
+
+    @property
+    def remembered(self) -> Mapping[str, TraceContext]:
+        """Traces of transactions by their keys, for log lines about those whose content is not in memory."""
+        ...
+
+    def begun(self) -> None:
+        """A Kafka transaction begins; one that began before and was not published does not count."""
+        ...
+
+    def asked(
+        self, partition: int, check: CheckRecord, txn: Transaction | None
+    ) -> list[tuple[str, Any]] | None:
+        """A question or notice is about to be written, about `txn` where it is in memory; returns the record's headers."""
+        ...
+
+    def published(self, batches: Sequence[tuple[int, Batch]]) -> None:
+        """The Kafka transaction is committed."""
         ...
 
 
@@ -82,8 +106,10 @@ class Publisher:
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
         question_bytes_max: int = NO_LIMIT,
+        observer: PublishObserver | None = None,
     ) -> None:
         self.name = name
+        self._observer = observer
         self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
         self._question_bytes_max = question_bytes_max  # larger ones name no topics
         self._doubt_keys: Collection[bytes] = ()
@@ -161,6 +187,8 @@ class Publisher:
         self.stats.took(began, written, started, sent, ended)
         self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
         self._turn = 1 - self._turn
+        if self._observer is not None:
+            self._observer.published(batches)
         return kept
 
     def _fill(
@@ -175,6 +203,8 @@ class Publisher:
         """A Kafka transaction up to its commit; with `is_member_asked_first` the group may refuse before anything is written."""
         began, self._further_count = self._clock(), 0
         self._answers = _Answers()
+        if self._observer is not None:
+            self._observer.begun()
         writer.begin()
         if is_member_asked_first:
             writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
@@ -325,18 +355,22 @@ class Publisher:
 
     def _write_words(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
-        topic = self._topics.check
+        topic, observer = self._topics.check, self._observer
         for check in batch.checks.values():
             line = codec.encode_check(check)
             if len(line) > self._question_bytes_max:
                 line = codec.encode_check(check._replace(text=""))
             if len(line) > self._question_bytes_max:
                 continue  # nobody can be asked: the transaction grows old as one that nobody answers for
+            headers = None
+            if observer is not None:
+                keep = batch.keeps.get(check.key)
+                headers = observer.asked(partition, check, None if keep is None else keep.txn)
             arguments = (topic, line, codec.check_key(check), -1)
             if self._is_careful:
-                self._put_carefully(writer, arguments, size_bytes=len(line))
+                self._put_carefully(writer, arguments, headers, size_bytes=len(line))
             else:
-                self._produce(writer, arguments)
+                self._produce(writer, (*arguments, None, None, 0, headers))
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
             self._produce(writer, (self._topics.op, lines, None, partition))

@@ -1,33 +1,24 @@
-"""A coordinator that makes spans. Who traces nothing runs `Coordinator` itself, which knows nothing of this.
+"""Makes spans of what a coordinator publishes. Without tracing nothing here is called.
 
     forward <topic>       one transaction's messages, from the Kafka transaction's begin until it was answered
     check <ns>.check      one question; its context is the header `traceparent` of the question
 
-Both follow from the context that the half records carry as an ordinary header; without one, or with one that nobody
-records, there is no span.
+Both follow from the context that the half records carry as an ordinary header. There is no span without one, or when the
+context is not sampled.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-from txlayer.adapters.ports import (
-    CoordinatorConnections,
-    StoredOffset,
-    TopicPartition,
-    TransactionalWriter,
-)
+from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.adapters.tracing import Span, SpanRole, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.partition import log_reports, trace_of
-from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.surroundings import REAL, Surroundings
-from txlayer.core import codec
+from txlayer.coordinator.partition import trace_of
 from txlayer.core.batch import Batch
 from txlayer.core.messages import CheckKind, CheckRecord, txn_id_of
 from txlayer.core.trace_context import TraceContext, trace_context_of
@@ -41,28 +32,23 @@ LINKS_MAX = 128
 """Links of one span: what OpenTelemetry keeps of them by default."""
 
 
-class TracedPublisher(Publisher):
-    """A `Publisher` that makes spans of what it publishes."""
+class CoordinatorSpans:
+    """Makes spans of what a coordinator's publishers publish: a `PublishObserver`."""
 
-    tracing: Tracing
-    remembered: OrderedDict[str, TraceContext]
-
-    def publish(
-        self,
-        batches: Sequence[tuple[int, Batch]],
-        offsets: Mapping[TopicPartition, StoredOffset],
-        member: Any,
-        *,
-        is_careful: bool = False,
-        cut: Collection[bytes] = (),
-        is_watched: bool = False,
-    ) -> dict[int, dict[str, int]]:
-        """As in `Publisher`; what is not known to have happened has no span."""
-        started_ns = time.time_ns()
+    def __init__(self, tracing: Tracing, *, check_topic: str) -> None:
+        self.remembered: OrderedDict[str, TraceContext] = OrderedDict()
+        self._tracing = tracing
+        self._check_topic = check_topic
+        self._started_ns = 0
         self._questions: list[Span] = []
-        kept = super().publish(
-            batches, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched
-        )
+
+    def begun(self) -> None:
+        """A Kafka transaction begins; the spans of one that was not published are never ended, so nobody sees them."""
+        self._started_ns = time.time_ns()
+        self._questions = []
+
+    def published(self, batches: Sequence[tuple[int, Batch]]) -> None:
+        """The Kafka transaction is committed."""
         for span in self._questions:
             span.end()
         for partition, batch in batches:
@@ -72,12 +58,22 @@ class TracedPublisher(Publisher):
             for txn in batch.forwards:
                 context = trace_of(txn)
                 if context is not None and context.is_sampled:
-                    self._forwarded(partition, txn, context, started_ns)
-        return kept
+                    self._forwarded(partition, txn, context)
 
-    def _forwarded(
-        self, partition: int, txn: Transaction, context: TraceContext, started_ns: int
-    ) -> None:
+    def asked(
+        self, partition: int, check: CheckRecord, txn: Transaction | None
+    ) -> list[tuple[str, Any]] | None:
+        """The headers that carry the context of a question or notice; None: its transaction has none that is recorded."""
+        context = None if txn is None else trace_of(txn)
+        if context is None:
+            context = self.remembered.get(check.key)
+        if context is None or not context.is_sampled:
+            return None
+        if check.kind is CheckKind.QUESTION:
+            context = self._asked(partition, check, context)
+        return list(context.headers)
+
+    def _forwarded(self, partition: int, txn: Transaction, context: TraceContext) -> None:
         self._remember(txn.key, context)
         topics = txn.topics
         attributes: dict[str, str | int | bool] = {
@@ -92,49 +88,33 @@ class TracedPublisher(Publisher):
         }
         if len(topics) == 1:
             attributes["messaging.destination.name"] = topics[0]
-        self.tracing.start(
+        self._tracing.start(
             f"forward {topics[0]}" if len(topics) == 1 else "forward",
             SpanRole.CLIENT,
             attributes=attributes,
             cause=context,
-            age_ms=self._age_ms(txn.born_ms),
+            age_ms=_age_ms(txn.born_ms),
             links=_others(txn, context),
-            started_ns=started_ns,
+            started_ns=self._started_ns,
         ).end()
-
-    def _write_words(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
-        super()._write_words(writer, partition, Batch(policy_lines=batch.policy_lines))
-        topic = self._topics.check
-        for check in batch.checks.values():
-            keep = batch.keeps.get(check.key)
-            context = None if keep is None else trace_of(keep.txn)
-            if context is None:
-                context = self.remembered.get(check.key)
-            place = (topic, codec.encode_check(check), codec.check_key(check))
-            if context is None or not context.is_sampled:
-                self._produce(writer, place)
-                continue
-            if check.kind is CheckKind.QUESTION:
-                context = self._asked(partition, check, context)
-            self._produce(writer, (*place, -1, None, None, 0, context.headers))
 
     def _asked(self, partition: int, check: CheckRecord, context: TraceContext) -> TraceContext:
         self._remember(check.key, context)
-        span = self.tracing.start(
-            f"check {self._topics.check}",
+        span = self._tracing.start(
+            f"check {self._check_topic}",
             SpanRole.PRODUCER,
             attributes={
                 "messaging.system": "kafka",
                 "messaging.operation.name": "check",
                 "messaging.operation.type": "send",
-                "messaging.destination.name": self._topics.check,
+                "messaging.destination.name": self._check_topic,
                 "txlayer.txn_id": txn_id_of(check.key),
                 "txlayer.producer_group": check.producer_group,
                 "txlayer.half.partition": partition,
                 "txlayer.check_number": check.number,
             },
             cause=context,
-            age_ms=self._age_ms(check.born_ms),
+            age_ms=_age_ms(check.born_ms),
         )
         self._questions.append(span)
         return span.context or context
@@ -145,8 +125,9 @@ class TracedPublisher(Publisher):
         if len(self.remembered) > REMEMBERED_MAX:
             self.remembered.popitem(last=False)
 
-    def _age_ms(self, born_ms: int) -> int:
-        return int(self._wall_clock() * 1000) - born_ms
+
+def _age_ms(born_ms: int) -> int:
+    return int(time.time() * 1000) - born_ms
 
 
 def _others(txn: Transaction, context: TraceContext) -> list[TraceContext]:
@@ -155,31 +136,9 @@ def _others(txn: Transaction, context: TraceContext) -> list[TraceContext]:
     return [c for c in dict.fromkeys(found) if c is not None and c != context][:LINKS_MAX]
 
 
-class TracedCoordinator(Coordinator):
-    """A `Coordinator` whose forwards and questions make spans."""
-
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        connections: CoordinatorConnections,
-        *,
-        tracing: Tracing,
-        surroundings: Surroundings = REAL,
-    ) -> None:
-        super().__init__(config, connections, surroundings=surroundings)
-
-        class Traced(TracedPublisher):
-            """The publisher of this coordinator: the loop makes one for every assignment."""
-
-        Traced.tracing, Traced.remembered = tracing, OrderedDict()
-        self.make_publisher = Traced
-        self.log_reports = partial(log_reports, known=Traced.remembered)
-
-
 def make_coordinator(
     config: CoordinatorConfig, connections: CoordinatorConnections, *, tracing: Tracing
 ) -> Coordinator:
-    """The coordinator that this tracing needs."""
-    if tracing.is_on:
-        return TracedCoordinator(config, connections, tracing=tracing)
-    return Coordinator(config, connections)
+    """A coordinator whose forwards and questions make spans; with a tracing that is off nothing listens to it."""
+    spans = CoordinatorSpans(tracing, check_topic=config.topics.check) if tracing.is_on else None
+    return Coordinator(config, connections, observer=spans)
