@@ -1,6 +1,6 @@
 """What services ask of a tracing library: Protocols whose docstrings are guarantees, and the one that does nothing.
 
-Who traces nothing runs the very classes that know nothing of this: a service looks at `is_on` once, when it is made.
+A service looks at `is_on` once, when it is made; while tracing is off, nothing here is called.
 Span names, roles and attributes are those of OpenTelemetry's conventions for messaging; users' keys, values and texts
 never appear in them.
 """

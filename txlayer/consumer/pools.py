@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -106,8 +107,20 @@ class JobOutcome(NamedTuple):
     seconds: float = 0.0  # that the calls took together
 
 
+class CallObserver(Protocol):
+    """Listens to the calls of handlers. Any number of threads and tasks may use it at a time; it does not raise."""
+
+    def attempt(self, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
+        """Surrounds one attempt, interceptors included: give what it hands out the result; an exception passes through."""
+        ...
+
+
 class Caller:
-    """Calls the handlers of one consumer. Any number of threads may use it at a time."""
+    """Calls the handlers of one consumer. Any number of threads may use it at a time.
+
+    Args:
+        observer: listens to every call; None: no listener.
+    """
 
     def __init__(
         self,
@@ -119,7 +132,9 @@ class Caller:
         attempt_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        observer: CallObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._routes = routes
         self._interceptors = tuple(interceptors)
         self._deserializers = Deserializers(key_deserializer, deserializer)
@@ -131,6 +146,7 @@ class Caller:
         """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
         clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
         route, function = self._routes[lease.topic], self.bare_function(lease.topic)
+        call = self._call if self._observer is None else self._call_observed
         jobs, failed, not_run = chunk.jobs, chunk.failed, chunk.not_run
         began = now = clock()
         chunk.begun_at = (
@@ -155,7 +171,7 @@ class Caller:
                     context = context_of(job.record, attempt, deadline, lease)  # type: ignore[union-attr]  # nor here
                     result = function(context.message, context)
                 else:
-                    result = self._call(route, job, deadline, lease)
+                    result = call(route, job, deadline, lease)
             except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
                 failed.append(self.failure(job, exc, now))
             else:
@@ -179,9 +195,14 @@ class Caller:
     async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
         """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""
         now = self._clock()
-        route = self._routes[chunk.lease.topic]
+        route, observer = self._routes[chunk.lease.topic], self._observer
         try:
-            result = await self._call_async(route, job, deadline, chunk.lease)
+            if observer is None:
+                result = await self._call_async(route, job, deadline, chunk.lease)
+            else:
+                with observer.attempt(job, chunk.lease) as ended:
+                    result = await self._call_async(route, job, deadline, chunk.lease)
+                    ended(result)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
             return self.failure(job, exc, now)
         return None if result is None or type(result) is Ack else self.refusal(job, result, now)
@@ -189,11 +210,20 @@ class Caller:
     def bare_function(self, topic: str) -> Callable[..., Any] | None:
         """What handles each message of a topic with nothing around it; None: something is to be done besides."""
         route = self._routes[topic]
-        if self._interceptors or self._deserializers.is_any or route.batch_count_max:
+        if self._observer is not None or self._interceptors or self._deserializers.is_any:
+            return None
+        if route.batch_count_max:
             return None
         return None if route.only is None else route.only.function
 
     # --- with everything around it ------------------------------------------------------------------------------------
+
+    def _call_observed(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+        assert self._observer is not None
+        with self._observer.attempt(job, lease) as ended:
+            result = self._call(route, job, deadline, lease)
+            ended(result)
+        return result
 
     def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
         handler, messages, unreadable = self._opened(route, job)

@@ -24,7 +24,7 @@ from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.surroundings import draw_name
-from txlayer.consumer.tracing import TracedCaller
+from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import RetryPolicy
@@ -312,8 +312,8 @@ class ConsumerService(ABC, Generic[H, B]):
 
 
 def make_caller(tracing: Tracing) -> Callable[..., Caller]:
-    """What makes the caller that this tracing needs."""
-    return partial(TracedCaller, tracing=tracing) if tracing.is_on else Caller
+    """`Caller`, with spans of its calls when tracing is on."""
+    return partial(Caller, observer=AttemptSpans(tracing)) if tracing.is_on else Caller
 
 
 def make_leases(

@@ -1,4 +1,4 @@
-"""Calls of handlers that make spans. Who traces nothing runs `Caller` itself, which knows nothing of this.
+"""Makes spans of the calls of handlers. Without tracing nothing here is called.
 
 process <topic>       one attempt: interceptors, handler; the current span while the handler runs
 """
@@ -6,12 +6,13 @@ process <topic>       one attempt: interceptors, handler; the current span while
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from txlayer.adapters.tracing import Span, SpanRole, Tracing
 from txlayer.consumer.context import Lease, ReceivedMessage
-from txlayer.consumer.handlers import Route
-from txlayer.consumer.pools import Caller, Job, items_of
+from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked
 from txlayer.core.trace_context import trace_context_of
 
@@ -19,38 +20,23 @@ LINKS_MAX = 128
 """Links of one span: what OpenTelemetry keeps of them by default."""
 
 
-class TracedCaller(Caller):
-    """A `Caller` that makes a span of each attempt."""
+class AttemptSpans:
+    """Makes a span of each attempt: a `CallObserver`."""
 
-    def __init__(self, *arguments: Any, tracing: Tracing, **given: Any) -> None:
-        super().__init__(*arguments, **given)
+    def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    def bare_function(self, topic: str) -> None:  # noqa: ARG002 - the parent's
-        """None: there is something around every handler."""
-        return
-
-    def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        span = self._start(job, lease)
+    @contextmanager
+    def attempt(self, job: Job, lease: Lease) -> Iterator[Callable[[Any], None]]:
+        """The current span while the handler runs; it ends with the result, or with the kind of what was raised."""
+        span, results = self._start(job, lease), list[Any]()
         try:
             with span.active():
-                result = super()._call(route, job, deadline, lease)
+                yield results.append
         except BaseException as exc:
             span.end(error=type(exc).__name__)
             raise
-        _end(span, result)
-        return result
-
-    async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        span = self._start(job, lease)
-        try:
-            with span.active():
-                result = await super()._call_async(route, job, deadline, lease)
-        except BaseException as exc:
-            span.end(error=type(exc).__name__)
-            raise
-        _end(span, result)
-        return result
+        _end(span, results[0])
 
     def _start(self, job: Job, lease: Lease) -> Span:
         items = items_of(job)
