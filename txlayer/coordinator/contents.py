@@ -1,4 +1,4 @@
-"""Fetches content that was dropped from memory, in sweeps. Never a rule of the protocol."""
+"""Fetches content that was dropped from memory, in sweeps over half and doubt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from txlayer.core.transaction import Content, HalfRecordFit, Transaction
 from txlayer.errors import InvariantError, RefusedRecordError
 
 TransactionPlace = tuple[int, str]
-"""(partition, "id/nonce"): the same key in two partitions is two transactions."""
+"""(partition, "id/nonce"): the same key in two partitions means two transactions."""
 
 
 BEYOND_LIMIT = Undecodable("its transaction has more than transaction_bytes_max", ParkReason.LIMIT)
 
 
 class DoubtRecord:
-    """A half record as its content on the doubt topic gives it back."""
+    """A half record, decoded from its content on the doubt topic."""
 
     __slots__ = ("_headers", "_key", "_value")
 
@@ -47,7 +47,7 @@ class DoubtRecord:
 
 
 def is_cut(record: Any) -> bool:
-    """True for what doubt did not take whole: half has the rest."""
+    """True for content that doubt did not take whole: half has the rest."""
     return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
 
 
@@ -62,19 +62,19 @@ def fetch_contents(
     as_cut: Collection[TransactionPlace] = (),
     to_cut: Collection[TransactionPlace] = (),
 ) -> dict[TransactionPlace, list[Content]]:
-    """The contents of transactions whose content is not in memory; of those `as_cut` as doubt has them, whole or not.
+    """The contents of transactions whose content is not in memory; for those in `as_cut`, as doubt has them, whole or not.
 
-    Of those `to_cut` only where their half records are: all of them together would be too much for memory.
+    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory.
 
-    `wanted` holds (partition, transaction, how many of its contents to fetch). What belongs to a transaction is what
-    joined it when half was folded: `Transaction.place_of` says so.
+    `wanted` contains (partition, transaction, number of its contents to fetch). A transaction consists of the records that
+    joined it when half was folded: see `Transaction.place_of`.
 
     One sweep in offset order: a seek per record would cost 1.2 ms each.
 
     Raises:
         InvariantError: a content is not where it must be.
-        RefusedRecordError: doubt holds a content only as its origin, and half holds it no more. It names the transaction.
-        BrokerUnavailableError: nobody answered.
+        RefusedRecordError: doubt has only the origin of a content, and half no longer has the record. It names the transaction.
+        BrokerUnavailableError: no broker answered.
     """
     wanted = list(wanted)
     txns = {(partition, txn.key): txn for partition, txn, _ in wanted}
@@ -136,7 +136,7 @@ def _make_whole(
     patience_s: float,
     clock: Callable[[], float],
 ) -> None:
-    """Read from half what doubt did not take whole."""
+    """Read content that doubt did not take whole from half."""
     offsets = {content.offset for content in contents.values() if is_cut(content.record)}
     if not offsets:
         return
@@ -185,9 +185,9 @@ def _read_further(
 def _further(
     reader: LogReader, short: Iterable[tuple[TopicPartition, int]], *, patience_s: float
 ) -> dict[TopicPartition, Range]:
-    """What to read next, where contents on doubt stand further back than their number says.
+    """The ranges to read next, if contents on doubt are at higher offsets than their number implies.
 
-    Markers that landed between the batches of their Kafka transaction took offsets.
+    Transaction markers that were written between the batches of their Kafka transaction took offsets.
     """
     starts: dict[TopicPartition, int] = {}
     for place, end in short:
@@ -201,7 +201,7 @@ def _further(
 
 
 def _cut(record: Any, header: HalfHeader, place: str) -> DoubtRecord:
-    """What doubt gets of a half record of a transaction that is beyond the limit."""
+    """The doubt content of a half record whose transaction is beyond the limit."""
     value, headers = codec.encode_content(
         key=record.key(), value=record.value(), headers=record.headers(),
         origin=f"{place}|{header.index}/{header.count}|{header.born_ms}",

@@ -1,7 +1,7 @@
-"""The coordinator: read → fold → what follows → one Kafka transaction → next. One plain thread. Never a rule.
+"""The coordinator's loop, in one plain thread: read, fold, collect a batch, publish it in one Kafka transaction, repeat.
 
-Crash-only: whatever goes wrong, the ledgers and both writers are thrown away and built again from the stored offsets,
-which tell what happened.
+Crash-only: after any failure, the ledgers and both writers are discarded and rebuilt from the stored offsets, which show
+what was committed. The loop itself decides nothing; the ledger does.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from txlayer.errors import (
 logger = logging.getLogger("txlayer.coordinator")
 
 READ_COUNT_MAX = 10_000
-"""Records per read: bounds the time between two Kafka transactions."""
+"""Records per read. Limits the time between two Kafka transactions."""
 IDLE_WAIT_S = 0.1
-"""How long a read waits when there is nothing to do; a record ends the wait."""
+"""How long a read waits if there is nothing to do; a record ends the wait."""
 STORE_IDLE_S = 1.0
-"""Progress from which nothing follows is stored this often: it costs only a longer replay when it is lost."""
+"""Interval for storing progress without a batch. If it is lost, only the next replay is longer."""
 STORE_ALWAYS_S = 60.0
-"""Positions are stored again at least this often, so that an idle group never loses them to retention."""
+"""Positions are stored again at least this often, so that an idle group does not lose them to retention."""
 REBUILD_WAIT_MAX_S = 5.0
 """Longest pause between two rebuilds."""
 CLOCKS_WARN_S = 60.0
-"""How often it is said that clocks are apart."""
+"""Interval of the log line about clocks that differ."""
 TICK_S = 0.5
-"""How often the clock is asked whether something is due."""
+"""How often the loop checks what is due by time."""
 
 
 class Coordinator:
@@ -72,7 +72,7 @@ class Coordinator:
     make_recovery = Recovery
     make_ledger = Ledger
     log_reports: Callable[..., None] = staticmethod(log_reports)
-    """What it is built from; a subclass may name others."""
+    """The parts that it is built from; a subclass may replace them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Coordinator:
         self.measures = CoordinatorCounts()
 
     def view(self) -> CoordinatorView:
-        """What it did and has before it; any thread may ask."""
+        """A view of its counts and its state; any thread may call this."""
         return CoordinatorView(
             self._config.namespace, self.measures, dict(self._shards), self._assignment,
             dict(self._book.targets),
@@ -116,12 +116,12 @@ class Coordinator:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def run(self, *, should_stop: Callable[[], bool]) -> None:
-        """Work until `should_stop`, then finish the Kafka transaction and leave the group.
+        """Work until `should_stop` returns True, then finish the Kafka transaction and leave the group.
 
         Raises:
-            UsageError: topics or stored offsets are not as they must be. Nothing was forwarded from them.
+            UsageError: topics or stored offsets are not as required. Nothing was forwarded from them.
             BrokerUnavailableError: no broker answered at the start.
-            InvariantError: txlayer itself is wrong; what is stored is right.
+            InvariantError: txlayer has a bug; what is stored is correct.
         """
         self._partition_count = first_partition_count(
             self._connections, self._config, clock=self._clock
@@ -162,7 +162,7 @@ class Coordinator:
             records = ()
         assignment = self._group.take_assignment()
         if assignment is not None:
-            # One poll may bring a revocation and the next assignment: what was before is over either way.
+            # One poll may bring a revocation and the next assignment: the former state ends either way.
             self._give_up_state()
             self._assignment = assignment
             self.measures.rebalance_count += 1
@@ -187,7 +187,7 @@ class Coordinator:
         self._give_up_state()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
-            # Somebody else may own the partitions already: let the group say so before fencing them in turn.
+            # Another member may own the partitions already: wait for the group to report it before fencing that member.
             wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
         give_up_at = self._clock() + wait_s
         while self._clock() < give_up_at:
@@ -201,7 +201,7 @@ class Coordinator:
                 self._surroundings.sleep(min(0.05, wait_s))
 
     def _group_moved(self, *, wait_s: float) -> bool:
-        """Serve the group without reading; True when it took partitions away or gave new ones."""
+        """Serve the group without reading. Returns True if it assigned partitions."""
         self._group.read(record_count_max=1, timeout_s=wait_s)
         if self._group.take_revocation():
             self._assignment = None
@@ -246,7 +246,7 @@ class Coordinator:
             self._config, self._connections, is_still_ours=self._raise_if_moved,
             surroundings=self._surroundings,
         )  # fmt: skip
-        # What this very process left open may not be in the stored offsets yet.
+        # What this process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
         self._writer_name, self._publisher = name, publisher
         publisher.start()
@@ -258,7 +258,7 @@ class Coordinator:
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
             time = self._times[p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
-        # The first Kafka transaction stores the offsets alone: from now on our name is known, and so is our fence.
+        # The first Kafka transaction only stores the offsets: from now on successors know our name and can fence us.
         self._publish(publisher, [])
         resume = {}
         for p, shard in self._shards.items():
@@ -294,7 +294,7 @@ class Coordinator:
             ledger = ledgers[record.partition()]
             kind, appended_ms = record.timestamp()
             if kind != LOG_APPEND_TIME:
-                appended_ms = latest + 1  # as young as any may be, and tells no time
+                appended_ms = latest + 1  # as young as possible, and not used as a time
             if record.topic() == half_topic:
                 headers = record.headers()
                 if headers and headers[-1][0] == header_name:
@@ -338,7 +338,7 @@ class Coordinator:
             self._publish(publisher, batches)
 
     def _learn_topics_of(self, ledger: Ledger) -> None:
-        # Who is committed before anybody had time to ask is held, and tried when it is known: its topic comes first.
+        # A transaction committed before its topic was known is held, and tried once it is known: its topic comes first.
         known = self._book.learn(list(ledger.committed_topics))
         known |= self._book.learn(ledger.unknown_topics - known)
         ledger.unknown_topics -= known
@@ -351,7 +351,7 @@ class Coordinator:
 
     @property
     def _bytes_max(self) -> int:
-        """Of one partition; what is fetched for all of them together must fit into memory, too."""
+        """Per partition: the contents fetched for all of them must fit into memory together."""
         share = self._config.content_bytes_max // max(1, len(self._shards))
         return self._batch_size.of(min(self._config.batch_bytes_max, share))
 
@@ -364,7 +364,7 @@ class Coordinator:
         self._report_untimely()
         mended = self._book.mended()
         if self._book.has_widened(self._surroundings.aside):
-            # Clients learn of it in their own time, and would refuse the new partition: new ones know it at once.
+            # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")
         patience_s = self._config.misplaced_after.total_seconds()
         moves_max = self._refusals.count_max(self._batch_size.of(self._config.batch_moves_max))
@@ -399,7 +399,7 @@ class Coordinator:
             self._ticked_at = 0.0
 
     def _report_untimely(self) -> None:
-        """Clocks that are apart: nothing follows from it, so somebody must be told."""
+        """Log and count append times that did not count. Nothing else follows from them, so an operator has to know."""
         counts = {p: n for p, s in self._shards.items() if (n := s.ledger.take_untimely_count())}
         self.measures.untimely_count += sum(counts.values())
         if counts and self._clock() - self._clocks_warned_at >= CLOCKS_WARN_S:
@@ -456,14 +456,14 @@ class Coordinator:
             self._refusals.passed(p, batch)
         for p, position in positions.items():
             ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
-            # Also where nothing had to be written: a refused resolution leaves a report and nothing else.
+            # Also if nothing had to be written: a refused resolution leaves only a report.
             self.log_reports(logger, p, ledger.batch, known=self._traces)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 
     def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:
-        """What is to be parked as too large is decided anew when its topic takes more than when it was asked about."""
+        """Start over if a topic of a transaction to be parked as too large takes larger messages now, so that it is decided again."""
         topics = {
             topic
             for _, batch in batches
@@ -476,18 +476,18 @@ class Coordinator:
             raise RetriableError("a topic takes larger messages by now")
 
     def _took_long(self, began: float) -> bool:
-        """True when a Kafka transaction may have failed for its size: the broker ends one that lasts too long, and then
-        its writer is told that it was fenced.
+        """True if a Kafka transaction may have failed because of its size: the broker ends one that takes too long, and its
+        writer then gets the error that it was fenced.
         """
         return self._clock() - began >= self._config.kafka_transaction_timeout.total_seconds() / 2
 
     @staticmethod
     def is_stored(shard: Shard, *, is_included: bool) -> bool:
-        """False for a partition whose batch stays behind until its turn comes: it must not be stored beyond it."""
+        """False for a partition whose batch waits for its turn: positions beyond that batch must not be stored."""
         return is_included or shard.ledger.batch.is_empty
 
     def _stop_cleanly(self) -> None:
-        """What was folded is stored, so that the successor begins exactly here."""
+        """Store what was folded, so that the successor begins exactly there."""
         publisher = self._publisher
         if publisher is None or not self._shards:
             return

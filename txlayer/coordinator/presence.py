@@ -1,4 +1,4 @@
-"""Which producer groups somebody answers for, asked aside so that a slow answer stops nothing. Never whom to ask."""
+"""Tracks which producer groups have live responders; asks the broker in the background, so that a slow answer delays nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from txlayer.errors import TxLayerError
 logger = logging.getLogger("txlayer.coordinator")
 
 LOOK_S = 2.0
-"""How often the groups with something to ask are looked at."""
+"""Interval for asking about the groups with due check-backs."""
 BELIEVE_S = 10.0
-"""How old an answer may be."""
+"""Maximum age of an answer."""
 GIVE_UP_S = 30.0
-"""A look that takes longer hangs (clients have been seen to: docs/explanation/kafka.md); the next one begins beside it."""
+"""A request that takes longer hangs (clients have been seen to: docs/explanation/kafka.md); the next one starts in parallel."""
 
 
 class GroupPresence:
-    """Knows which of the groups that are due have members. One thread uses it."""
+    """Knows which of the groups with due check-backs have members. Not thread-safe."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class GroupPresence:
         self._is_looking = False
 
     def of(self, schedules: Iterable[CheckSchedule]) -> frozenset[str]:
-        """Groups with something due that had members when it was last looked; looks again, aside, when that is old."""
+        """Groups with due check-backs that had members at the last answer. Asks again, in the background, if that is old."""
         now = self._clock()
         is_time = now - self._asked_at >= (GIVE_UP_S if self._is_looking else LOOK_S)
-        # Gathered when it is time alone: half records may name very many groups.
+        # Collected only when it is time to ask: half records may name very many groups.
         groups = {g for s in schedules for g in s.groups_due()} if is_time else None
         if groups:
             if self._is_looking:
@@ -55,7 +55,7 @@ class GroupPresence:
             self._look_number = number = self._look_number + 1
             names = {self._topics.check_group(group): group for group in groups}
             self._aside.start(lambda: self._look(names, now, number), name="txlayer-presence")
-        # Without an answer nobody is there: what is due stays due.
+        # Without an answer no group counts as present: due check-backs stay due.
         return self._present if now - self._known_at < BELIEVE_S else frozenset()
 
     def _look(self, names: dict[str, str], asked_at: float, number: int) -> None:
@@ -64,7 +64,7 @@ class GroupPresence:
         except TxLayerError as exc:
             logger.warning("groups.unknown", extra={"reason": str(exc)})
         except Exception:
-            # Border of a thread whose end nobody looks at: it is told here or never.
+            # Border of a thread whose result is not read: the error is logged here or lost.
             logger.exception("groups.unknown")
         else:
             if number == self._look_number:

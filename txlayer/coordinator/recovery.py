@@ -1,7 +1,11 @@
-"""Stored offsets → ledgers, by the same fold that live reading uses. Never a second way to build state.
+"""Recovery: builds ledgers from the stored offsets, with the same fold that live reading uses.
 
-The steps are those of docs/explanation/protocol.md, "Recovery": end what the former owners left open, wait for stable
-offsets, read doubt, fold half and then op without effect.
+The steps are those of docs/explanation/protocol.md, "Recovery": end the Kafka transactions that former owners left open,
+wait for stable offsets, read doubt, fold half and then op without effect.
+
+Stored positions: half's offset is the low-water mark, with the metadata `1|writer|copies from|time`. Op's offset is the next op
+record, with the metadata `1|writer|half next|op line|replay offset:line|doubt low`. Empty metadata (written by `topics apply`
+and `coordinator reset`) mean that no record before the two offsets is needed.
 """
 
 from __future__ import annotations
@@ -36,17 +40,17 @@ _OP_FIELDS = 6
 
 
 class StoredPositions(NamedTuple):
-    """Where one partition stands, and who said so."""
+    """The stored positions of one partition, and the writer that stored them."""
 
     positions: Positions
-    writer: str  # "" when nobody wrote yet
-    time_ms: int = 0  # what time it was in the partition then; 0: not known
+    writer: str  # "" if no coordinator has written yet
+    time_ms: int = 0  # the partition's time then; 0: not known
 
 
 def encode_stored(
     positions: Positions, *, writer: str, topics: SystemTopics, partition: int, time_ms: int = 0
 ) -> dict[TopicPartition, StoredOffset]:
-    """The two offsets of one partition."""
+    """Encode the two offsets of one partition."""
     p = positions
     metadata = f"{VERSION}|{writer}|{p.half_next}|{p.op_line}|{p.replay_offset}:{p.replay_line}|{max(p.doubt_low, 0)}"
     return {
@@ -60,10 +64,10 @@ def encode_stored(
 def decode_stored(
     half: StoredOffset | None, op: StoredOffset | None, *, partition: int
 ) -> StoredPositions:
-    """The positions of one partition.
+    """Decode the positions of one partition.
 
     Raises:
-        ConfigError: nothing is stored, or not by us. Nothing was read; the message names the command that mends it.
+        ConfigError: nothing is stored, or another program stored it. Nothing was read; the message names the command to run.
     """
     if half is None or op is None:
         raise ConfigError(
@@ -115,11 +119,11 @@ def decode_stored(
 logger = logging.getLogger("txlayer.coordinator")
 
 STABLE_PATIENCE_S = 60.0
-"""How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
+"""Longest time that offsets may stay pending after their writers were fenced; longer than any Kafka transaction's timeout."""
 
 
 FENCE_BATCH_BYTES = 16_384
-"""A writer that only fences writes nothing."""
+"""The minimum: a writer that only fences writes nothing."""
 
 
 class Recovery:
@@ -144,13 +148,13 @@ class Recovery:
     def rebuild(
         self, ledgers: dict[int, Ledger], *, former_writer: str = ""
     ) -> dict[int, StoredPositions]:
-        """Bring empty ledgers to the stored positions; `former_writer` is fenced too, whatever is stored.
+        """Bring empty ledgers to the stored positions. `former_writer` is fenced too, whatever is stored.
 
-        Returns where each partition stands; reading goes on there.
+        Returns the positions of each partition, from which reading continues.
 
         Raises:
             ConfigError: no offsets are stored; nothing was changed.
-            TxLayerError: the broker or the group stopped it; throw the ledgers away and begin again.
+            TxLayerError: the broker or the group stopped it; discard the ledgers and begin again.
         """
         started = self._clock()
         stored = self._stored_after_fencing(sorted(ledgers), former_writer)
@@ -173,7 +177,7 @@ class Recovery:
         fenced = {former_writer} - {""}
         self._end_what_is_open(sorted(fenced))
         while True:
-            # Pending offsets do not hold this answer back: the names of those who wrote are there at once.
+            # Pending offsets do not delay this answer: it contains the writers' names at once.
             names = {s.writer for s in self._stored(partitions, is_stable=False).values()} - {""}
             self._end_what_is_open(sorted(names - fenced))
             fenced |= names
@@ -183,14 +187,14 @@ class Recovery:
 
     @staticmethod
     def is_fenced(writers: AbstractSet[str], fenced: AbstractSet[str]) -> bool:
-        """True when none of those that stored the offsets can write any more: one may have come since names were asked."""
+        """True if all writers that stored the offsets are fenced: another may have written since the names were read."""
         return writers <= fenced
 
     def _end_what_is_open(self, names: Sequence[str]) -> None:
         ids = [f"{name}.{letter}" for name in names for letter in "ab"]
         if not ids:
             return
-        # One init takes 0.06 s, with a Kafka transaction to end 0.56 s: side by side they take as long as one.
+        # One init takes 0.06 s, with a Kafka transaction to end 0.56 s: in parallel, all take as long as one.
         self._aside.run_parallel(
             [partial(self._fence, transactional_id) for transactional_id in ids]
         )
@@ -203,9 +207,9 @@ class Recovery:
         except BrokerUnavailableError:
             raise
         except RetriableError as exc:
-            # Its last Kafka transaction is decided, and a marker waits for a partition that takes nothing: a real topic below
-            # `min.insync.replicas` would stop all others with it. It can add nothing to that one; when it may begin another,
-            # the group's generation fences it.
+            # Its last Kafka transaction is decided, and a marker waits for a partition that accepts no writes: a real topic below
+            # `min.insync.replicas` would stop all other topics with it. The writer can add nothing to that Kafka transaction; when it
+            # may begin another one, the group's generation fences it.
             logger.warning(
                 "recovery.still_ending",
                 extra={"transactional_id": transactional_id, "reason": str(exc)},
@@ -228,24 +232,24 @@ class Recovery:
             except BrokerUnavailableError:
                 if self._clock() > give_up_at:
                     raise
-                continue  # pending offsets answer as a time-out
+                continue  # pending offsets answer with a timeout
             return {
                 p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p)
                 for p in partitions
             }
 
     def replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
-        """Fold empty ledgers to stored positions, nobody is fenced and nothing written; `end_replay` comes next.
+        """Fold empty ledgers to stored positions, without fencing or writing. Call `end_replay` afterwards.
 
         Raises:
-            ConfigError: retention took what must be read; nothing was changed.
-            BrokerUnavailableError: a range did not come; throw the ledgers away.
+            ConfigError: retention deleted records that must be read; nothing was changed.
+            BrokerUnavailableError: a range did not arrive; discard the ledgers.
         """
         topics = self._config.topics
         with closing(self._connections.make_reader("read_committed")) as reader:
             places = [(t, p) for t in (topics.doubt, topics.half, topics.op) for p in stored]
             starts = self._connections.start_offsets(places)
-            # The last stable offset may still wait for markers: the high watermark says how far there is something to read.
+            # The last stable offset may still wait for markers: the high watermark shows how far there are records.
             ends = self._connections.end_offsets(places, is_committed=False)
             doubts = self._read_doubt(reader, stored, starts, ends)
             for partition, ledger in ledgers.items():
@@ -278,7 +282,7 @@ class Recovery:
             ops: dict[TopicPartition, Range] = {}
             for partition in ledgers:
                 p = stored[partition].positions
-                # Retention may have removed what only a second copy would be known by.
+                # Retention may have deleted records that are needed only to recognise second copies.
                 copies_from = max(p.copies_from, starts[topics.half, partition])
                 halves[topics.half, partition] = (min(copies_from, p.low_water), p.half_next)
                 ops[topics.op, partition] = (p.replay_offset, p.op_offset + (1 if p.op_line else 0))
@@ -289,7 +293,7 @@ class Recovery:
 
     @staticmethod
     def applied_lines(value: bytes | None, line_count: int) -> bytes:
-        """The first lines of an op record: what was applied of the one that the positions stand in."""
+        """The first lines of an op record: the applied part of the record at the stored position."""
         return b"\n".join((value or b"").split(b"\n")[:line_count])
 
     def _read_doubt(
@@ -341,7 +345,7 @@ class Recovery:
 
 def _appended_ms(record: Any, ledger: Ledger) -> int:
     appended_ms = append_time_of(record)
-    # Without an append time it is as young as any may be, and tells no time.
+    # Without an append time: as young as possible, and not used as a time.
     return ledger.latest_ms + 1 if appended_ms is None else appended_ms
 
 

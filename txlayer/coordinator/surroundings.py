@@ -1,7 +1,7 @@
-"""What a coordinator has of the process around it: clocks, pauses, dice, threads. Never a rule, never Kafka.
+"""The coordinator's process environment: clocks, pauses, random names, background threads.
 
-Everything in this package that would ask the time, wait, draw or run something aside does it through these, so that a
-simulated world can run the very same coordinator.
+All code in this package that needs the time, a wait, a random name or a background call uses these, so that a
+simulation can run the same coordinator.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SIDE_BY_SIDE_MAX = 8
-"""Threads that run calls side by side."""
+"""Maximum number of threads for parallel calls."""
 
 
 class Running(Protocol[T_co]):
-    """A call that runs aside."""
+    """A call in the background."""
 
     def result(self) -> T_co:
-        """Wait for its end; its value, or its exception raised."""
+        """Wait for its end. Returns its value, or raises its exception."""
         ...
 
     def exception(self) -> BaseException | None:
-        """Wait for its end; its exception."""
+        """Wait for its end. Returns its exception."""
         ...
 
 
 class Aside(Protocol):
-    """Runs calls beside the one thread of a coordinator."""
+    """Runs calls in the background, beside the coordinator's thread."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
-        """Begin a call; the process does not wait for it when it ends."""
+        """Start a call. The process does not wait for it when it exits."""
         ...
 
     def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Run calls side by side and return when all have ended; the first exception is raised."""
+        """Run calls in parallel and return when all have ended. Raises the first exception."""
         ...
 
 
@@ -51,42 +51,42 @@ class Threads:
     """An `Aside` of real threads."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
-        """A thread of its own."""
+        """Run the call in a thread of its own."""
         future: Future[T] = Future()
 
         def run() -> None:
             try:
                 future.set_result(call())
-            except BaseException as exc:  # noqa: BLE001 - border of a thread: whoever asks for the result gets it
+            except BaseException as exc:  # noqa: BLE001 - border of a thread: `result` raises it
                 future.set_exception(exc)
 
         threading.Thread(target=run, name=name, daemon=True).start()
         return future
 
     def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """At most `SIDE_BY_SIDE_MAX` threads."""
+        """Run the calls in at most `SIDE_BY_SIDE_MAX` threads."""
         with ThreadPoolExecutor(max_workers=min(len(calls), SIDE_BY_SIDE_MAX)) as executor:
             for running in [executor.submit(call) for call in calls]:
                 running.result()
 
 
 def draw_name() -> str:
-    """A name that nobody had before."""
+    """Return a unique name."""
     return uuid.uuid4().hex
 
 
 def keep_for_long() -> None:
-    """A million open transactions are long-lived: the collector need not look at them again, and what reading them took is free."""
+    """Exclude a million long-lived open transactions from garbage collection, and return memory that recovery used to the system."""
     gc.collect()
     gc.freeze()
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if give_back is not None:
         give_back(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The real ones, unless told otherwise."""
+    """The real environment by default."""
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time

@@ -1,4 +1,4 @@
-"""What the coordinator knows of real topics: which accept, which are held and when to look again. Never a transaction."""
+"""Tracks real topics: which accept writes, which refuse, and when to ask the broker about them again."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ logger = logging.getLogger("txlayer.coordinator")
 
 LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0
-"""A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s."""
+"""A refusing topic is checked after 1 s, then with growing intervals, at least every 30 s."""
 
 TRY_AGAIN_MAX_S = 300.0
-"""The same where the broker's word is good and writes time out: each try makes all partitions wait."""
+"""The same limit for a topic whose metadata are fine but whose writes time out: each try makes all partitions wait."""
 
 TRUST_AGAIN_S = 120.0
-"""A topic that has accepted for so long after a refusal or a time-out is one like any other."""
+"""After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten."""
 
 REFRESH_S = 300.0
-"""Topics that accept are asked about again so often: they may have more partitions by now."""
+"""Interval for asking again about topics that accept: they may have more partitions."""
 
 LOOK_TIME_S = 0.1
-"""How long the questions of one turn may take together: half records may name any number of topics, and the turn goes on."""
+"""Total time for the requests of one turn: half records may name any number of topics, and the loop must go on."""
 
 TARGETS_MAX = 2_000
-"""With more names than this those that nobody waits for and that take nothing are forgotten; they are asked about again."""
+"""Above this number of names, refusing topics that no transaction waits for are dropped; they are asked about again if needed."""
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's own limit of a record, where the broker does not tell the topic's."""
+"""Kafka's default limit of a record, used if the broker does not report the topic's."""
 
 BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
-"""Batches up to the smallest limit of all known topics, less the batch's own fields."""
+"""Batches are at most as large as the smallest limit of all known topics, less the batch's own fields."""
 
 
 class Targets:
-    """Real topics as the ledgers see them (`targets`). It outlives a rebuild of the ledgers. One thread uses it."""
+    """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Targets:
         self._clock = clock
         self._partition_counts: dict[str, int] = {}
         self._unreachable_since: dict[str, float] = {}
-        self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, how long after that)
-        # Of those that accept again: how long the last wait was, and since when they accept.
+        self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, interval)
+        # Topics that accept again: the last interval, and since when they accept.
         self._waited: dict[str, tuple[float, float]] = {}
-        self._unanswered: dict[str, tuple[float, float]] = {}  # topic → (first, last) time-out
+        self._unanswered: dict[str, tuple[float, float]] = {}  # topic → (first, last) timeout
         self._looked_at: dict[str, float] = {}
         self._is_refreshing = False
-        self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers that came aside
+        self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests
 
     def learn(self, topics: Iterable[str]) -> set[str]:
-        """Ask the broker about topics that are new, for at most `LOOK_TIME_S`; which of them are known now.
+        """Ask the broker about new topics, for at most `LOOK_TIME_S`. Returns the topics that are known now.
 
-        A list is asked in its order, a set in that of the names.
+        A list is asked in its order, a set in the order of names.
 
         Raises:
-            BrokerUnavailableError: it did not answer; what was learnt before stays.
+            BrokerUnavailableError: it did not answer; earlier answers stay.
         """
         known: set[str] = set()
         give_up_at = self._clock() + LOOK_TIME_S
@@ -89,11 +89,11 @@ class Targets:
 
     @property
     def has_too_many(self) -> bool:
-        """True when it is time to `forget`."""
+        """True if it is time to call `forget`."""
         return len(self.targets) > TARGETS_MAX
 
     def forget(self, *, needed: Collection[str]) -> None:
-        """Forget the oldest topics that take nothing, but for those that something waits for."""
+        """Drop the oldest refusing topics that are not in `needed`."""
         idle = [t for t, target in self.targets.items() if target.refusal and t not in needed]
         for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
             del self.targets[topic]
@@ -104,16 +104,16 @@ class Targets:
                 told.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
-        """Something went wrong while these were written: what does the broker say now?"""
+        """Ask the broker again about topics whose writes failed."""
         for topic in sorted(set(topics)):
             self._set(topic, self._look(topic))
 
     def has_widened(self, aside: Aside) -> bool:
-        """Ask again, aside, about the topic that was asked about longest ago; True when one has more partitions by now."""
+        """Ask again in the background about the topic with the oldest answer. Returns True if a topic has more partitions now."""
         now = self._clock()
         oldest = min(((at, topic) for topic, at in self._looked_at.items()), default=(now, ""))
         if not self._is_refreshing and now - oldest[0] >= REFRESH_S:
-            self._looked_at[oldest[1]] = now  # in its turn again, whatever is answered
+            self._looked_at[oldest[1]] = now  # at its turn again, whatever the answer
             self._is_refreshing = True
             aside.start(partial(self._look_aside, oldest[1]), name="txlayer-targets")
         is_wider = False
@@ -135,7 +135,7 @@ class Targets:
             self._is_refreshing = False
 
     def has_grown(self, topics: Iterable[str]) -> bool:
-        """Ask again about topics for which something is too large, for `LOOK_TIME_S`; True when one takes more by now.
+        """Ask again, for `LOOK_TIME_S`, about topics for which a record is too large. Returns True if one takes larger ones now.
 
         Raises:
             BrokerUnavailableError: it did not answer.
@@ -150,16 +150,16 @@ class Targets:
         return is_grown
 
     def refused(self, topic: str) -> None:
-        """The broker refused a write to `topic` itself: it is gone, or a right is missing."""
+        """The broker refused a write to `topic` itself: the topic is gone, or a permission is missing."""
         now = self._look(topic)
         self._set(
             topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED)
         )
 
     def unanswered(self, topics: Iterable[str]) -> None:
-        """A time-out left records for `topics` without an answer; hold those of which that has been so for `hold_after`.
+        """A timeout left records for `topics` unanswered. Hold topics for which this has lasted for `hold_after`.
 
-        Whatever the metadata say: a leader may be there and take nothing, or be there for all but us.
+        Independent of the metadata: a leader may exist and accept nothing, or be unreachable only from here.
         """
         now = self._clock()
         for topic in sorted(topics):
@@ -175,11 +175,11 @@ class Targets:
 
     @property
     def is_doubtful(self) -> bool:
-        """True when a topic counts as accepting of which records were left without an answer."""
+        """True if a topic with unanswered records counts as accepting."""
         return any(self.targets[topic].refusal is None for topic in self._unanswered)
 
     def mended(self) -> list[str]:
-        """Refusing topics whose time to look again has come and that accept now; the longest due first, for `LOOK_TIME_S`."""
+        """Refusing topics that were due for a check and accept now; the longest overdue first, for `LOOK_TIME_S`."""
         now = self._clock()
         self._trust_again(now)
         due = sorted((at, topic) for topic, (at, _) in self._look_again.items() if at <= now)
@@ -195,7 +195,7 @@ class Targets:
             target = self._look(topic)
             if target.refusal is not None:
                 continue
-            if was_unreachable:  # what the metadata say has changed
+            if was_unreachable:  # the metadata have changed
                 self._unanswered.pop(topic, None)
             elif is_tried:
                 self._unanswered[topic] = self._unanswered[topic][0], now
@@ -210,24 +210,24 @@ class Targets:
                     del told[topic]
 
     def partition_count_of(self, topic: str) -> int:
-        """Partitions of a topic that accepts."""
+        """Number of partitions of a topic that accepts."""
         return self._partition_counts[topic]
 
     def check_allowed(self, topic: str, *, txn_key: str) -> None:
-        """The last look before a message is produced, whatever let it come so far.
+        """Check `topic` a last time before a message is produced, independent of earlier checks.
 
         Raises:
-            InvariantError: nobody asked about `topic`, or nothing may ever be forwarded to it.
+            InvariantError: `topic` was never asked about, or may never receive forwarded messages.
         """
         target = self.targets.get(topic)
         if target is None or target.is_for_good:
             raise InvariantError(f"a message of {txn_key} may not be forwarded to {topic}")
 
     def limit_of(self, topic: str) -> int | None:
-        """Bytes of the largest record that any topic takes now; None: nobody says.
+        """Size in bytes of the largest record that a topic takes now; None if it is not reported.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         try:
             limits = self._connections.topic_limits(topic)
@@ -237,7 +237,7 @@ class Targets:
 
     @property
     def batch_bytes_max(self) -> int:
-        """Largest produce batch that every known topic takes: the broker refuses a batch as it refuses a message."""
+        """Largest produce batch that every known topic takes: the broker applies the limit to batches as to messages."""
         limits = [t.message_bytes_max for t in self.targets.values() if t.refusal is None]
         return max(min([*limits, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
 
@@ -280,7 +280,7 @@ class Targets:
             if looked is not None:
                 self._waited[topic] = looked[1], self._clock()
         elif topic not in self._look_again:
-            # It goes on where it was: the broker may say that a topic accepts, and refuse every write.
+            # Continue with the last interval: the broker may report that a topic accepts, and refuse every write.
             wait_s, _ = self._waited.pop(topic, (LOOK_AGAIN_S, 0.0))
             self._look_again[topic] = (self._clock() + wait_s, wait_s)
             logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})

@@ -1,4 +1,4 @@
-"""N coordinator processes: signals, restarts, exit codes. Never shared state: they meet in the consumer group alone."""
+"""Runs N coordinator processes: signals, restarts, exit codes. The processes share no state; they meet in the consumer group."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from typing import IO
 logger = logging.getLogger("txlayer.coordinator")
 
 PROGRAM = (sys.executable, "-P", "-m", "txlayer")
-"""This program. -P: without it a `typer.py` of the working directory would run, with every secret of the environment."""
+"""This program. -P: without it, Python would run a `typer.py` of the working directory, with every secret of the environment."""
 
 FINAL_CODES = frozenset({2, 5, 70})
-"""Exit codes that a restart would only repeat: settings, rights, a broken invariant."""
+"""Exit codes that a restart would repeat: settings, permissions, a broken invariant."""
 
 RESTART_WAIT_S = 0.5
 RESTART_WAIT_MAX_S = 15.0
-"""A worker that died is started again after 0.5 s, then ever more seldom; after a minute of work the count begins anew."""
+"""A worker that died restarts after 0.5 s, then with growing intervals. After a minute of work the count begins anew."""
 HEALTHY_AFTER_S = 60.0
 STOP_PATIENCE_S = 30.0
-"""How long a worker may take to finish its Kafka transaction and leave the group; then it is killed."""
+"""Time for a worker to finish its Kafka transaction and leave the group; after it, the worker is killed."""
 
 
 class StopSignal:
-    """Set by SIGTERM and SIGINT; the second one of them ends the process as if nobody had listened."""
+    """Set by SIGTERM and SIGINT. The second one ends the process with the signal's default action."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def install(self) -> None:
-        """Listen; only the main thread may call this."""
+        """Install the signal handlers. Only the main thread may call this."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def watch(self, stream: IO[bytes]) -> None:
-        """Stop when `stream` ends: the parent holds its other end, also when it is killed -9."""
+        """Stop when `stream` ends: the parent holds its other end, and it closes even if the parent is killed with -9."""
 
         def wait_for_end() -> None:
-            # Not stream.read: its lock would be held when the interpreter ends, and end it with SIGABRT.
+            # Not stream.read: its lock would be held when the interpreter ends, and would end it with SIGABRT.
             while os.read(stream.fileno(), 1):
                 pass
             self._event.set()
@@ -55,7 +55,7 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a signal; True when there was one."""
+        """Wait for a signal. Returns True if there was one."""
         return self._event.wait(timeout_s)
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -82,7 +82,7 @@ class _Worker:
         logger.info("worker.started", extra={"worker": self.number, "pid": self.process.pid})
 
     def look(self) -> int | None:
-        """Start it again when it died and its time has come; an exit code that ends everything, else None."""
+        """Restart it if it died and its time has come. Returns an exit code that must end all workers, else None."""
         now = time.monotonic()
         if self.process is None:
             if now >= self._start_at:
@@ -125,11 +125,11 @@ def supervise(
     wait: Callable[[float], bool],
     own_arguments: Callable[[int], Sequence[str]] | None = None,
 ) -> int:
-    """Run `worker_count` processes of `command` until `wait` answers True; 0, or the code that a restart would repeat.
+    """Run `worker_count` processes of `command` until `wait` returns True. Returns 0, or the exit code that a restart would repeat.
 
-    `own_arguments` tells what a worker's command has beside, by its number.
+    `own_arguments` returns additional arguments for a worker, by its number.
 
-    A worker that dies otherwise is started again, ever more seldom. Workers end when this process does: they watch
+    A worker that dies otherwise is restarted, with growing intervals. Workers end when this process ends: they watch
     their standard input.
     """
     workers = [

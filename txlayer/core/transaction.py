@@ -1,4 +1,4 @@
-"""One transaction as the ledger keeps it in memory: small, because there may be a million of them."""
+"""A transaction as the ledger keeps it in memory, and the real topics as the ledger sees them. Compact: there may be a million."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OpPosition = tuple[int, int]
 NOT_IN_DOUBT = -1
 
 RECORD_BYTES = 64
-"""What a record in memory or in a batch takes beside its key, value and headers."""
+"""Overhead of a record in memory or in a batch, beside its key, value and headers."""
 
 
 class HalfRecordFit(Enum):
-    """What a half record that has a transaction's key is to it."""
+    """How a half record with a transaction's key relates to the transaction."""
 
-    NEXT = "next"  #: the one that is due: it joins
-    OWN = "own"  #: the very record that joined under this index
+    NEXT = "next"  # the next one: it joins
+    OWN = "own"  # the record that joined under this index
     COPY = "copy"  #: a second copy of one that joined
     NONE = "none"  #: no part of it
 
@@ -39,7 +39,7 @@ class HalfRecordFit(Enum):
 class Content(NamedTuple):
     """One message of a transaction, with the record that holds it."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # hides tuple.index, which has no caller
     topic: str
     offset: int  # of the half record
     options: HalfOptions
@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 
 class TransactionExtras:
-    """What only some transactions have: several messages, a place on the doubt topic, questions, a decision that waits."""
+    """Fields that only some transactions need: several messages, a place on the doubt topic, check-backs, a decision that waits."""
 
     __slots__ = (
         "answered_count", "answered_number", "asked_ms", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets",
@@ -60,29 +60,29 @@ class TransactionExtras:
             None  # of the half records 0, 1, …; None: only `first_offset`
         )
         self.twins: list[int] | None = (
-            None  # offsets of records that the broker kept twice (librdkafka #4953)
+            None  # offsets of records that the broker stored twice (librdkafka #4953)
         )
         self.topics: tuple[str, ...] | None = (
             None  # all real topics; None: only `Transaction.topic`
         )
         self.doubt_offset = NOT_IN_DOUBT
         self.joined: list[Content] | None = (
-            None  # came after the move; on doubt with the next batch
+            None  # joined after the move to doubt; written there with the next batch
         )
-        self.lag_ms = 0  # from birth to append, where `Transaction.born` is forgotten
-        self.moved_ms = 0  # when it came to doubt, or was decided there
+        self.lag_ms = 0  # from birth to append, if `Transaction.born` was dropped
+        self.moved_ms = 0  # when it moved to doubt, or was decided there
         self.reason: ParkReason | None = None
         self.decided_at: OpPosition | None = None
-        self.checked_count = 0  # questions asked; the number of the last one
-        self.answered_count = 0  # of them answered with unknown
-        self.asked_ms = 0  # when the last one was asked
-        self.answered_number = 0  # the newest question that was answered
+        self.checked_count = 0  # number of check-backs, and of the last one
+        self.answered_count = 0  # check-backs answered with unknown
+        self.asked_ms = 0  # when the last check-back was sent
+        self.answered_number = 0  # the newest check-back that was answered
 
 
 class Transaction:
-    """A transaction that is not settled, or was just now. `more` is None for a single message in half.
+    """A transaction that is not settled, or was settled just now. `more` is None for a single message in half.
 
-    The content of a single message whose options name at most an ordering key is its record alone; else it is a list.
+    The content of a single message whose options contain at most an ordering key is its record; otherwise it is a list.
     """
 
     __slots__ = (
@@ -103,18 +103,16 @@ class Transaction:
         self.count = 1
         self.seen = 1
         self.appended_ms = appended_ms
-        self.born = (
-            born  # digits; "" when it is on doubt: then `TransactionExtras.lag_ms` is smaller
-        )
+        self.born = born  # digits; "" on doubt: then `TransactionExtras.lag_ms` is smaller
         self.replay_from = replay_from
         self.content = content
-        self.size = size  # bytes of its records, whether or not they are in memory
-        self.options = options  # what its producer asked for; one object where many ask alike
+        self.size = size  # bytes of its records, in memory or not
+        self.options = options  # the producer's options; equal ones share an object
         self.more: TransactionExtras | None = None
 
     @property
     def key_hash(self) -> str | None:
-        """The ordering key's hash, None without ordering key."""
+        """The ordering key's hash; None without an ordering key."""
         return self.options.key_hash
 
     @property
@@ -124,33 +122,33 @@ class Transaction:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Every real topic of it."""
+        """All its real topics."""
         if self.more is None or self.more.topics is None:
             return (self.topic,)
         return self.more.topics
 
     @property
     def is_in_doubt(self) -> bool:
-        """True when the doubt topic holds it."""
+        """True if it is on the doubt topic."""
         return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
 
     @property
     def born_ms(self) -> int:
-        """The producer's clock at its birth."""
+        """The producer's clock at the transaction's birth."""
         if self.born:
             return int(self.born)
         return self.appended_ms - (0 if self.more is None else self.more.lag_ms)
 
     def extra(self) -> TransactionExtras:
-        """`more`, made when it is not there."""
+        """Return `more`; create it if needed."""
         if self.more is None:
             self.more = TransactionExtras()
         return self.more
 
     def place_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
-        """What the half record at `offset` is to this transaction; for whoever folds half, and whoever reads it again.
+        """How the half record at `offset` relates to this transaction, both when half is folded and when it is read again.
 
-        Of one on doubt the offset is not asked: nobody but a coordinator writes there, and only what is its own.
+        For a transaction on doubt the offset is not compared: only coordinators write there, and only the transaction's own records.
         """
         index, more = header.index, self.more
         if header.key != self.key or header.count != self.count or index > self.seen:
@@ -164,28 +162,28 @@ class Transaction:
         return HalfRecordFit.OWN if offset == own else HalfRecordFit.COPY
 
     def has_half_at(self, offset: int) -> bool:
-        """True when a line that names `offset` speaks of this transaction."""
+        """True if an op line that names `offset` can belong to this transaction."""
         more = self.more
         return (
             offset == self.last_offset
-            or self.seen == 0  # kept on an op line's word alone: there is no offset to hold it to
+            or self.seen == 0  # known from an op line only: no offset to compare
             or (more is not None and more.offsets is not None and offset in more.offsets)
             or (more is not None and more.twins is not None and offset in more.twins)
         )
 
     def is_of_group(self, producer_group: str) -> bool:
-        """True when a line that names `producer_group` may speak of this transaction."""
-        return producer_group == self.group or not self.seen  # without a half record nobody knows
+        """True if an op line that names `producer_group` can belong to this transaction."""
+        return producer_group == self.group or not self.seen  # unknown without a half record
 
     def is_complete_at(self, offset: int) -> bool:
-        """True when all of its half records stand at or before `offset`.
+        """True if all of its half records are at or before `offset`.
 
-        As of that offset, not as of now: what an op line does must not depend on how far half was read.
+        As of that offset, not as of now: the effect of an op line must not depend on how far half was read.
         """
         return self.seen == self.count > 0 and offset >= self.last_offset
 
     def forget_content(self) -> None:
-        """The doubt topic holds it, whole: keep what its summary keeps, no more and no less."""
+        """The doubt topic has it whole: keep exactly the fields that its summary has."""
         more = self.extra()
         more.joined = None
         if more.offsets is not None:
@@ -196,7 +194,7 @@ class Transaction:
         self.content = None
 
     def summary(self) -> DoubtSummary:
-        """What the doubt topic says of it."""
+        """The summary for the doubt topic."""
         more = self.extra()
         return DoubtSummary(
             key=self.key,
@@ -224,7 +222,7 @@ class Transaction:
 
 
 def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> Transaction:
-    """The transaction that a doubt summary describes, its content still on the doubt topic."""
+    """The transaction that a doubt summary describes; its content stays on the doubt topic."""
     topics = tuple(map(sys.intern, summary.topics)) or ("",)
     txn = Transaction(
         summary.key, sys.intern(summary.producer_group), topics[0], summary.first_offset, summary.appended_ms, "", (0, 0),
@@ -235,7 +233,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     txn.count = summary.count
     more = txn.extra()
     options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
-    if options != NO_OPTIONS:  # else the one that all share: there may be a million of them
+    if options != NO_OPTIONS:  # else the shared one: there may be a million of them
         txn.options = options
     if summary.last_offset != summary.first_offset:
         txn.last_offset = summary.last_offset
@@ -256,13 +254,13 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
 
 
 def record_size(record: Any) -> int:
-    """Bytes of a record's key, value and headers."""
+    """Size of a record's key, value and headers in bytes."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers() or ())
     return len(record) + len(record.key() or b"") + headers
 
 
 def user_size(record: Any) -> int:
-    """Bytes of a half record that are forwarded: the user's own."""
+    """Size in bytes of the parts of a half record that are forwarded: the user's own."""
     headers = user_headers(record.headers())
     return (
         len(record)
@@ -272,7 +270,7 @@ def user_size(record: Any) -> int:
 
 
 def held_bytes(record: Any) -> int:
-    """What a record counts for in memory and in a batch."""
+    """Size that a record counts for in memory and in a batch."""
     return RECORD_BYTES + record_size(record)
 
 
@@ -284,22 +282,22 @@ def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
 
 
 FORWARD_OVERHEAD_BYTES = 512
-"""Allowance for headers of ours when a record is held against the limit of doubt, or of its topic before it is measured."""
+"""Allowance for txlayer's headers when a record is compared with the limit of doubt, or of its topic before it is measured."""
 
 
 class Target(NamedTuple):
-    """What is known of a real topic. `refusal` None: it accepts; else why not."""
+    """A real topic. `refusal` is None if it accepts, else the reason why it refuses."""
 
     message_bytes_max: int
-    quick_bytes_max: int = -1  # values up to this size are not measured with their key and headers
+    quick_bytes_max: int = -1  # values up to this size are not measured with key and headers
     refusal: ParkReason | None = None
-    is_for_good: bool = False  # True: park at once; False: hold until it is mended
+    is_for_good: bool = False  # True: park at once; False: hold until it accepts
 
 
 UNKNOWN_TARGET = Target(0, -1, ParkReason.TOPIC_MISSING)
 
 
 def accepting_target(message_bytes_max: int) -> Target:
-    """A topic that exists and may be written."""
-    # Half of it is left for key and headers; who needs more is refused by the broker, and found by bisection.
+    """A topic that exists and accepts writes."""
+    # Half is reserved for key and headers; the broker refuses a record that needs more, and bisection finds it.
     return Target(message_bytes_max, message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES)
