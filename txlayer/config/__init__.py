@@ -1,7 +1,7 @@
-"""Settings as checked values: one frozen dataclass per role, read from a mapping, never from the process.
+"""Settings as checked values: one frozen dataclass per role, read from a mapping that the caller passes.
 
-`KNOWN_NAMES` is the union of all roles' environment names; an unknown name that begins with `TXLAYER_` is an error,
-because a mistyped limit would silently be a default.
+`KNOWN_NAMES` holds the environment names of all roles. An unknown name that begins with `TXLAYER_` is an error,
+because a mistyped limit would silently leave its default in force.
 """
 
 from txlayer.config.client import (

@@ -1,4 +1,4 @@
-"""What every role shares: how to reach the cluster, the names of system topics, and what a setting may be."""
+"""The settings that every role shares: access to the cluster, names of system topics, and checks of values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from txlayer.errors import ConfigError
 
-# A promise rests on each of these; passing another value through would break it silently.
+# A guarantee depends on each of these; another value would break it silently.
 PROTECTED_CLIENT_SETTINGS = frozenset(
     {
         "acks", "enable.idempotence", "transactional.id", "isolation.level", "enable.auto.commit",
@@ -18,25 +18,25 @@ PROTECTED_CLIENT_SETTINGS = frozenset(
         "partition.assignment.strategy", "retry.backoff.ms", "retry.backoff.max.ms", "socket.timeout.ms",
         "transaction.timeout.ms", "message.timeout.ms", "delivery.report.only.error", "allow.auto.create.topics",
         "bootstrap.servers", "session.timeout.ms", "enable.partition.eof", "group.instance.id",
-        "metadata.broker.list", "request.required.acks", "delivery.timeout.ms",  # other names of the same
+        "metadata.broker.list", "request.required.acks", "delivery.timeout.ms",  # aliases of the above
     }
 )  # fmt: skip
 
 _SECRET = re.compile(r"(password|secret|passphrase|jaas\.config|key\.pem|keystore\.key)$")
-"""What a setting's name ends with when its value is nobody else's business; librdkafka's names and the Java client's."""
+"""The endings of setting names that hold secrets; librdkafka's names and the Java client's."""
 
 KAFKA_TRANSACTION_TIMEOUT_MIN = timedelta(seconds=2)
-"""The client's message.timeout.ms is a second less, and 0 means for ever."""
+"""The client's message.timeout.ms is one second less, and 0 means forever."""
 
 ALLOW_INSECURE = "--insecure (TXLAYER_IS_INSECURE_ALLOWED=true, is_insecure_allowed=True)"
 
-# Each of them lets somebody in between read, or be, the broker.
+# Each of them lets a third party read the traffic, or act as the broker.
 _UNVERIFIED = {
     "enable.ssl.certificate.verification": "false",
     "ssl.endpoint.identification.algorithm": "none",
 }
 
-# All four numbers are asked for: 127.example.org is a name like any other.
+# All four numbers are required: 127.example.org is an ordinary host name.
 _SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f]+")
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -48,12 +48,12 @@ _SETTING_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def is_secret(setting: str) -> bool:
-    """Whether a client setting of this name holds a secret."""
+    """Whether the client setting of this name holds a secret."""
     return _SECRET.search(setting) is not None
 
 
 def check_namespace(namespace: str) -> str:
-    """The namespace itself when topics can be named after it.
+    """Return the namespace if topics can be named after it.
 
     Raises:
         ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`.
@@ -105,7 +105,7 @@ class SystemTopics:
         return f"{self.namespace}.coordinator"
 
     def transactional_id(self, name: str) -> str:
-        """What a coordinator calls itself: no namespace or group can hold the `/`, so no other right covers it by its prefix."""
+        """Transactional id of a coordinator. It contains `/`, which no namespace or group can, so no other prefix right covers it."""
         return f"{self.namespace}/{name}"
 
     def is_own_group(self, group: str) -> bool:
@@ -122,20 +122,21 @@ class SystemTopics:
         return frozenset((self.half, self.op, self.doubt, self.check, self.locks))
 
     def is_system(self, topic: str) -> bool:
-        """True for topics that nobody may send to: ours, Kafka's internal ones, dead letters and replays."""
+        """True for topics that users may not send to: txlayer's, Kafka's internal ones, dead letters and replays."""
         return topic in self.all or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach the cluster; the part that every role shares."""
+    """Access to the cluster; the settings that every role shares."""
 
     bootstrap_servers: str = "127.0.0.1:9092"
     namespace: str = "txlayer"
     client_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """librdkafka settings passed through (SASL, TLS, …), except those that carry a promise; never shown: secrets."""
+    """librdkafka settings passed through (SASL, TLS, …), except those that a guarantee depends on; hidden in output, as
+    they may hold secrets."""
     is_insecure_allowed: bool = False
-    """Plain text to another machine, or TLS to one that nobody verifies, only by one's own word."""
+    """Allow plain text to another machine, or TLS without verification of the broker."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without a broker."""
@@ -156,10 +157,10 @@ class ClientConfig:
 
 
 def check_servers(servers: str) -> None:
-    """Refuse what names no brokers.
+    """Refuse a value that names no brokers.
 
     Raises:
-        ConfigError: nothing is named, or something that is no address. It is not shown: a setting with a password may have slipped in.
+        ConfigError: it is empty, or a part is not an address. The value is not shown: it may contain a password.
     """
     named = [part for part in map(str.strip, servers.split(",")) if part]
     if not named or not all(map(_SERVER.fullmatch, named)):
@@ -170,10 +171,10 @@ def check_servers(servers: str) -> None:
 
 
 def check_client_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse what the client would take for something else: it makes a text of everything, and a C string of that.
+    """Refuse values that the client would misread: it converts each one to text, and then to a C string.
 
     Raises:
-        ConfigError: not a mapping of names to texts, numbers, switches and functions. No value is shown.
+        ConfigError: not a mapping of names to texts, numbers, booleans and functions. No value is shown.
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(
@@ -181,7 +182,7 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for name, value in settings.items():
         if not isinstance(name, str) or _SETTING_NAME.fullmatch(name) is None:
-            # Not shown: it may be a line with a password.
+            # Not shown: it may be a line that contains a password.
             raise ConfigError(
                 "no setting has such a name", name="client_settings", expected="names of A-Z a-z 0-9 . _ -"
             )  # fmt: skip
@@ -189,9 +190,9 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
         if name == "logger":
             is_right = hasattr(value, "log")
         elif name in _MECHANISMS and isinstance(value, str):
-            # The client's own warning would show what else was written there.
+            # The client's own warning would show the rest of the value.
             is_right = _MECHANISM.fullmatch(value) is not None
-        # Above: surrogates, which are bytes of the environment that are no UTF-8.
+        # Above: surrogates, which are bytes of the environment that are not UTF-8.
         if not is_right or (isinstance(value, str) and re.search("[\0\ud800-\udfff]", value)):
             raise ConfigError(
                 "the client cannot be given this value", name=name,
@@ -204,10 +205,10 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_transport(config: ClientConfig) -> None:
-    """Refuse plain text to another machine, and TLS without knowing to whom, unless it was asked for.
+    """Refuse plain text to another machine, and TLS without verification, unless `is_insecure_allowed`.
 
     Raises:
-        ConfigError: a bootstrap server is not on this machine, and what is said to it could be read or changed.
+        ConfigError: a bootstrap server is on another machine, and the connection could be read or changed.
     """
     if config.is_insecure_allowed:
         return
@@ -233,7 +234,7 @@ def check_transport(config: ClientConfig) -> None:
 
 
 def check_limits(config: ClientConfig) -> None:
-    """Refuse numbers and lengths of time that are not above zero.
+    """Refuse numbers and durations that are not above zero.
 
     Raises:
         ConfigError: one of them is 0 or less.
@@ -251,10 +252,10 @@ def check_limits(config: ClientConfig) -> None:
 
 
 def check_transaction_timeout(timeout: timedelta) -> None:
-    """Refuse a `kafka_transaction_timeout` under 2 s: records must be given up a second before their Kafka transaction.
+    """Refuse a `kafka_transaction_timeout` under 2 s: records must time out one second before their Kafka transaction.
 
     Raises:
-        ConfigError: with 1 s the client would wait for ever (0 means that to it), with less it refuses to start.
+        ConfigError: it is too short. With 1 s the client would wait forever (its 0); with less it refuses to start.
     """
     if timeout < KAFKA_TRANSACTION_TIMEOUT_MIN:
         raise ConfigError(

@@ -11,73 +11,72 @@ from txlayer.config.client import ClientConfig, check_limits, check_transaction_
 from txlayer.errors import ConfigError
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
-"""What topics' names are made of, and what patterns are."""
+"""The characters of topic names and of patterns."""
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig(ClientConfig):
-    """A coordinator process."""
+    """Settings of a coordinator process."""
 
     target_topics: tuple[str, ...] = ()
-    """Patterns (`orders`, `shop.*`) of topics that may be forwarded to; empty means every topic that is no system topic."""
+    """Patterns (`orders`, `shop.*`) of the allowed target topics; empty: every topic that is not a system topic."""
     doubt_after: timedelta = timedelta(seconds=60)
-    """Age at which an undecided transaction moves to the doubt topic: half is read again for so long at most."""
+    """Age at which an undecided transaction moves to the doubt topic; it limits how far half is read again."""
     hold_after: timedelta = timedelta(seconds=30)
-    """How long an unreachable target, or one whose records time out, may stop partitions before its transactions are held."""
+    """How long a target that is unreachable, or where records time out, may stop partitions before its transactions are held."""
     held_age_max: timedelta = timedelta(days=7)
-    """Then a held transaction is parked."""
+    """Age at which a held transaction is parked."""
     content_bytes_max: int = 256 * 1024 * 1024
-    """Content kept in memory per worker; what is dropped is read again when it is needed."""
+    """Content kept in memory per worker; more is dropped and read again when needed."""
     unsettled_bytes_max: int = 512 * 1024 * 1024
-    """About how much memory per worker unsettled transactions may take, without content; beyond it half is not read on."""
+    """Approximate memory of unsettled transactions per worker, without content; at the limit reading of half stops."""
     batch_lines_max: int = 10_000
-    """Op lines of one partition in one Kafka transaction: bounds how long readers wait for it."""
+    """Op lines of one partition in one Kafka transaction; it limits how long readers wait."""
     batch_bytes_max: int = 16 * 1024 * 1024
     """Bytes of one partition in one Kafka transaction."""
     batch_moves_max: int = 2_000
     """Moves to doubt of one partition in one Kafka transaction."""
     ahead_lines_max: int = 200_000
-    """Op lines kept while half is read up to them; then op waits (P11)."""
+    """Op lines kept until half is read up to them; at the limit reading of op stops (P11)."""
     transaction_messages_max: int = 10_000
-    """A transaction with more is parked."""
+    """Messages of one transaction; a larger transaction is parked."""
     transaction_bytes_max: int = 128 * 1024 * 1024
-    """A larger transaction is parked, and doubt gets only where its messages are. More than its producers' setting of this
-    name, by 1 KB for each message."""
+    """Bytes of one transaction. A larger one is parked, and doubt gets only the positions of its messages. Set it higher than
+    the producers' setting of this name, by 1 KB per message."""
     compression: str = "none"
-    """How the coordinator compresses what it writes: `none`, `gzip`, `snappy`, `lz4` or `zstd`. A topic whose own
-    `compression.type` names one is stored in that, whatever is said here."""
+    """Compression of what the coordinator writes: `none`, `gzip`, `snappy`, `lz4` or `zstd`. A topic's own
+    `compression.type` takes precedence."""
     kafka_transaction_timeout: timedelta = timedelta(seconds=10)
-    """The broker ends a Kafka transaction that hangs; part of the worst fail-over."""
+    """Time after which the broker aborts a hanging Kafka transaction; part of the longest fail-over."""
     session_timeout: timedelta = timedelta(seconds=6)
-    """The group notices a dead coordinator after this."""
+    """Time after which the group notices a dead coordinator."""
     recycle_after: timedelta = timedelta(milliseconds=70)
-    """0.7 x retry.backoff.ms: a slower send_offsets or commit may have been re-sent (KAFKA-17754)."""
+    """0.7 x retry.backoff.ms: a slower send_offsets or commit may have been sent twice (KAFKA-17754)."""
     check_immunity: timedelta = timedelta(seconds=6)
-    """Nobody is asked about a younger transaction, by the broker's clock; a producer may ask for more or less."""
+    """Age, by the broker's clock, before which no check-back is sent; a producer may set its own value per transaction."""
     check_interval: timedelta = timedelta(seconds=30)
-    """Pause after the first question; it doubles with every further one."""
+    """Pause after the first check-back; it doubles with each further one."""
     check_interval_max: timedelta = timedelta(minutes=10)
-    """Longest pause between two questions about one transaction."""
+    """Longest pause between two check-backs of one transaction."""
     check_rate_max: int = 250
-    """Questions a second to one producer group about one partition: after an outage they are spread over time."""
+    """Check-backs per second to one producer group about one partition; it spreads them out after an outage."""
     check_max: int = 15
-    """Answers that knew nothing; then `unresolved` says what becomes of the transaction. Questions that nobody answered
-    never count."""
+    """Number of UNKNOWN answers after which `unresolved` applies. Check-backs without an answer do not count."""
     transaction_age_max: timedelta = timedelta(hours=72)
-    """The same after this time without a decision, counted from the end of the immunity."""
+    """Age without a decision after which `unresolved` applies, counted from the end of the immunity."""
     unresolved: str = "park"
-    """What becomes of a transaction that nobody could resolve: `park` keeps it for a person, `rollback` gives it up."""
+    """What happens to a transaction that stays unresolved: `park` keeps it for an operator, `rollback` rolls it back."""
     open_count_max: int = 1_000_000
-    """Open transactions of one producer group in one partition; with more, when its members do not decide them, its producers refuse new ones."""
+    """Open transactions of one producer group in one partition. At the limit, if its members do not decide them, its producers refuse new ones."""
     group_policies: Mapping[str, str] = field(default_factory=dict)
-    """Other check settings for single producer groups: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
+    """Check settings per producer group: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
     start_timeout: timedelta = timedelta(seconds=60)
-    """How long a coordinator waits for a broker at start before it gives up with exit code 3."""
+    """How long a coordinator waits for a broker at start before it exits with code 3."""
     misplaced_after: timedelta = timedelta(seconds=10)
-    """An op line that names a place of half without a record is misplaced after this time, once half is read to its high
-    watermark. Lines behind it wait meanwhile; what time brings does not."""
+    """Time after which an op line is misplaced if the half position it names holds no record, once half is read to its high
+    watermark. Lines behind it wait meanwhile; time-based work goes on."""
 
     def __post_init__(self) -> None:
         """Check every limit."""
@@ -90,7 +89,7 @@ class CoordinatorConfig(ClientConfig):
                 expected=", ".join(COMPRESSIONS),
             )  # fmt: skip
         for pattern in self.target_topics:
-            # A pattern that no topic's name can fit would park whatever is committed to the topic that was meant.
+            # A pattern that matches no topic name would park every message of the intended topic.
             if not _PATTERN.fullmatch(pattern):
                 raise ConfigError(
                     "no topic has such a name", name="target_topics", value=pattern,

@@ -1,4 +1,4 @@
-"""Where a process tells its figures and its health. Read by commands, not by a role: a consumer's settings are its program's."""
+"""Settings of the metrics and health port. Commands read them; a consumer's own settings come from its program."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class MetricsConfig:
     """One port with metrics, liveness and readiness."""
 
     metrics_port: int = 0
-    """0: nothing listens. Several workers have one port each, from this one on."""
+    """Port number; 0: no port. Several workers use consecutive ports from this one on."""
     metrics_host: str = "127.0.0.1"
-    """Where it listens. Names of topics and groups can be read there, without a password: 0.0.0.0 only inside a network of your own."""
+    """Address of the port. It shows names of topics and groups without a password: use 0.0.0.0 only in a private network."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without listening."""
@@ -36,19 +36,19 @@ class MetricsConfig:
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """Address to listen on."""
         return self.metrics_host.strip()
 
     @property
     def port(self) -> int:
-        """Where it listens; 0: nowhere."""
+        """Port to listen on; 0: none."""
         return self.metrics_port
 
     def of_worker(self, number: int) -> MetricsConfig:
-        """Where the worker of this number, from 0 on, listens.
+        """Settings for the worker of this number, from 0 on.
 
         Raises:
-            ConfigError: there is no such port.
+            ConfigError: the port number would be too large.
         """
         return replace(self, metrics_port=self.metrics_port + number) if self.metrics_port else self
 
@@ -56,10 +56,10 @@ class MetricsConfig:
 def metrics_config(
     environ: Mapping[str, str], *, port: int | None = None, host: str | None = None
 ) -> MetricsConfig:
-    """What is given, else what the environment says, else nothing listens.
+    """Settings from the arguments, else from the environment, else with no port.
 
     Raises:
-        ConfigError: a value has no use.
+        ConfigError: a value is not valid.
     """
     if port is None:
         text = environ.get(PORT, "0").strip()

@@ -1,4 +1,4 @@
-"""Texts → settings: what the environment and a command line say, checked. Never: the environment of this process."""
+"""Parse and check settings from texts: the environment mapping that the caller passes, and the command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in ROLES))
 
 
 def check_names(environ: Mapping[str, str]) -> None:
-    """Refuse a name that nobody reads: mistyped, it would leave a default in force without a word.
+    """Refuse an unknown name: a mistyped one would silently leave a default in force.
 
     Raises:
         ConfigError: a name that begins with TXLAYER_ is unknown. Its value, which may be a secret, is not shown.
@@ -72,7 +72,7 @@ def check_names(environ: Mapping[str, str]) -> None:
 
 
 def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
-    """The role's settings: what is `given` and not None wins over `environ`, which wins over the defaults.
+    """The role's settings. A value in `given` that is not None comes first, then `environ`, then the default.
 
     Raises:
         ConfigError: a value has the wrong form, or a name that begins with TXLAYER_ is unknown.
@@ -107,12 +107,12 @@ def parse_duration(name: str, text: str) -> timedelta:
 
 
 def milliseconds(length: timedelta) -> int:
-    """A length in whole milliseconds."""
+    """A duration in whole milliseconds."""
     return length // timedelta(milliseconds=1)
 
 
 def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig]) -> object:
-    """A role's setting from its text.
+    """Convert the text of a role's setting.
 
     Raises:
         ConfigError: it has the wrong form.
@@ -136,10 +136,11 @@ def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig])
 
 
 def parse_settings_file(name: str, text: str) -> dict[str, str]:
-    """The settings of a file: `name=value` a line, `#` before remarks; a value is all that follows, `;` and `#` too.
+    """Parse a settings file: one `name=value` per line, `#` begins a comment line. The value is the rest of the line,
+    including `;` and `#`.
 
     Raises:
-        ConfigError: a line has another form; the line's number is told, never its text.
+        ConfigError: a line has another form. The message gives the line number, not its text.
     """
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -153,7 +154,7 @@ def parse_settings_file(name: str, text: str) -> dict[str, str]:
 
 
 def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
-    """`key=value` parts as a mapping; the value itself is never shown in an error, it may be a secret.
+    """`key=value` parts as a mapping. Errors do not show a value: it may be a secret.
 
     Raises:
         ConfigError: a part has no `=`.
@@ -162,7 +163,7 @@ def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
     for part in filter(None, (p.strip() for p in parts)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            # Not even the part itself: it may be the end of a password that holds the separator.
+            # The part is not shown: it may be the end of a password that contains the separator.
             raise ConfigError(
                 f"part {len(settings) + 1} has no name; a value with ; in it belongs into a file "
                 "(TXLAYER_CLIENT_SETTINGS_FILE)",

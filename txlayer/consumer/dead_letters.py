@@ -1,8 +1,7 @@
-"""Dead letters, results and the offsets that account for them: one Kafka transaction. Never which message is given up.
+"""Dead letters: written with their offsets in one Kafka transaction, and read again for replays.
 
-The naming rule, as the coordinator has it: a writer's name is new for every assignment and never used again, and it
-stands in the stored metadata before the writer writes for the first time. So whoever takes a queue over knows the name,
-and ends with it what the former owner left open (`assignments.py`).
+Each assignment uses a new writer name, as in the coordinator, and stores it in the offset metadata before the first
+write. The next owner of a queue therefore knows the name, and ends what the former owner left open (`assignments.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from txlayer.errors import InvariantError, TxLayerError
 
 
 class Truncation(Enum):
-    """What is left out of a dead letter that its topic refuses whole."""
+    """The parts of a dead letter that are left out because its topic refuses the whole record."""
 
-    NOTHING = "nothing"  #: it goes there whole
-    CONTENT = "content"  #: its value and headers
-    KEY_TOO = "key-too"  #: its key as well: a key that compressed well at its origin may be larger than any record here
+    NOTHING = "nothing"  #: the whole record is written
+    CONTENT = "content"  #: without value and headers
+    KEY_TOO = "key-too"  #: without key, value and headers: a key that compressed well at its origin may be too large here
 
 
 class GivenUpMessage(NamedTuple):
-    """A message that becomes a dead letter: its record as it was read from its topic, and why."""
+    """A message that becomes a dead letter: its record as it was read, and the reason."""
 
     record: Record
     letter: DeadLetter
@@ -51,7 +50,7 @@ class GivenUpMessage(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What became of a request: a record for the replay topic of `topic`."""
+    """The result of a replay request, as a record for the replay topic of `topic`."""
 
     topic: str
     partition: int
@@ -64,12 +63,12 @@ OffsetsOf = Callable[[list[int]], Mapping[TopicPartition, StoredOffset]]
 
 
 class DeadLetterWriter:
-    """The dead-letter writer of one assignment. One thread uses it.
+    """The dead-letter writer of one assignment. Not thread-safe.
 
     Args:
-        connections: make its producer, at the first write: most consumers never write a dead letter.
+        connections: makes its producer at the first write; most consumers write no dead letter.
         group: the consumer group.
-        name: transactional id; drawn for this assignment, and stored for every partition before the first write.
+        name: transactional id, drawn for this assignment, and stored for every partition before the first write.
     """
 
     def __init__(
@@ -91,12 +90,12 @@ class DeadLetterWriter:
 
     @property
     def kafka_transaction_count(self) -> int:
-        """Those that ended well."""
+        """Number of Kafka transactions that were committed."""
         return self._transactions.count
 
     @property
     def replaced_count(self) -> int:
-        """Producers that were replaced because a request of theirs could still be under way."""
+        """Number of producers that were replaced because one of their requests could still be in flight."""
         return self._transactions.replaced_count
 
     def write(
@@ -107,16 +106,16 @@ class DeadLetterWriter:
         offsets: OffsetsOf,
         member: Any,
     ) -> list[int]:
-        """Append dead letters and results, and store offsets, in one Kafka transaction; the dead letters' offsets.
+        """Append dead letters and results, and store offsets, in one Kafka transaction; returns the dead letters' offsets.
 
-        A dead letter has key, value and headers of its record, and the header `txl-dlq` behind them. It stands in the
-        dead-letter topic of its origin, in the origin's partition. `offsets` is called when all are acknowledged.
+        A dead letter has key, value and headers of its record, followed by the header `txl-dlq`. It goes to the
+        dead-letter topic of its origin, to the same partition. `offsets` is called when all are acknowledged.
 
         Raises:
-            RefusedRecordError, ForbiddenTopicError: a topic is missing or does not take the record.
-            TxLayerError: anything else. In each case nobody knows whether it happened; this writer refuses every
-                further call. Take the queues over again with `stable_offsets`, its name among the former writers: what
-                is stored then tells, and what was not stored is in no dead-letter topic.
+            RefusedRecordError, ForbiddenTopicError: a topic is missing or does not accept the record.
+            TxLayerError: anything else. In each case the outcome is unknown, and this writer refuses every further
+                call. Take the queues over again with `stable_offsets`, with this name among the former writers: the
+                stored offsets then show the outcome, and what was not stored is in no dead-letter topic.
             LifecycleError: an earlier call failed; nothing was written.
         """
         entries = [*map(self._dead_letter, letters), *map(self._answer, answers)]
@@ -124,7 +123,7 @@ class DeadLetterWriter:
         def fence(places: list[int]) -> Fence:
             wanted = offsets(places[: len(letters)])
             if not wanted:
-                # Without offsets its records would carry no fence of the group.
+                # Without offsets its records would not be fenced by the group.
                 raise InvariantError("a Kafka transaction of dead letters that stores no offset")
             return Fence(wanted, member)
 
@@ -134,16 +133,16 @@ class DeadLetterWriter:
 
     @property
     def has_sent_nothing(self) -> bool:
-        """True when the last `write` failed before any offset was sent: it stores none, and its dead letters are in no topic."""
+        """True if the last `write` failed before any offset was sent: no offset is stored, and no dead letter is in a topic."""
         return self._transactions.has_sent_nothing
 
     @property
     def refused(self) -> list[int]:
-        """Which of the letters were refused when the last `write` raised `RefusedRecordError`."""
+        """The indexes of the dead letters that were refused when the last `write` raised `RefusedRecordError`."""
         return self._transactions.refused
 
     def close(self) -> None:
-        """Give the producer back; an open Kafka transaction is left to who takes over."""
+        """Close the producer; an open Kafka transaction is left to the next owner."""
         self._transactions.close()
 
     def _dead_letter(self, given_up: GivenUpMessage) -> Entry:
@@ -172,14 +171,14 @@ PATIENCE_S = 10.0
 
 
 class SweepConnections(Protocol):
-    """What a sweep asks of a cluster."""
+    """The calls to a cluster that a sweep needs."""
 
     def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns itself."""
+        """A reader that assigns partitions itself, without a group."""
         ...
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -188,7 +187,7 @@ class SweepConnections(Protocol):
 
 
 class _EnoughError(Exception):
-    """No more dead letters fit."""
+    """No further dead letter fits."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
@@ -196,7 +195,7 @@ class _EnoughError(Exception):
 
 
 class DeadLetterReader:
-    """One consumer's way back to its dead letters. One thread uses it; it reads what is committed, and joins no group."""
+    """Reads dead letters of one consumer again: committed records, without a group. Not thread-safe."""
 
     def __init__(
         self,
@@ -218,13 +217,14 @@ class DeadLetterReader:
         *,
         bytes_max: int | None = None,
     ) -> dict[int, Record | None]:
-        """The records at these offsets of one partition; None where there is none, or not any more.
+        """The records at these offsets of one partition; None for an offset without a record.
 
-        They are read in one sweep in offset order: a seek for each would cost 1.2 ms. All of them are in memory then,
-        so whoever asks limits their number, or their bytes: the one that brings them to `bytes_max` is the last, and those behind it are left out.
+        It reads them in one sweep in offset order, because a seek for each would cost 1.2 ms. All of them are in memory
+        at once, so the caller limits their number or their bytes: the record that reaches `bytes_max` is the last, and
+        the rest is left out.
 
         Raises:
-            TxLayerError: the partition could not be read; ask again.
+            TxLayerError: the partition could not be read; you may call it again.
         """
         found: dict[int, Record | None] = dict.fromkeys(offsets)
         place = (topic, partition)
@@ -250,12 +250,12 @@ class DeadLetterReader:
         except _EnoughError as enough:
             return {offset: record for offset, record in found.items() if offset < enough.offset}
         except TxLayerError:
-            self.close()  # a reader that failed may hold a position or an error of before
+            self.close()  # after an error the reader may keep a position or another error
             raise
         return found
 
     def close(self) -> None:
-        """End; the next `fetch` would begin anew."""
+        """Close the reader; the next `fetch` opens a new one."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

@@ -1,4 +1,4 @@
-"""Hands messages to the pool, fairly, and takes what became of them. Never which message of a queue is next."""
+"""Hands messages to the pool, fairly between queues, and processes their outcomes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ logger = logging.getLogger("txlayer.consumer")
 
 
 class Dispatcher:
-    """Used by the engine's thread.
+    """Dispatches the messages of the owned queues. The engine's thread uses it.
 
     Args:
         pool: where handlers run.
         in_flight_max: messages handed over at a time.
-        clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never go back; dice.
-        key_group: what a message's key counts as in the figures; None: nobody asks.
+        clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
+        key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Dispatcher:
     # --- handing over -------------------------------------------------------------------------------------------------
 
     def begin(self, queues: Collection[OwnedPartition]) -> None:
-        """Begin what may begin: one chunk of each queue in turn while there are workers and room."""
+        """Start runnable messages: one chunk of each queue in turn, while workers and room are free."""
         pool, found = self._pool, list(queues)
         free = pool.free_count()
         if free <= 0 or not found:
@@ -103,7 +103,7 @@ class Dispatcher:
             waiting = again
 
     def _begin_chunk(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
-        """One chunk of jobs that follow each other, and one for each that failed before; how many chunks."""
+        """Start one chunk of consecutive jobs, and one for each job that failed before; returns the number of chunks."""
         lasts: list[Item[Any]] | None = None
         if self._pool.has_runs and not owned.route.batch_count_max:
             taken, lasts = owned.queues.take_runs(count_max, now_ms=now_ms)
@@ -119,7 +119,7 @@ class Dispatcher:
         if not alone:
             self._submit(owned, jobs, lasts)
             return 1
-        # What failed before may be slow, or kill its process: nobody waits behind it.
+        # A job that failed before may be slow or kill its process, so no other job waits behind it.
         together = [job for job in jobs if items_of(job)[0].more is None]
         if together:
             self._submit(owned, together, lasts)
@@ -128,7 +128,7 @@ class Dispatcher:
         return len(alone) + bool(together)
 
     def _begin_jobs(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
-        """Jobs that run side by side; how many."""
+        """Start jobs that run side by side; returns their number."""
         jobs = self._taken(owned, count_max, now_ms)
         if jobs:
             self._submit(owned, jobs)
@@ -153,28 +153,28 @@ class Dispatcher:
     # --- what became of it --------------------------------------------------------------------------------------------
 
     def take(self) -> int:
-        """Take what ended; how many outcomes."""
+        """Process what has ended; returns the number of outcomes."""
         outcomes = self._pool.take()
         for outcome in outcomes:
             self._take(outcome)
         return len(outcomes)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something ended."""
+        """Return when a chunk has ended, or after `timeout_s`."""
         self._pool.wait(timeout_s)
 
     def cut(self) -> int:
-        """Of what was handed over begin nothing more: what runs is enough to wait for. How many messages that were."""
+        """Start no more of the queued jobs; wait only for the running ones. Returns the number of messages not started."""
         for chunk in self._begun:
             chunk.is_cut = True
         return self.in_flight_count
 
     def is_clear(self, place: TopicPartition, *, since: float) -> bool:
-        """True when no handler of an earlier lease of this queue still runs, but for those begun before `since`."""
+        """True if no handler of an earlier lease of this queue is running, except those started before `since`."""
         return all(0 < chunk.begun_at < since for chunk in self._stale.get(place, ()))
 
     def forget(self, owned: OwnedPartition) -> None:
-        """The queue is gone; what of it still runs is only waited for."""
+        """Drop the queue; outcomes of its running handlers are discarded."""
         stale = {chunk: n for chunk, n in self._begun.items() if chunk.owner is owned}
         if stale:
             self._stale.setdefault(owned.place, {}).update(stale)
@@ -221,7 +221,7 @@ class Dispatcher:
         done: list[Item[Any]],
         lasts: Sequence[Item[Any]],
     ) -> None:
-        """Of some keys not all messages of a chunk were handled: the first of the others goes next, or failed."""
+        """Some messages of a chunk were not handled: for each key, the first of them goes next, or has failed."""
         queues, ended = owned.queues, set(map(id, done))
         queues.handled(done, [item for item in lasts if id(item) in ended])
         behind: dict[Chain, list[Item[Any]]] = {}
@@ -262,7 +262,7 @@ class Dispatcher:
                 groups[name] = groups.get(name, 0) + 1
 
     def _group_of(self, item: Item[Any]) -> str:
-        """The user's name for the key; a figure is nothing that may stop a consumer."""
+        """The metrics name of the message's key; an error in `key_group` must not stop the consumer."""
         assert self._key_group is not None
         try:
             name = self._key_group(item.record.key())
@@ -271,7 +271,7 @@ class Dispatcher:
             raise TypeError(f"key_group returned {type(name).__name__}, not a text")
         except Exception:
             if not self._is_key_group_told:
-                self._is_key_group_told = True  # once: it would fail for every message
+                self._is_key_group_told = True  # log once: it would fail for every message
                 logger.exception("key_group.failed", extra=place_of(item.record))
             return NO_KEY_GROUP
 
@@ -286,13 +286,13 @@ class Dispatcher:
 
 
 def _log_failure(failed: Failed, *, is_over: bool) -> None:
-    """One line for each attempt that failed, here and nowhere else; of what a handler asked for itself no warning."""
+    """Log one line per failed attempt, at this place only; a handler's own Retry or Reject is not a warning."""
     first = items_of(failed.job)[failed.place]
     where = place_of(first.record) | {
         "attempt": first.attempt_count + 1, "error_type": failed.error_type,
     }  # fmt: skip
     if failed.error is not None and is_over and isinstance(failed.error, CancelledError):
-        return  # the consumer cancelled it: its queue is somebody else's
+        return  # the consumer cancelled it, because its queue has another owner
     if failed.error is not None:
         event = "message.undecodable" if failed.is_undecodable else "handler.raised"
         logger.warning(event, exc_info=failed.error, extra=where)

@@ -1,9 +1,9 @@
-"""One Kafka transaction after the other by one transactional id, none of them torn. Never what is written.
+"""Kafka transactions of one transactional id, one after the other, none of them torn.
 
-The guard is the coordinator's (txlayer/coordinator/publish.py): librdkafka re-sends EndTxn and TxnOffsetCommit without
-a word, and a late one lands in a later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least
-0.8 of `retry.backoff.ms`, so a producer whose send_offsets or commit took longer than 0.7 of it is replaced (same id,
-new epoch: every stale request is fenced) before the next Kafka transaction begins.
+The guard is the coordinator's (txlayer/coordinator/publish.py). librdkafka silently re-sends EndTxn and TxnOffsetCommit,
+and a late one may land in a later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of
+`retry.backoff.ms`. If send_offsets or commit took longer than 0.7 of it, the producer is replaced before the next Kafka
+transaction begins (same id, new epoch: the broker fences every stale request).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IDLE_S_MAX = 3_600.0
 
 
 class WriterConnections(Protocol):
-    """What makes writers."""
+    """Makes writers."""
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer for a transactional id, not initialised yet."""
@@ -55,17 +55,17 @@ class Entry(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """What a Kafka transaction stores for a consumer group, and the membership that allows it."""
+    """The offsets that a Kafka transaction stores for a consumer group, and the membership that permits it."""
 
     offsets: Mapping[TopicPartition, StoredOffset]
     member: Any
 
 
 class KafkaTransactions:
-    """The Kafka transactions of one transactional id. One thread uses it.
+    """The Kafka transactions of one transactional id. Not thread-safe.
 
-    After an error nobody knows whether the last one happened, and every further call is refused: whoever initialises
-    the id next ends what is open.
+    After an error the outcome of the last one is unknown, and every further call is refused; the next producer that
+    initialises the id ends what is open.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class KafkaTransactions:
         self._ended_at = 0.0
 
     def start(self) -> None:
-        """Fence whoever had the name before, and end what it left open; the first `write` would do it too.
+        """Fence the earlier holder of the name and end what it left open; otherwise the first `write` does it.
 
         Raises:
-            TxLayerError: the broker refused or did not answer; nothing was written, and nothing will be.
+            TxLayerError: the broker refused or did not answer; nothing was written, and no later call will write.
         """
         self._is_lost = True
         self._ready_writer()
@@ -106,11 +106,11 @@ class KafkaTransactions:
     def write(
         self, entries: Sequence[Entry], *, fence: Callable[[list[int]], Fence] | None = None
     ) -> list[int]:
-        """Write the entries, and store what `fence` makes of their offsets, as one; the offsets.
+        """Write the entries, and store what `fence` makes of their offsets, atomically; returns the offsets.
 
         Raises:
-            RefusedRecordError, ForbiddenTopicError: a topic is missing or does not take a record.
-            TxLayerError: anything else. In each case nobody knows whether it happened.
+            RefusedRecordError, ForbiddenTopicError: a topic is missing or does not accept a record.
+            TxLayerError: anything else. In each case the outcome is unknown.
             LifecycleError: an earlier call failed; nothing was written.
         """
         if self._is_lost:
@@ -118,7 +118,7 @@ class KafkaTransactions:
                 f"{self.name} failed before; start over with a new name", state="lost"
             )
         self._is_lost = True  # until this one has ended well
-        self.has_sent_nothing = self._writer is None  # nothing was ever written under this name
+        self.has_sent_nothing = self._writer is None  # nothing was written under this name so far
         writer = self._ready_writer()
         self.has_sent_nothing = True
         writer.begin()
@@ -137,7 +137,7 @@ class KafkaTransactions:
         return offsets
 
     def close(self) -> None:
-        """Give the producer back; an open Kafka transaction is left to whoever initialises the name next."""
+        """Close the producer; an open Kafka transaction is left to the next holder of the name."""
         self._is_lost = True
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -155,10 +155,10 @@ class KafkaTransactions:
             raise
         except Exception as exc:
             raise writer.failure(exc) from exc
-        # Before the offsets, so that their calls, whose time is the guard's only sign, wait for nothing else.
+        # Flush before the offsets: the guard measures the time of their calls, so they must not wait for anything else.
         waiting = writer.flush(timeout_s=self._timeout_s)
         failed = [place for place, report in enumerate(reports) if report.error is not None]
-        # What stood beside a refused record fails with it, for another reason.
+        # The other records of the transaction fail together with a refused one, for another reason.
         self.refused = [at for at in failed if reports[at].error.code() in REFUSED_RECORD_CODES]
         for at in self.refused or failed:
             raise writer.refusal(reports[at].error, topic=reports[at].topic, txn_key="")
@@ -177,7 +177,7 @@ class KafkaTransactions:
             try:
                 return writer.produce(*arguments)
             except BufferError:
-                writer.poll()  # the queue is full: let some of it be acknowledged
+                writer.poll()  # the queue is full: wait for acknowledgements
 
     def _commit(self, writer: TransactionalWriter) -> None:
         give_up_at = self._clock() + self._timeout_s + COMMIT_PATIENCE_S
@@ -192,7 +192,7 @@ class KafkaTransactions:
                 return
 
     def _ready_writer(self) -> TransactionalWriter:
-        """A producer of which no stale request can be under way."""
+        """A producer without stale requests in flight."""
         old = self._writer
         is_stale = self._clock() - self._ended_at > IDLE_S_MAX and self.count > 0
         if old is not None and not self._may_be_haunted and not is_stale:
@@ -209,7 +209,7 @@ class KafkaTransactions:
 
 
 class _Report:
-    """What became of one record."""
+    """The delivery report of one record."""
 
     __slots__ = ("error", "offset", "topic")
 
@@ -225,7 +225,7 @@ class _Report:
 
 
 def close_quietly(writer: TransactionalWriter) -> None:
-    """Close, and say when a client would not: it is discarded all the same."""
+    """Close the writer; if the client fails to close, log it and discard it."""
     try:
         writer.close()
     except TxLayerError as exc:

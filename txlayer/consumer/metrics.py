@@ -1,4 +1,4 @@
-"""What may be seen of a consumer from outside: its metrics and its health, out of the figures that it keeps anyway."""
+"""Metrics and health of a consumer, made from counts that it keeps anyway."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ class TopicStats(NamedTuple):
     handled: int
     """Messages whose handler succeeded, since the start."""
     failed: int
-    """Attempts that failed, since the start."""
+    """Failed attempts, since the start."""
     dead_lettered: int
-    """Messages given up, since the start."""
+    """Messages that became dead letters, since the start."""
     passed_over: int
-    """Messages whose tags nobody asked for, since the start."""
+    """Messages whose tags match no handler, since the start."""
     rate: float
-    """Messages handled a second, of late."""
+    """Messages handled per second, recently."""
     attempt_ms: float
-    """Milliseconds of an attempt, mean of late."""
+    """Mean milliseconds of an attempt, recently."""
     in_flight: int
-    """Messages whose handler runs or is about to."""
+    """Messages whose handler runs or is about to start."""
     waiting: int
     """Messages in memory that are not in flight."""
     retrying: int
-    """Of them, those that failed and wait for their next attempt."""
+    """Of the waiting messages, those that failed and wait for their next attempt."""
     parked_keys: int
     """Keys whose messages go to the dead letters until they are replayed."""
     oldest_ms: int
-    """How long the oldest message in memory has been there; 0: none is."""
+    """Milliseconds that the oldest message has been in memory; 0 without messages."""
     paused_partitions: int
-    """Partitions that are not read, or not handled, for now: a limit, or an operator's word."""
+    """Partitions that are currently not read or not handled, because of a limit or an operator's pause."""
     handled_by_key_group: dict[str, int]
-    """Messages handled by what `key_group` said of their keys, since the start."""
+    """Messages handled, by the result of `key_group`, since the start."""
     attempts: int = 0
     """Attempts that ended, since the start."""
     attempt_s: float = 0.0
-    """Seconds that they took together."""
+    """Total seconds of these attempts."""
     attempt_durations: HistogramView | None = None
-    """How many took how long; of those that were handed over together, each their mean."""
+    """Histogram of attempt durations; attempts that were handed over together count with their mean."""
     unread: int = 0
-    """Messages in the topic's log that were not read yet, by offset, as the last fetches told."""
+    """Messages in the topic's log that were not read yet, by offset, as of the last fetches."""
     timed_out: int = 0
-    """Attempts that failed because their handler had not come back by its deadline, since the start."""
+    """Attempts that failed because the handler had not returned by its deadline, since the start."""
 
 
 class ConsumerStats(NamedTuple):
@@ -75,32 +75,32 @@ class ConsumerStats(NamedTuple):
     partitions: tuple[tuple[str, int], ...]
     """Queues that it owns now."""
     rebuild_count: int
-    """How often it began anew from the stored offsets."""
+    """Number of restarts from the stored offsets."""
     stale_count: int
-    """Results that were refused, because their queue had been lost meanwhile."""
+    """Results that were discarded because their queue was lost in the meantime."""
     assigned_count: int | None = None
-    """Queues that the group gave to this member, held or not; None: it has not said yet."""
+    """Queues that the group assigned to this member, held or not; None before the first assignment."""
     rebalance_count: int = 0
-    """Assignments that the group gave."""
+    """Assignments received from the group."""
     lost_lease_count: int = 0
-    """Leases that ended while their queue was worked off."""
+    """Leases that ended while their queue was being processed."""
     replaced_count: int = 0
-    """Transactional producers of dead letters that were replaced, because a call may have been sent twice."""
+    """Transactional producers of dead letters that were replaced because a call may have been sent twice."""
     turned_at: float | None = None
-    """Monotonic seconds: when its loop last turned; None: not yet."""
+    """Monotonic seconds of the loop's last turn; None before the first."""
     has_ended: bool = False
-    """True: it does nothing any more."""
+    """True if it has ended."""
     failure: str = ""
-    """The class of the error that ended it; empty: none did."""
+    """Class of the error that ended it; empty without one."""
     hung_count: int = 0
-    """Handlers that were given up at their deadline and have not come back."""
+    """Handlers that were given up at their deadline and have not returned."""
     hung_count_max: int = 0
-    """With so many it is not ready, and gives up no more; 0: it has not started."""
+    """Limit of `hung_count` at which it is not ready and gives up no more; 0 before the start."""
 
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What is counted of a topic, on the engine's thread."""
+    """Counts of one topic, kept by the engine's thread."""
 
     handled: int = 0
     failed: int = 0
@@ -118,7 +118,7 @@ class TopicCounts:
     _window_s: float = 0.0
 
     def roll(self, now: float) -> None:
-        """Begin a new window when the last one is over."""
+        """Begin a new window if the last one is over."""
         age_s = now - self._window_at
         if age_s < RATE_WINDOW_S:
             return
@@ -133,8 +133,8 @@ class TopicCounts:
 
 
 STALL_S = 60.0
-"""A loop that has not turned for so long hangs: a store of offsets is given up after 10 s, and the pause after an error is
-5 s at most. Handlers run elsewhere and stop nothing."""
+"""A loop without a turn for this long hangs: a store of offsets is given up after 10 s, and the pause after an error is
+5 s at most. Handlers run elsewhere and do not stop it."""
 
 HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")  # fmt: skip
 PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")  # fmt: skip
@@ -166,13 +166,13 @@ FAMILIES = (
 
 
 class ObservedConsumer:
-    """A consumer for whoever scrapes and probes. Any thread may ask.
+    """The metrics and the health of a consumer. Thread-safe.
 
     Args:
         group: its consumer group.
-        stats: the consumer's own.
-        version: of txlayer.
-        clock: monotonic seconds, the same as the consumer's.
+        stats: the consumer's `stats`.
+        version: the txlayer version.
+        clock: monotonic seconds, the same clock as the consumer's.
     """
 
     def __init__(
@@ -189,11 +189,11 @@ class ObservedConsumer:
         self._clock = clock
 
     def health(self) -> Health:
-        """Alive while the loop turns; ready when every queue that the group gave to it is worked off, and few handlers hang."""
+        """Alive while the loop turns; ready while every assigned queue is held and few handlers hang."""
         return health_of(self._stats(), now=self._clock())
 
     def samples(self) -> Iterator[Sample]:
-        """Every figure."""
+        """All samples."""
         stats = self._stats()
         health = health_of(stats, now=self._clock())
         return chain(
@@ -204,7 +204,7 @@ class ObservedConsumer:
 
 
 def health_of(stats: ConsumerStats, *, now: float) -> Health:
-    """Its health at monotonic `now`. How far it is behind is no part of it: whoever works off a backlog is ready."""
+    """Health at monotonic `now`. A backlog does not affect it: a consumer that works it off is ready."""
     if stats.has_ended:
         ended = f"it failed: {stats.failure}; see the log" if stats.failure else "it has ended"
         return Health(ended if stats.failure else "", ended)

@@ -1,4 +1,4 @@
-"""What a consumer consumes, and how: topics, order, policies, start. Never the cluster's state, but for one look at its topics."""
+"""What a consumer consumes, and how: topics, order, policies and start positions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from txlayer.errors import ConfigError, TopicMismatchError
 logger = logging.getLogger("txlayer.consumer")
 
 StartAt = Literal["earliest", "latest"] | datetime
-"""Where a group begins that has stored nothing."""
+"""Where a group begins if it has stored no offset."""
 
 
 def check_start(start_at: StartAt | None) -> StartAt | None:
-    """The start position itself.
+    """Return the start position if it is valid.
 
     Raises:
-        ConfigError: it is none of those that there are.
+        ConfigError: it is not one of the allowed values.
     """
     is_right = start_at is None or start_at in ("earliest", "latest")
     if isinstance(start_at, datetime):
@@ -41,7 +41,7 @@ def check_start(start_at: StartAt | None) -> StartAt | None:
 
 
 def writer_of(stored: StoredOffset) -> str:
-    """The dead-letter writer that stands in stored metadata; "" for none."""
+    """Name of the dead-letter writer in the stored metadata; "" without one."""
     found = decode(stored.offset, stored.metadata)
     return "" if isinstance(found, Foreign) else found.writer
 
@@ -54,14 +54,14 @@ def starts_of(
     replays: Sequence[TopicPartition],
     start_at: StartAt | None,
 ) -> dict[TopicPartition, Start]:
-    """Where each source starts.
+    """The start offset of each source.
 
-    Requests to replay are read from the first one on when nothing is stored: an operator may have written some before the
-    group ever ran.
+    Without a stored offset, replay requests are read from the first one on, because an operator may have written some
+    before the group first ran.
 
     Raises:
-        ConfigError: nothing is stored and nobody said where to begin, or what is stored is not in the log any more.
-        TxLayerError: the brokers did not say.
+        ConfigError: no offset is stored and no start position is given, or the stored offset is no longer in the log.
+        TxLayerError: the brokers gave no answer.
     """
     new = [place for place, found in stored.items() if found is None]
     new_topics = [place for place in new if place not in replays]
@@ -110,7 +110,7 @@ def _start_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
-    """One consumer's word."""
+    """The settings of one consumer."""
 
     group: str
     topics: tuple[str, ...]
@@ -123,14 +123,14 @@ class ConsumerPlan:
 
     @property
     def sources(self) -> list[str]:
-        """Everything that is read: the topics and the requests about their dead letters."""
+        """All topics that are read: the consumed topics and the replay topics."""
         return [*self.topics, *(replay_topic(self.group, topic) for topic in self.topics)]
 
     def settings_of(self, topic: str, config: ConsumerConfig) -> QueueSettings:
-        """How the queues of a topic are worked off.
+        """Settings for the queues of a topic.
 
         Raises:
-            ConfigError: the parts do not go together.
+            ConfigError: the settings contradict each other.
         """
         route = self.routes[topic]
         return QueueSettings(
@@ -143,10 +143,10 @@ class ConsumerPlan:
 
 
 def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> None:
-    """Look at every topic that the consumer reads or writes.
+    """Check every topic that the consumer reads or writes.
 
     Raises:
-        TopicMismatchError: one is missing, or has another number of partitions than the topic that it belongs to.
+        TopicMismatchError: a topic is missing, or its partition count differs from that of the topic it belongs to.
     """
     for topic in plan.topics:
         found = connections.topic_limits(topic)

@@ -1,4 +1,4 @@
-"""Barrier, inbox and fencing in a user's database, on SQLAlchemy; imported by name, because the extra `sql` brings what it needs."""
+"""Barrier, inbox and fencing in the user's database, on SQLAlchemy. Import the submodules by name; they need the extra `sql`."""
 
 from __future__ import annotations
 

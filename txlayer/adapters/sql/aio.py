@@ -1,4 +1,4 @@
-"""`AsyncSqlBarrier`: the same barrier, awaited. Never: a rule that `barrier.py` lacks."""
+"""`AsyncSqlBarrier` and `AsyncInbox`: the barrier and the inbox for asyncio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txlayer.errors import UsageError
 
 
 class AsyncSqlBarrier:
-    """`SqlBarrier` over an `AsyncEngine`: the same words, awaited; nothing here blocks the loop.
+    """`SqlBarrier` over an `AsyncEngine`: the same methods, awaited; no call blocks the loop.
 
     Args and Raises: those of `SqlBarrier`.
     """
@@ -41,7 +41,7 @@ class AsyncSqlBarrier:
             raise UsageError(
                 f"this barrier needs an AsyncEngine, not {type(engine).__name__} (SqlBarrier takes an Engine)"
             )
-        # SQLAlchemy's asyncio is its plain code in a greenlet that awaits where the driver would block; so is this.
+        # SQLAlchemy's asyncio runs its plain code in a greenlet that awaits where the driver would block; so does this.
         self._plain = SqlBarrier(
             engine.sync_engine,
             table=table,
@@ -112,10 +112,10 @@ class AsyncSqlBarrier:
 
 
 def plain_of(session: Any) -> Any:
-    """The plain session or connection below an asynchronous one.
+    """The plain session or connection of an asynchronous one.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the argument is neither.
     """
     if isinstance(session, async_scoped_session):
         session = session()
@@ -129,7 +129,7 @@ def plain_of(session: Any) -> Any:
 
 
 class AsyncInbox:
-    """`Inbox` over an `AsyncEngine`: the same words, awaited; nothing here blocks the loop.
+    """`Inbox` over an `AsyncEngine`: the same methods, awaited; no call blocks the loop.
 
     Args and Raises: those of `Inbox`.
     """

@@ -1,4 +1,4 @@
-"""`SqlBarrier`: the first writer wins, in the user's own database. Never: committing the user's transaction."""
+"""`SqlBarrier`: one row per transaction in the user's own database, where the first writer wins."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
 logger = logging.getLogger("txlayer.barrier")
 
 BATCH_COUNT_MAX = 1_000
-"""Rows of one database transaction of a check: bounds how long it keeps others waiting."""
+"""Rows of one database transaction of a check; it limits how long the transaction keeps others waiting."""
 
 READ_COUNT_MAX = 500
-"""Ids of one query: every database takes so many parameters."""
+"""Ids of one query; every database accepts this many parameters."""
 
 BATCH_WAIT_SHARE = 10
-"""A batch waits for locks so many times shorter than a single check: one open row must not delay the others."""
+"""A batch waits for locks this many times shorter than a single check, so that one open row does not delay the others."""
 
 APART_WAITS_MAX = 20
-"""So many waits of a batch may go into finding the rows that somebody holds; what is left then is UNKNOWN."""
+"""Lock waits that a batch may spend on finding the locked rows; the rest of its transactions are UNKNOWN."""
 
 
 T = TypeVar("T")
@@ -56,22 +56,22 @@ class Doubtful(NamedTuple):
     txn_id: str
     nonce: str
     born_at_ms: int | None = None
-    """When it was made, if known: when a purge may have taken its row, that no row is there means nothing."""
+    """When it was created, if known. If a purge may have deleted its row, a missing row decides nothing."""
 
 
 class BarrierRow(NamedTuple):
-    """What the first writer said."""
+    """What the first writer wrote."""
 
     nonce: str
     resolution: Resolution
 
 
 class UnreadableError(Exception):
-    """The database did not say; the cause tells why."""
+    """The database gave no answer; the cause says why."""
 
 
 class Checks:
-    """Reads and writes rows on behalf of checks. Any thread may use it."""
+    """Reads and writes rows on behalf of checks. Thread-safe."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class Checks:
         self._absence_age_max_ms = absence_age_max_ms
 
     def settle(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
-        """One resolution for each, in order: the first writer's, and ROLLBACK of ours where nobody came before.
+        """One resolution for each transaction, in order: that of the first writer, or ROLLBACK, written here, without one.
 
-        UNKNOWN for those whose row the other side holds, and for all that follow once the database does not answer.
+        UNKNOWN for a row that an open transaction holds, and for all further ones once the database does not answer.
         """
         for one in doubtful:
             check_txn_id(one.txn_id)
@@ -106,7 +106,7 @@ class Checks:
         return resolutions + [UNKNOWN] * (len(doubtful) - len(resolutions))
 
     def read(self, one: Doubtful) -> Resolution | None:
-        """What the first writer said, UNKNOWN when the database does not answer, None when nobody wrote yet."""
+        """The first writer's resolution; UNKNOWN if the database does not answer, None if there is no row."""
         check_txn_id(one.txn_id)
         try:
             rows = self._read([one.txn_id])
@@ -127,7 +127,7 @@ class Checks:
         }
         if not absent:
             return rows
-        # In one order everywhere, so that two responders wait for each other one way only.
+        # One order everywhere, so that two responders cannot deadlock.
         values = [
             {
                 "txn_id": one.txn_id,
@@ -143,7 +143,7 @@ class Checks:
             wait_ms = max(wait_ms // BATCH_WAIT_SHARE, self._rules.wait_min_ms)
         give_up_at = time.monotonic() + APART_WAITS_MAX * wait_ms / 1000
         self._insert(values, wait_ms=wait_ms, give_up_at=give_up_at)
-        # Only what a later transaction reads is durable, whoever wrote it, and whatever became of our insert.
+        # Only a later transaction reads what is durable, whichever side wrote it and however our insert ended.
         return {**rows, **self._read(list(absent))}
 
     def _is_too_old(self, one: Doubtful, now_ms: int) -> bool:
@@ -163,7 +163,7 @@ class Checks:
             return
         if len(values) == 1 or not self._rules.has_row_locks or time.monotonic() > give_up_at:
             return
-        # Somebody holds one of the rows: the others need not wait for it.
+        # One of the rows is locked: the others need not wait for it.
         middle = len(values) // 2
         for part in (values[:middle], values[middle:]):
             self._insert(part, wait_ms=wait_ms, give_up_at=give_up_at)
@@ -185,7 +185,7 @@ class Checks:
         """A short transaction with bounded waits.
 
         Raises:
-            UnreadableError: the database refused, or did not answer. What was written may be there or not.
+            UnreadableError: the database refused or did not answer. The writes may be stored or not.
         """
         try:
             with self._engine.connect() as connection:
@@ -202,15 +202,15 @@ class Checks:
 
 
 def judge(one: Doubtful, row: BarrierRow | None) -> Resolution | None:
-    """What a row means for one attempt; None: nobody wrote."""
+    """What a row means for one attempt; None without a row."""
     if row is None:
         return None
-    # The row belongs to another attempt of the same id: this one can never commit any more.
+    # The row belongs to another attempt of the same id: this one can no longer commit.
     return row.resolution if row.nonce == one.nonce else ROLLBACK
 
 
 def told(error: BaseException | None) -> str:
-    """An error by its kind and number: its text may hold addresses, statements or users' values."""
+    """An error by its kind and number: its text may contain addresses, statements or users' values."""
     below = error.orig if isinstance(error, DBAPIError) else error
     number = getattr(below, "sqlstate", None) or getattr(below, "sqlite_errorname", None)
     if number is None and below is not None and below.args and isinstance(below.args[0], int):
@@ -236,29 +236,29 @@ def _chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
 
 
 ROW = ("txn_id", "nonce", "producer_group", "resolution", "source")
-"""What a writer says; the database adds the time."""
+"""The columns that a writer sets; the database adds the time."""
 
 LOCK_WAIT = timedelta(seconds=2)
-"""A local transaction that is just ending is worth waiting for; a longer one is asked about again."""
+"""Worth waiting for a local transaction that is about to end; a longer one is checked again later."""
 
 
 class SqlBarrier:
-    """A table with one row per transaction id in the user's database: whoever comes second sees the first's word (P8).
+    """A table with one row per transaction id in the user's database; the second writer reads the first one's row (P8).
 
-    A local transaction that joins writes COMMIT as a part of itself; a check writes ROLLBACK where no row is. The
-    primary key lets one of them through, at every isolation level. Any number of threads may share one.
+    A local transaction that joins writes COMMIT inside itself; a check writes ROLLBACK if there is no row. The primary
+    key lets only one of them through, at every isolation level. Threads may share a barrier.
 
     Args:
-        engine: of the database that the local transactions change: SQLite (a file), PostgreSQL, MySQL or MariaDB.
-            Checks use connections of its pool.
-        table: the table's name; `create_table` or a migration makes it.
-        schema: where the table is, if not where unqualified names are found.
-        lock_wait: how long a check waits for the other side's open transaction; then it is UNKNOWN.
-        transaction_age_max: the coordinators' setting of this name: for so long after the longest immunity there may be
-            checks, so that a purge keeps younger rows and a check does not believe in the absence of older ones.
+        engine: engine of the database that the local transactions change: SQLite (a file), PostgreSQL, MySQL or
+            MariaDB. Checks use connections of its pool.
+        table: name of the table; `create_table` or a migration creates it.
+        schema: schema of the table, if unqualified names do not find it.
+        lock_wait: how long a check waits for the open transaction of the other side; then its answer is UNKNOWN.
+        transaction_age_max: the coordinators' setting of this name. Checks are possible until this age after the longest
+            immunity, so a purge keeps younger rows, and a missing row of an older transaction decides nothing.
 
     Raises:
-        UsageError, ConfigError: this database or a value cannot be. Nothing was connected.
+        UsageError, ConfigError: the database or a value is not supported. Nothing was connected.
     """
 
     is_async = False
@@ -304,7 +304,7 @@ class SqlBarrier:
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def create_table(self) -> None:
-        """Create the table unless it is there.
+        """Create the table if it does not exist.
 
         Raises:
             SQLAlchemyError: the database refused.
@@ -312,10 +312,10 @@ class SqlBarrier:
         self.table.create(self._engine, checkfirst=True)
 
     def check_table(self) -> None:
-        """Look whether the table can be read.
+        """Check that the table can be read.
 
         Raises:
-            SQLAlchemyError: the database does not answer, or there is no such table.
+            SQLAlchemyError: the database does not answer, or the table does not exist.
         """
         table, options = self._located.find()
         with self._engine.connect() as connection:
@@ -327,9 +327,9 @@ class SqlBarrier:
         """Delete rows older than `older_than` by the database's clock, in transactions of bounded size.
 
         Raises:
-            UsageError: younger rows would go whose transactions may still be checked, and it was not allowed. None was
-                deleted.
-            SQLAlchemyError: the database refused; what was deleted before stays so.
+            UsageError: it would delete rows of transactions that may still be checked, and that was not allowed. No row
+                was deleted.
+            SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
         return self._purge.run(
             older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed
@@ -340,19 +340,19 @@ class SqlBarrier:
     def resolve(
         self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None
     ) -> Resolution:
-        """What the first writer says of a transaction; ROLLBACK, durably, where nobody came before.
+        """The first writer's resolution of a transaction; without a row, write ROLLBACK and return it once it is durable.
 
-        UNKNOWN when the other side's row is still open after `lock_wait`, or the database does not answer. A row of
-        another nonce means ROLLBACK. With `born_at_ms` a transaction so old that its row may have been purged is not
-        rolled back for want of a row: UNKNOWN.
+        UNKNOWN if the other side's row is still open after `lock_wait`, or the database does not answer. A row of another
+        nonce means ROLLBACK. With `born_at_ms`, a missing row of a transaction so old that a purge may have deleted it
+        is UNKNOWN.
 
         Raises:
-            UsageError: no such id or group can be. Nothing was written.
+            UsageError: the id or the group is not valid. Nothing was written.
         """
         return self.resolve_many([Doubtful(txn_id, nonce, born_at_ms)], group=group)[0]
 
     def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
-        """`resolve` for many, many of them in one database transaction; the resolutions are in the order asked.
+        """`resolve` for many, many of them in one database transaction; the resolutions are in the order of `doubtful`.
 
         Raises:
             TxLayerError: what `resolve` raises.
@@ -361,17 +361,17 @@ class SqlBarrier:
         return self._checks.settle(doubtful, group=group)
 
     def read(self, txn_id: str, nonce: str) -> Resolution | None:
-        """As `resolve`, but nothing is written: None where nobody came before, or has not committed yet.
+        """Like `resolve`, without writing: None if there is no row, or none that is committed.
 
         Raises:
-            UsageError: no such id can be.
+            UsageError: the id is not valid.
         """
         return self._checks.read(Doubtful(txn_id, nonce))
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
     def expect_join(self, owner: object, joined: JoinedTransaction | None = None) -> None:
-        """As in `Barrier`: on this engine, and on others of this database that a session has joined from."""
+        """As in `Barrier`; for this engine, and for other engines of this database that a session has joined from."""
         self._watch.expect(owner, self._engine, joined)
 
     def forget_join(self, owner: object) -> None:
@@ -379,7 +379,7 @@ class SqlBarrier:
         self._watch.forget(owner)
 
     def check_session(self, session: Any) -> None:
-        """As in `Barrier`; the first session of an engine, and every connection, begins its transaction here."""
+        """As in `Barrier`. The first session of an engine, and every connection, begins its transaction here."""
         found = _own(session)
         if isinstance(found, Session):
             if found.in_nested_transaction():
@@ -388,8 +388,8 @@ class SqlBarrier:
             self._check_database(bind.engine)
             if isinstance(bind, Engine):
                 if bind not in self._transactional:
-                    # Asked once, so that nothing is sent when every transaction would fail, and no session holds a
-                    # connection while its messages are stored.
+                    # Checked once per engine, so that nothing is sent if every transaction would fail, and no session
+                    # holds a connection while its messages are stored.
                     self._check_connection(self._begun(found))
                     self._transactional.add(bind)
                 return
@@ -430,7 +430,7 @@ class SqlBarrier:
         own = select(table.c.nonce).where(
             table.c.txn_id == txn_id,
             table.c.nonce == nonce,
-            table.c.resolution == COMMIT.value,  # a check that came meanwhile wrote the same nonce
+            table.c.resolution == COMMIT.value,  # a check in between wrote the same nonce
         )
         return connection.execute(own, execution_options=options).first() is not None
 

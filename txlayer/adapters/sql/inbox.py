@@ -1,4 +1,4 @@
-"""`Inbox`: a message's effects once, in the user's own database. Never: committing the user's transaction."""
+"""`Inbox`: the effects of a message exactly once, with one row per message in the user's own database."""
 
 from __future__ import annotations
 
@@ -46,44 +46,44 @@ from txlayer.errors import UsageError
 INBOX_NAME = "txlayer_inbox"
 
 KEY_LENGTH_MAX = 200
-"""Characters of a key in the table; longer ones, others than printable ASCII, and with a blank at the end are hashed."""
+"""Characters of a key in the table. Keys that are longer, not printable ASCII, or end with a blank are hashed."""
 
 ROW = "the inbox's row"
 
 
 class InboxMessage(Protocol):
-    """What an inbox asks of a message; what handlers are given has it."""
+    """The fields of a message that an inbox reads; a handler's message has them."""
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """Topic of the message."""
         ...
 
     @property
     def partition(self) -> int:
-        """Its partition."""
+        """Partition of the message."""
         ...
 
     @property
     def offset(self) -> int:
-        """Its offset."""
+        """Offset of the message."""
         ...
 
     @property
     def headers(self) -> Headers:
-        """All of its headers."""
+        """All headers of the message."""
         ...
 
 
 MessageKey = Callable[[Any], str]
-"""What makes two messages the same one."""
+"""Maps a message to its key; two messages with equal keys are the same one."""
 
 
 def message_key(message: InboxMessage) -> str:
-    """`txn:ID/BORN/INDEX` of a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`.
+    """`txn:ID/BORN/INDEX` for a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`.
 
-    BORN is when its transaction was prepared, in milliseconds: an id that was prepared twice and committed twice is two
-    transactions, and the same message comes with the same BORN in replays, on mirrors and after a restored backup.
+    BORN is the time of `prepare` in milliseconds. If an id was prepared and committed twice, that makes two transactions.
+    In replays, on mirrors and after a restored backup, the same message has the same BORN.
     """
     headers = {name: value for name, value in message.headers if name in (ID_HEADER, ORIGIN_HEADER)}
     txn_id, origin = headers.get(ID_HEADER), headers.get(ORIGIN_HEADER)
@@ -97,10 +97,10 @@ def message_key(message: InboxMessage) -> str:
 def inbox_table(
     name: str = INBOX_NAME, *, schema: str | None = None, metadata: MetaData | None = None
 ) -> Table:
-    """The table, in `metadata` or in one of its own; a migration tool takes it from there.
+    """The table, in `metadata` or in new metadata, for migration tools.
 
     Raises:
-        UsageError: `name` or `schema` is no plain name of a table.
+        UsageError: `name` or `schema` is not a plain name of a table or schema.
     """
     check_names(name, schema)
     return Table(
@@ -110,14 +110,14 @@ def inbox_table(
         Column("message_key", exact_text(KEY_LENGTH_MAX), primary_key=True),
         Column("seen_at", instant(), nullable=False, server_default=DatabaseNow()),
         schema=schema,
-        # Tables without transactions would keep the row of a local transaction that was rolled back.
+        # A table without transactions would keep the row of a local transaction that was rolled back.
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
     )
 
 
 class Seen(NamedTuple):
-    """A message that is new, and the local transaction that holds its row."""
+    """A new message, and the local transaction that holds its row."""
 
     session: Session | Connection
     connection: Connection
@@ -127,19 +127,19 @@ class Seen(NamedTuple):
 
 
 class Inbox:
-    """A table with one row per message that a consumer group has handled, written with the handler's own effects.
+    """A table with one row per message that a consumer group has handled, written in the handler's own transaction.
 
-    A message that comes again (after a crash, a rebalance, a replay) finds its row. Any number of threads may share one.
+    A message that is delivered again (after a crash, a rebalance or a replay) finds its row. Threads may share an inbox.
 
     Args:
-        engine: of the database that the handlers change: SQLite, PostgreSQL, MySQL or MariaDB.
-        group: the consumer group; each has its own rows, so several may share a table.
-        table: the table's name; `create_table` or a migration makes it.
-        schema: where the table is, if not where unqualified names are found.
-        key: what makes two messages the same one.
+        engine: engine of the database that the handlers change: SQLite, PostgreSQL, MySQL or MariaDB.
+        group: the consumer group. Each group has its own rows, so groups may share a table.
+        table: name of the table; `create_table` or a migration creates it.
+        schema: schema of the table, if unqualified names do not find it.
+        key: maps a message to its key; messages with equal keys are the same one.
 
     Raises:
-        UsageError: this database or a name cannot be. Nothing was connected.
+        UsageError: the database or a name is not supported. Nothing was connected.
     """
 
     is_async = False
@@ -167,7 +167,7 @@ class Inbox:
         self._watch = Watch(rules)
 
     def create_table(self) -> None:
-        """Create the table unless it is there.
+        """Create the table if it does not exist.
 
         Raises:
             SQLAlchemyError: the database refused.
@@ -176,14 +176,15 @@ class Inbox:
 
     @contextmanager
     def once(self, session: Any, message: InboxMessage) -> Iterator[bool]:
-        """True when this group did not handle the message before: then do it, in the local transaction of `session`.
+        """True if this group has not handled the message: then handle it, in the local transaction of `session`.
 
-        Whoever comes second waits until the first one's local transaction has ended. When the block raises, the
-        message counts as not handled, also when the local transaction goes on; roll it back, for what the block did
-        before is still in it. A local transaction that has lost its row refuses its commit.
+        A concurrent second call waits until the local transaction of the first has ended. If the block raises, the
+        message counts as not handled, even if the local transaction goes on; roll it back, because it still contains
+        what the block did. A local transaction that has lost its row refuses its commit.
 
         Raises:
-            UsageError: `session` is no Session or Connection of this database, or it is in autocommit. Nothing was written.
+            UsageError: `session` is not a Session or Connection of this database, or is in autocommit. Nothing was
+                written.
             SQLAlchemyError: the database refused; roll back.
         """
         seen = self.see(session, message)
@@ -199,12 +200,12 @@ class Inbox:
     def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """Delete this group's rows older than `older_than` by the database's clock, in transactions of bounded size.
 
-        A message that comes again after that is handled again: keep rows for longer than its topic keeps records, and
-        dead letters theirs.
+        A message that is delivered again after that is handled again: keep rows longer than the topic and its
+        dead-letter topic keep records.
 
         Raises:
-            UsageError: that is no age. None was deleted.
-            SQLAlchemyError: the database refused; what was deleted before stays so.
+            UsageError: `older_than` is not a valid age. No row was deleted.
+            SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
         check_pool(self._engine, what="a purge", would="commit what the handlers have open")
         table, options = self._located.find()
@@ -222,15 +223,15 @@ class Inbox:
     # --- the steps of `once` ------------------------------------------------------------------------------------------
 
     def key_of(self, message: InboxMessage) -> str:
-        """The message's key as it stands in the table."""
+        """The message's key as it is stored in the table."""
         key = self._key(message)
         is_plain = len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable()
-        if is_plain and not key.endswith(" "):  # MySQL does not compare blanks at the end
+        if is_plain and not key.endswith(" "):  # MySQL ignores blanks at the end in comparisons
             return key
         return f"hash:{blake2b(key.encode(errors='backslashreplace'), digest_size=32).hexdigest()}"
 
     def see(self, session: Any, message: InboxMessage) -> Seen | None:
-        """Write the row; None when it was there."""
+        """Write the row; None if it exists."""
         if isinstance(session, scoped_session):
             session = session()
         if not isinstance(session, Session | Connection):
@@ -241,7 +242,7 @@ class Inbox:
         key = self.key_of(message)
         row = {"consumer_group": self._group, "message_key": key}
         table, options = self._located.find()
-        # SQLAlchemy forgets the count of an insert unless it is told not to.
+        # SQLAlchemy drops the row count of an insert unless it is asked to keep it.
         options = {**options, "preserve_rowcount": True}
         insert = self._rules.insert_absent(table)
         if connection.execute(insert, row, execution_options=options).rowcount != 1:
@@ -271,11 +272,11 @@ class Inbox:
         return connection
 
     def forget(self, seen: Seen) -> None:
-        """Take the row back within the local transaction that wrote it."""
+        """Delete the row within the local transaction that wrote it."""
         self._watch.forget(seen.joined)
         if seen.joined.state is not LocalState.OPEN:
             return
-        # A transaction that the database has given up cannot commit the row either, and the block's error matters more.
+        # A transaction that the database has aborted cannot commit the row, and the block's error is the one to raise.
         with suppress(SQLAlchemyError):
             table, options = self._located.find()
             own = delete(table).where(*self._is_row(table, seen.key))
@@ -283,7 +284,7 @@ class Inbox:
         seen.joined.forget_row()
 
     def leave(self, seen: Seen) -> None:
-        """The block has ended: what it did after its row was rolled back must not commit, what follows may."""
+        """End of the block: refuse the commit if the row was rolled back meanwhile; later work may commit."""
         self._watch.forget(seen.joined)
         seen.joined.let_savepoint_go()
         if not seen.session.in_transaction():

@@ -1,6 +1,6 @@
-"""A local transaction that holds a row of a barrier or an inbox: what became of it, and why it may not commit.
+"""Watches a local transaction that holds a row of a barrier or an inbox: how it ended, and whether it may commit.
 
-Never here: committing or rolling back the user's session.
+The user's session is committed and rolled back by the user only, except when a refused commit ends it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 K = TypeVar("K", Connection, Session)
 
 OWN_WORK = {"txlayer_own_work": True}
-"""The option of connections on which a barrier or an inbox works for itself."""
+"""The option of connections that a barrier or an inbox uses for its own work."""
 
 
 class JoinedTransaction:
-    """One local transaction of one connection, watched from its row to its end.
+    """One local transaction of one connection, watched from the write of its row to its end.
 
-    SQLAlchemy says before a connection commits that it will, and after a session's commit that it did. A connection
-    that was joined without a session is therefore `UNCLEAR` after its commit, and the row tells.
+    SQLAlchemy reports a connection's commit before it happens, and a session's commit after it. After the commit of a
+    connection that was joined without a session, the state is therefore `UNCLEAR`, and the row decides.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class JoinedTransaction:
 
     @property
     def is_lost(self) -> bool:
-        """True when it ended and its commit was not reported: what is done again has no row."""
+        """True if it ended without a reported commit: work that is done again has no row."""
         state = self.state
         return state is LocalState.ROLLED_BACK or (
             state is LocalState.UNCLEAR and self._has_commit_failed
@@ -86,18 +86,18 @@ class JoinedTransaction:
         self.refuse(RollbackRequiredError(f"{reason}: roll back", txn_id=self._txn_id))
 
     def lost_error(self) -> RollbackRequiredError:
-        """Why no other local transaction may commit in its place."""
+        """The error for any other local transaction that tries to commit in its place."""
         return RollbackRequiredError(
             f"{self._row} was rolled back with its local transaction, and this one has none: roll back",
             txn_id=self._txn_id,
         )
 
     def refuse(self, error: TxLayerError) -> None:
-        """Have the commit raise `error`; the first one stays."""
+        """Make the commit raise `error`; the first error is kept."""
         self._veto = self._veto or error
 
     def statement_failed(self, *, is_commit: bool, has_ended: bool) -> None:
-        """Some databases end the whole transaction with a failed statement, and begin another one unasked."""
+        """Handle a failed statement: some databases end the whole transaction with it and silently begin another."""
         self._has_failed_statement = True
         self._has_commit_failed |= is_commit and self._has_commit_begun
         if has_ended:
@@ -114,18 +114,18 @@ class JoinedTransaction:
         self._session_transaction = None
 
     def let_savepoint_go(self) -> None:
-        """From now on the savepoint that holds the row may take it along, with what was done beside it."""
+        """From now on, a rollback of the savepoint that holds the row may take the row with it, and the work beside it."""
         if self._savepoint is not None:
             self._has_row = None
 
     def forget_row(self) -> None:
-        """The row was taken back: the local transaction is the user's own again, unless it was refused before."""
+        """The row was deleted: the local transaction is free again, unless its commit was refused before."""
         self._is_rolled_back = self._veto is None
 
-    # --- called by SQLAlchemy, and by whoever watches the connection ------------------------------------------------------
+    # --- called by SQLAlchemy, and by the watch of the connection ---------------------------------------------------------
 
     def before_commit(self, connection: Connection) -> None:
-        """Let it commit, or end it and raise."""
+        """Let the transaction commit, or end it and raise."""
         if self._is_rolled_back or self._has_commit_begun:
             return  # another transaction of this connection
         try:
@@ -146,14 +146,14 @@ class JoinedTransaction:
             raise self._failed_error()
 
     def before_rollback(self) -> None:
-        """Whoever rolls back before a commit began has ended it."""
+        """A rollback before a commit began has ended the transaction."""
         if not self._has_commit_begun:
             self._is_rolled_back = True
 
     def after_commit(self, session: Session) -> None:
-        """It is committed, if that was the commit of the whole local transaction."""
-        # The end of a savepoint is announced the same way, and so is that of a session inside somebody's transaction:
-        # then the connection has not begun to commit.
+        """Note the commit, if it was that of the whole local transaction."""
+        # The end of a savepoint is reported the same way, and so is that of a session inside an outer transaction;
+        # in both cases the connection has not begun to commit.
         if self._has_commit_begun and session.get_transaction() is self._session_transaction:
             self._is_reported = True
             self._session_transaction = None
@@ -165,13 +165,13 @@ class ExpectedJoins(NamedTuple):
     here: object
     """The thread or task."""
     joined: JoinedTransaction | None
-    """The one that holds the row: while it is open, and behind its commit, others are the user's own."""
+    """The one that holds the row. While it is open, and after its commit, other transactions may commit freely."""
 
 
 class Watch:
-    """Tells joined transactions what SQLAlchemy says of their connections. Any thread may use it.
+    """Passes SQLAlchemy's events to the joined transactions of their connections. Thread-safe.
 
-    It listens once per engine: a listener of its own for every transaction costs as much as a statement.
+    It registers one listener per engine: one per transaction costs as much as a statement.
     """
 
     def __init__(self, rules: DialectRules) -> None:
@@ -190,7 +190,7 @@ class Watch:
     def expect(
         self, owner: object, engine: Engine, joined: JoinedTransaction | None = None
     ) -> None:
-        """Refuse commits of this thread or task that hold no row, until `forget`; with `joined` once that is lost."""
+        """Refuse commits of this thread or task without a row, until `forget`; with `joined`, from the loss of its row on."""
         self._listen(engine)
         with self._lock:
             self._expected[owner] = ExpectedJoins(_this_thread_or_task(), joined)
@@ -203,7 +203,7 @@ class Watch:
     def add(
         self, connection: Connection, session: Session | None, joined: JoinedTransaction
     ) -> None:
-        """Tell `joined` about its connection and its session."""
+        """Pass the events of its connection and its session to `joined`."""
         self._listen(connection.engine)
         with self._lock:
             _append(self._joined, connection, joined)
@@ -219,7 +219,7 @@ class Watch:
         with self._lock:
             if engine in self._engines:
                 return
-            # An engine that was derived from another hears what is listened to there, too: it is told twice then.
+            # An engine derived from another also receives the events of the other's listeners, so they come twice.
             event.listen(engine, "commit", self._before_commit)
             event.listen(engine, "prepare_twophase", self._before_twophase)
             event.listen(engine, "commit_twophase", self._before_twophase)
@@ -280,8 +280,8 @@ class Watch:
 
 
 def _end(connection: Connection) -> None:
-    # SQLAlchemy assumes that a listener that stops a commit has ended the transaction: it would hand the connection
-    # back as it is, and its next user would commit all of this. Two-phase ones it rolls back itself.
+    # SQLAlchemy assumes that a listener that stops a commit has ended the transaction. Otherwise it would return the
+    # open connection to the pool, and the next user would commit this work. It rolls back two-phase transactions itself.
     if not isinstance(connection.get_transaction(), TwoPhaseTransaction):
         connection.dialect.do_rollback(connection.connection)
 
@@ -299,7 +299,7 @@ def _append(
     key: K,
     joined: JoinedTransaction,
 ) -> None:
-    # Several transactions may join one local transaction; those of earlier ones are over.
+    # Several transactions may join one local transaction in turn; the earlier ones are over.
     open_ones: list[JoinedTransaction] = [
         j for j in watched.get(key, ()) if j.state is LocalState.OPEN
     ]

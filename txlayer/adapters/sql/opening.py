@@ -1,4 +1,4 @@
-"""A barrier or an inbox from the address of a database, for programs that have no engine of their own. Never: showing the address."""
+"""Open a barrier or an inbox from a database URL, for programs without an engine of their own. The URL is not shown in errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ def opened_barrier(
     schema: str | None = None,
     transaction_age_max: timedelta = TRANSACTION_AGE_MAX,
 ) -> Iterator[SqlBarrier]:
-    """A barrier in the database at `url` (SQLAlchemy's form), and its connections closed at the end.
+    """A barrier in the database at `url` (SQLAlchemy's form); its connections are closed at the end of the block.
 
-    Errors of the database within the block are told as ours, by kind and number: addresses, users and passwords never
-    appear.
+    Database errors inside the block become txlayer errors with kind and number, without addresses, users and passwords.
 
     Raises:
         ConfigError: `url` cannot be used.
-        RetriableError: the database does not answer, or refused this time.
-        UsageError: the database refused the statement: a missing table, a missing right.
+        RetriableError: the database does not answer, or refused temporarily.
+        UsageError: the database refused the statement: a missing table or a missing right.
     """
     with _opened(url, create_command="txlayer barrier create") as engine:
         yield SqlBarrier(
@@ -44,7 +43,7 @@ def opened_barrier(
 def opened_inbox(
     url: str, *, group: str, table: str = INBOX_NAME, schema: str | None = None
 ) -> Iterator[Inbox]:
-    """An inbox in the database at `url`; as `opened_barrier`.
+    """An inbox in the database at `url`; like `opened_barrier`.
 
     Raises:
         TxLayerError: what `opened_barrier` raises.
@@ -64,7 +63,7 @@ def _opened(url: str, *, create_command: str) -> Iterator[Engine]:
             expected="an installed driver",
         ) from exc
     except (ArgumentError, NoSuchModuleError, ValueError):
-        # Their texts quote the address.
+        # The original error texts quote the address.
         raise ConfigError(
             "no address of a database",
             name="url",

@@ -1,4 +1,4 @@
-"""Old rows go, those that a check could still need stay. Never: a scan or a delete without a bound."""
+"""Delete old rows in bounded pages, and keep those that a check may still need."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from txlayer.config import CoordinatorConfig
 from txlayer.errors import UsageError
 
 TRANSACTION_AGE_MAX = CoordinatorConfig().transaction_age_max
-"""Counted from the end of the immunity: nobody is asked about an older transaction."""
+"""Counted from the end of the immunity; older transactions are not checked."""
 
 AGE_MARGIN = timedelta(days=1)
-"""For clocks that differ, and for the time between the half messages and the row."""
+"""Margin for differing clocks, and for the time between the half messages and the row."""
 
 PAGE_COUNT_MAX = 5_000
-"""Rows that one transaction of a purge reads, and deletes at most."""
+"""Rows that one transaction of a purge reads; the maximum that it deletes."""
 
 
 class Purged(NamedTuple):
-    """What a purge did, or would do."""
+    """What a purge deleted, or would delete."""
 
     row_count: int
-    """Rows that it looked at."""
+    """Rows that it read."""
     purged_count: int
 
 
 class Purge:
-    """Deletes rows by their age, along the primary key: no other index is needed, which every insert would pay for."""
+    """Deletes rows by age along the primary key, so that no further index slows down every insert."""
 
     def __init__(self, engine: Engine, located: LocatedTable, *, age_min: timedelta) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Purge:
         )
 
 
-def delete_old(  # one page after the other, and what is counted of it
+def delete_old(  # one loop: read a page, delete it, count it
     engine: Engine,
     table: Table,
     *,
@@ -67,11 +67,11 @@ def delete_old(  # one page after the other, and what is counted of it
     is_dry_run: bool,
     where: Sequence[ColumnElement[bool]] = (),
 ) -> Purged:
-    """Delete rows by the database's clock, page by page along `key`, which is unique among those of `where`.
+    """Delete rows by the database's clock, page by page along `key`, which is unique among the rows of `where`.
 
     Raises:
-        UsageError: that is no age. None was deleted.
-        SQLAlchemyError: the database refused; what was deleted before stays so.
+        UsageError: `older_than` is not a valid age. No row was deleted.
+        SQLAlchemyError: the database refused; rows deleted before stay deleted.
     """
     if older_than <= timedelta(0):
         raise UsageError("an age is more than 0. None was deleted")

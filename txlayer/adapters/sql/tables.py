@@ -1,4 +1,4 @@
-"""What differs between the databases: how a check's short transaction waits, and how it inserts what is not there."""
+"""The tables of barrier and inbox, and the differences between databases: bounded waits, and inserts of absent rows."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 
 class DialectRules(Protocol):
-    """One kind of database."""
+    """The rules of one kind of database."""
 
     isolation: Isolation | None
-    """Of a check's own connection; None: as it is."""
+    """Isolation level of a check's own connection; None: the engine's."""
 
     has_row_locks: bool
-    """False: one open local transaction keeps all others waiting."""
+    """False: one open local transaction blocks all others."""
 
     wait_min_ms: int
-    """A shorter wait there is not."""
+    """The shortest wait that the database supports."""
 
     def insert_absent(self, table: Table) -> Insert:
-        """Insert rows, and leave those alone that are there."""
+        """Insert rows; leave existing ones unchanged."""
         ...
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:
-        """True when a failed statement rolled back the whole transaction, and the next one would begin another unasked."""
+        """True if a failed statement rolled back the whole transaction, and the next one silently begins another."""
         ...
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
-        """Where a connection that nobody has used yet finds the table `name`; None: nowhere."""
+        """The schema in which a fresh connection finds the table `name`; None if it does not find it."""
         ...
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
-        """Within a transaction of `connection`: no lock is waited for longer than about `wait_ms`.
+        """Within a transaction of `connection`: bound every lock wait to about `wait_ms`.
 
-        The connection's own settings are back at the end, for it returns to the user's pool.
+        The connection's own settings are restored at the end, because it returns to the user's pool.
         """
         ...
 
@@ -82,7 +82,7 @@ class SqliteRules:
         return not driver_connection(connection).in_transaction
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`: the file, and no temporary table of the same name."""
+        """As in `DialectRules`: the file, not a temporary table of the same name."""
         return "main"
 
     @contextmanager
@@ -93,10 +93,10 @@ class SqliteRules:
             for name in ("busy_timeout", "read_uncommitted")
         ]
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait_ms}")
-        # Connections with a shared cache may be set to see each other's open transactions: no check may believe those.
+        # Connections with a shared cache can be set to read uncommitted data, which a check must not rely on.
         connection.exec_driver_sql("PRAGMA read_uncommitted = 0")
         try:
-            # Python's driver begins no transaction by itself in some modes; then every insert would be synced alone.
+            # In some modes Python's driver begins no transaction by itself; every insert would then be synced alone.
             if is_writing and not driver_connection(connection).in_transaction:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield
@@ -117,7 +117,7 @@ class PostgresqlRules:
     """PostgreSQL: an insert waits for the open transaction that inserted the same key."""
 
     isolation: Isolation | None = "READ COMMITTED"
-    """Whatever the local transactions use: here a read must see all that was committed before it."""
+    """Independent of the local transactions' level: a check's read must see everything committed before it."""
 
     has_row_locks = True
     wait_min_ms = 1
@@ -127,11 +127,11 @@ class PostgresqlRules:
         return postgresql.insert(table).on_conflict_do_nothing()
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`: the database itself refuses all that follows."""
+        """As in `DialectRules`: the database itself refuses all further statements."""
         return False
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
-        """As in `DialectRules`; temporary tables are not looked at."""
+        """As in `DialectRules`; temporary tables are ignored."""
         with fresh_connection(engine) as connection:
             schema: str | None = connection.execute(_POSTGRESQL_SCHEMA, {"name": name}).scalar()
         return schema
@@ -144,14 +144,14 @@ class PostgresqlRules:
 
 
 DEADLOCK = 1213
-"""MySQL's and MariaDB's number of the error after which the whole transaction is gone."""
+"""Error number of MySQL and MariaDB after which the whole transaction is rolled back."""
 
 
 class MysqlRules:
     """MySQL and MariaDB with InnoDB."""
 
     isolation: Isolation | None = "REPEATABLE READ"
-    """Each transaction of a check reads once, after its begin; READ COMMITTED is refused where the binary log keeps statements."""
+    """Each transaction of a check reads once, after its begin. READ COMMITTED is refused if the binary log is statement-based."""
 
     has_row_locks = True
     wait_min_ms = 1_000
@@ -190,7 +190,7 @@ def _set_session(connection: Connection, names: tuple[str, ...], values: Any) ->
 
 @contextmanager
 def fresh_connection(engine: Engine) -> Iterator[Connection]:
-    """A connection as the engine makes them, which nobody has used: what a session sets outlives its return to a pool."""
+    """A new connection of the engine: settings of an earlier session would survive in a pooled one."""
     fresh = Engine(
         engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters
     )
@@ -202,9 +202,9 @@ def fresh_connection(engine: Engine) -> Iterator[Connection]:
 
 
 class LocatedTable:
-    """A table by its full name, which is asked for once: an unqualified one means what each session makes of it.
+    """A table by its full name, looked up once: an unqualified name depends on the settings of the session.
 
-    Any thread may use it.
+    Thread-safe.
     """
 
     def __init__(self, engine: Engine, table: Table, rules: DialectRules) -> None:
@@ -214,7 +214,7 @@ class LocatedTable:
         self._found: Table | None = None
 
     def find(self) -> tuple[Table, dict[str, Any]]:
-        """The table and the options of a statement on it; as it was given when nothing is found (now).
+        """The table and the options of a statement on it; unchanged if the table is not found (now).
 
         Raises:
             SQLAlchemyError: the database does not answer.
@@ -232,11 +232,11 @@ class LocatedTable:
 
 
 AS_NAMED: dict[str, Any] = {"schema_translate_map": None}
-"""Options of a statement whose schema no session may replace by another."""
+"""Options of a statement whose schema no session may replace."""
 
 
 class DriverInsert:
-    """One row's insert as the driver takes it, made once: SQLAlchemy's own way takes a third longer each time."""
+    """A prepared insert of one row through the driver; SQLAlchemy's own way takes a third longer each time."""
 
     def __init__(self, table: Table, dialect: Dialect, names: Sequence[str]) -> None:
         compiled = insert(table).compile(dialect=dialect, column_keys=list(names))
@@ -248,7 +248,7 @@ class DriverInsert:
             self._places = [names.index(name) for name in compiled.positiontup]
 
     def execute(self, connection: Connection, row: Sequence[str]) -> None:
-        """Insert `row`, whose values are in the order of the names."""
+        """Insert `row`, with values in the order of the names."""
         if self._places is None:
             connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
         else:
@@ -259,7 +259,7 @@ def rules_of(engine: Engine) -> DialectRules:
     """The rules of an engine's database for a barrier.
 
     Raises:
-        UsageError: it is none that a barrier was tested with, or has no second connection to its database.
+        UsageError: the database is not supported, or it allows no second connection.
     """
     rules = rules_of_dialect(engine.dialect.name, what="a barrier")
     check_pool(engine, what="a check", would="commit the local transaction")
@@ -274,10 +274,10 @@ def rules_of(engine: Engine) -> DialectRules:
 
 
 def check_pool(engine: Engine, *, what: str, would: str) -> None:
-    """Refuse a pool that lends one connection to several at once, before `what` `would` do harm to another's transaction.
+    """Refuse a pool that lends one connection to several users at once, where `what` `would` harm another transaction.
 
     Raises:
-        UsageError: it is such a pool.
+        UsageError: the engine has such a pool.
     """
     if isinstance(engine.pool, StaticPool | SingletonThreadPool):
         raise UsageError(
@@ -290,7 +290,7 @@ def rules_of_dialect(name: str, *, what: str) -> DialectRules:
     """The rules of a kind of database.
 
     Raises:
-        UsageError: it is none that was tested.
+        UsageError: the database is not supported.
     """
     if name == "postgresql":
         return PostgresqlRules()
@@ -302,7 +302,7 @@ def rules_of_dialect(name: str, *, what: str) -> DialectRules:
 
 
 def is_same_database(one: Engine, other: Engine) -> bool:
-    """True when two engines are known to lead to one database: they share a pool, or the address that both go by."""
+    """True if two engines are known to use one database: they share a pool, or both go by the same address."""
     if one.pool is other.pool:
         return True
     address = _address(one)
@@ -310,14 +310,14 @@ def is_same_database(one: Engine, other: Engine) -> bool:
 
 
 def _address(engine: Engine) -> Any:
-    """What the URL says; None when it does not say which database that is."""
+    """The address in the URL; None if it does not identify the database."""
     url = engine.url
     is_named = url.host or url.query or url.database not in (None, "", ":memory:")
-    # A `creator` connects to where it likes. SQLAlchemy's own lives in this module.
+    # A `creator` may connect to any database. SQLAlchemy's own lives in this module.
     creator = getattr(engine.pool, "_creator", None)
     if not is_named or getattr(creator, "__module__", None) != "sqlalchemy.engine.create":
         return None
-    # PostgreSQL's drivers take the user's name for that of a database that is not named.
+    # If no database is named, PostgreSQL's drivers use the user's name.
     database = (url.database, None if url.database else url.username)
     return (url.get_backend_name(), url.host, url.port, database, url.query)
 
@@ -328,7 +328,7 @@ def driver_connection(connection: Connection) -> Any:
 
 
 def is_in_autocommit(connection: Connection) -> bool:
-    """True when every statement of this connection is durable at once, though SQLAlchemy has begun a transaction.
+    """True if every statement of this connection is durable at once, although SQLAlchemy has begun a transaction.
 
     It asks the driver, not the database.
     """
@@ -338,7 +338,7 @@ def is_in_autocommit(connection: Connection) -> bool:
     except (AttributeError, NotImplementedError):
         is_on = connection.get_isolation_level() == "AUTOCOMMIT"
     if is_on and dialect.name == "sqlite":
-        # There the same setting is also the way to begin by hand, which has happened then.
+        # There, the same setting also allows an explicit BEGIN, which has been executed.
         return not driver_connection(connection).in_transaction
     return is_on
 
@@ -352,7 +352,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class DatabaseNow(FunctionElement[Any]):
-    """The database's clock at this very statement."""
+    """The database's clock at this statement."""
 
     type = DateTime(timezone=True)
     inherit_cache = True
@@ -365,17 +365,17 @@ def _now(_element: DatabaseNow, _compiler: Any, **_more: Any) -> str:
 
 @compiles(DatabaseNow, "postgresql")
 def _now_of_postgresql(_element: DatabaseNow, _compiler: Any, **_more: Any) -> str:
-    # There, CURRENT_TIMESTAMP is when the transaction began: a row would look older than it is.
+    # There, CURRENT_TIMESTAMP is the begin of the transaction: a row would look older than it is.
     return "clock_timestamp()"
 
 
 def barrier_table(
     name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None
 ) -> Table:
-    """The table, in `metadata` or in one of its own; a migration tool takes it from there.
+    """The table, in `metadata` or in new metadata, for migration tools.
 
     Raises:
-        UsageError: `name` or `schema` is no plain name of a table.
+        UsageError: `name` or `schema` is not a plain name of a table or schema.
     """
     check_names(name, schema)
     return Table(
@@ -388,17 +388,17 @@ def barrier_table(
         Column("source", exact_text(SOURCE_LENGTH_MAX), nullable=False),
         Column("created_at", instant(), nullable=False, server_default=DatabaseNow()),
         schema=schema,
-        # Tables without transactions would keep the row of a local transaction that was rolled back.
+        # A table without transactions would keep the row of a local transaction that was rolled back.
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
     )
 
 
 def check_names(*names: str | None) -> None:
-    """Refuse what is no plain name of a table or schema.
+    """Refuse anything but plain names of tables and schemas.
 
     Raises:
-        UsageError: one of them is none.
+        UsageError: one of them is not a plain name.
     """
     for given in names:
         if given is not None and _NAME.fullmatch(given) is None:
@@ -406,13 +406,13 @@ def check_names(*names: str | None) -> None:
 
 
 def exact_text(length: int) -> String:
-    """ASCII text that differs from any other by every letter."""
-    # MySQL compares text without regard to case unless told otherwise: two transactions would share one row.
+    """ASCII text that is compared by every character, including case."""
+    # By default MySQL compares text without regard to case: two transactions would share one row.
     exact = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
     return String(length).with_variant(exact, "mysql", "mariadb")
 
 
 def instant() -> DateTime:
-    """A moment, whatever time zone a session has."""
-    # MySQL's DATETIME is what the clock on the wall shows in the time zone of the session that wrote it.
+    """A moment, independent of the session's time zone."""
+    # MySQL's DATETIME is wall-clock time in the time zone of the writing session.
     return DateTime(timezone=True).with_variant(mysql.TIMESTAMP(), "mysql", "mariadb")
