@@ -436,7 +436,7 @@ def _row(
     is_id = kind is Kind.FORWARDED
     columns = {
         "txn_id": key if is_id else lines.txn_id_of(key),
-        "nonce": nothing if is_id else F.conv(lines.nonce_of(key), 16, 10).cast("bigint"),
+        "nonce": nothing if is_id else lines.nonce_number(lines.nonce_of(key)),
         "kind": F.lit(int(kind))
         if is_misplaced is None
         else F.when(is_misplaced, int(Kind.MISPLACED)).otherwise(int(kind)),

@@ -142,6 +142,19 @@ def nonce_of(key: Column) -> Column:
     return after(key, "/")
 
 
+def nonce_number(nonce: Column) -> Column:
+    """A nonce as a number: the one that its hexadecimal digits write, else, larger than any of these, its eight characters."""
+    is_hex = F.translate(nonce, "0123456789abcdef", "") == ""
+    return F.conv(F.when(is_hex, nonce).otherwise(F.hex(nonce)), 16, 10).cast("bigint")
+
+
+def nonce_text(number: Column) -> Column:
+    """A nonce as records name it; null without one."""
+    digits = F.lower(F.hex(number))
+    written = F.when(number < 1 << 32, F.lpad(digits, 8, "0"))
+    return F.when(number >= 0, written.otherwise(F.unhex(F.lpad(digits, 16, "0")).cast("string")))
+
+
 def unquoted(field: Column) -> Column:
     """Percent-encoded text; what is no such encoding stays as it is.
 

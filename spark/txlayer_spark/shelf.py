@@ -160,7 +160,7 @@ def to_ledger(
     order = F.when(is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
     return unfolded(stored).select(
         "txn_id",
-        nonce_text(F.col("nonce_max")).alias("nonce"),
+        lines.nonce_text(F.col("nonce_max")).alias("nonce"),
         "verdict",
         names.text(F.col("producer"), names.groups).alias("producer_group"),
         names.texts(F.coalesce("topics", F.lit(0))).alias("topics"),
@@ -205,11 +205,6 @@ def to_ledger(
         "run",
         *beside,
     )
-
-
-def nonce_text(number: Column) -> Column:
-    """A nonce as records name it; null without one."""
-    return F.when(number >= 0, F.lpad(F.lower(F.hex(number)), 8, "0"))
 
 
 def _time(ms: Column | str) -> Column:
@@ -397,7 +392,7 @@ class Shelf:
         rows = to_ledger(stored, names, *(["_late"] if run.late else []))
         if run.has_waiting:
             waits = self.ids("waiting", (run.number,)).select(
-                "txn_id", nonce_text(F.col("nonce")).alias("nonce")
+                "txn_id", lines.nonce_text(F.col("nonce")).alias("nonce")
             )
             waits = F.broadcast(waits.withColumn("_waits", F.lit(True)))
             rows = rows.join(waits, ["txn_id", "nonce"], "left")
@@ -484,8 +479,10 @@ class Shelf:
             self.folder.remove("rows", f"run={number}")
         up_to = last.number - 1
         if up_to > before:
-            # The producer's clock says so only where nothing else does.
-            seen = F.coalesce(F.greatest("h_last_ms", "o_commit_ms", "v_last_ms"), "born_ms")
+            # What is visible may have a time of its writer's: alone it says nothing of how old it is.
+            known = F.greatest("h_last_ms", "o_commit_ms")
+            alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
+            seen = F.greatest(known, "v_last_ms", alone)
             rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
             rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
             rows.write.mode("overwrite").options(**WRITING).parquet(self.path("folded", up_to))

@@ -14,7 +14,7 @@ from tests.reference.histories import BORN, make
 from tests.reference.test_model import HASH, KEY
 from tests.support.spark_increments import HOUR_MS, Increments, Steps, Word, by_time, difference
 from txlayer.errors import UsageError
-from txlayer_spark.jobs.compaction import expire
+from txlayer_spark.jobs.compaction import compact_ledger, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.shelf import Run, Shelf
 
@@ -408,6 +408,29 @@ def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_it
     words = [[word for txn_id, _, word in rows if txn_id == "order-1"] for rows in runs]
     # When something more comes of it nobody can judge it.
     assert [["parked"], ["parked"], ["parked"], ["out_of_window"]] == words[:4]
+
+
+def test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A real topic keeps the writer's times: what was found today may say that it is of any year."""
+    log = Steps()
+    log.half("other/00000001")
+    ours = [("txl-id", b"phantom"), ("txl-origin", b"0:7|0/1|1700000000000")]
+    for headers in (ours, [("txl-id", b"broken"), ("txl-origin", b"?")]):
+        log.add("shop", key=b"k", value=b"0/1", headers=headers)
+        log.records[-1] = replace(log.records[-1], timestamp_ms=5, is_append_time=False)
+    log.cut()
+    log.half("other/00000002")
+    log.cut()
+    log.half("other/00000003")
+
+    def forget(_number: int) -> None:
+        compact_ledger(spark, str(tmp_path / "run-by-run"), keep_ms=90 * DAY_MS)
+
+    *_, last, at_once = alone(spark, log, tmp_path, behind=forget)
+
+    assert at_once == last
 
 
 def test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_overwriting(

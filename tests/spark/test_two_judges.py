@@ -113,6 +113,16 @@ def id_on_the_real_topic_has_a_slash_behind_it(log: Log) -> None:
 
 
 @case
+def nonces_of_two_attempts_are_no_hexadecimal_digits(log: Log) -> None:
+    """A producer in another language: coordinators take any eight characters."""
+    first = log.half("order-1/zzzzzzzz")
+    log.op(("C", first), key="order-1/zzzzzzzz")
+    log.show(first)
+    second = log.half("order-1/YYYYYYYY")
+    log.op(("R", second), key="order-1/YYYYYYYY")
+
+
+@case
 def held_without_a_value_and_its_content_has_the_key_there(log: Log) -> None:
     half = log.half(key=b"customer-7", value=None)
     log.op(("C", half))

@@ -693,6 +693,7 @@ SPARK = (
         ("spark/test_run_by_run.py::test_run_by_run_the_ledger_says_of_a_case_what_one_run_says",
          "spark/test_run_by_run.py::test_random_histories_run_by_run",
          "spark/test_run_by_run.py::test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day",
+         "spark/test_run_by_run.py::test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends",
          "spark/test_edges.py::test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is"),
     ),
     Row(
