@@ -1,6 +1,6 @@
-"""What a role must be allowed (`RoleSpec`) and what is missing or more than that on a cluster (`plan`).
+"""The rights that a role needs (`RoleSpec`), and what is missing or superfluous on a cluster (`plan`).
 
-Never here: a change that takes a right away. Who made an ACL cannot be told, so what is more is only shown.
+`plan` contains no change that removes a right. The creator of an ACL is unknown, so superfluous ones are only shown.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from txlayer.errors import ConfigError, UsageError
 
 
 class AclResource(Enum):
-    """What a right is about."""
+    """The type of resource that a right applies to."""
 
     TOPIC = "topic"  #: a topic
     GROUP = "group"  #: a consumer group
-    TRANSACTIONAL_ID = "transactional_id"  #: whoever holds it fences others
+    TRANSACTIONAL_ID = "transactional_id"  #: its owner can fence others
     CLUSTER = "cluster"  #: the cluster itself
-    OTHER = "other"  #: delegation tokens and users: never ours
+    OTHER = "other"  #: delegation tokens and users: not used by txlayer
 
 
 class AclPattern(Enum):
-    """Which names are meant."""
+    """Which names a right applies to."""
 
     LITERAL = "literal"  #: this name; `*` is every name
-    PREFIXED = "prefixed"  #: every name that begins so
+    PREFIXED = "prefixed"  #: every name with this prefix
 
 
 class Operation(Enum):
-    """What may be done."""
+    """Operations on a resource."""
 
     READ = "read"  #: fetch; of a group: join it and store its offsets
     WRITE = "write"  #: produce
@@ -44,7 +44,7 @@ class Operation(Enum):
     ALTER_CONFIGS = "alter_configs"  #: settings
     DELETE = "delete"  #: topics, groups, records
     ALL = "all"  #: everything
-    OTHER = "other"  #: what txlayer never asks for
+    OTHER = "other"  #: what txlayer does not use
 
 
 EVERY_NAME = "*"
@@ -67,7 +67,7 @@ class Acl:
     is_denied: bool = False
 
     def covers(self, resource: AclResource, name: str) -> bool:
-        """Whether it speaks of this resource."""
+        """True if it applies to this resource."""
         if self.resource is not resource:
             return False
         if self.pattern is AclPattern.PREFIXED:
@@ -77,7 +77,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a role: `name` may hold {namespace}, {group} and {topic}."""
+    """One line of a role: `name` may contain {namespace}, {group} and {topic}."""
 
     resource: AclResource
     name: str
@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """What its name needs."""
+        """The placeholders in its name."""
         return frozenset(field for _, field, _, _ in string.Formatter().parse(self.name) if field)
 
 
@@ -99,7 +99,7 @@ _OPERATIONS = {o.value: o for o in Operation if o is not Operation.OTHER}
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """One file of topics/acl/: what a role does and what it must be allowed for it."""
+    """One file of topics/acl/: what a role does, and the rights that it needs."""
 
     role: str
     does: str
@@ -107,7 +107,7 @@ class RoleSpec:
 
     @staticmethod
     def parse(role: str, mapping: Mapping[str, object]) -> RoleSpec:
-        """The role that a file's content says.
+        """Parse the content of a role's file.
 
         Raises:
             ConfigError: a key is missing, unknown or of another type.
@@ -122,7 +122,7 @@ class RoleSpec:
         return RoleSpec(role, does, tuple(_entry(entry, origin) for entry in entries))
 
     def _joins(self, group: str) -> bool:
-        # Of every namespace: that of the call is not the only one of its cluster.
+        # In every namespace: the cluster may have others beside the namespace of this call.
         is_consumer = any(
             e.resource is AclResource.GROUP and e.name == "{group}" for e in self.entries
         )
@@ -135,10 +135,10 @@ class RoleSpec:
     def wanted(
         self, *, namespace: str, group: str | None, topics: Sequence[str], principal: str, host: str
     ) -> list[WantedAcl]:
-        """Every right of the role for these names; an entry about a topic counts for each of `topics`.
+        """Every right of the role for these names; an entry about a topic applies to each of `topics`.
 
         Raises:
-            UsageError: a name that the role needs is missing, or a pattern that no ACL can say.
+            UsageError: a name that the role needs is missing, or no ACL can express a pattern.
         """
         if "group" in self.needs() and group is None:
             raise UsageError(f"the role {self.role} needs --group")
@@ -159,7 +159,7 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True)
 class WantedAcl:
-    """A right that must be there."""
+    """A required right."""
 
     acl: Acl
     why: str
@@ -167,7 +167,7 @@ class WantedAcl:
 
 @dataclass(frozen=True, slots=True)
 class CreateAcl:
-    """A right is missing."""
+    """Create a missing right."""
 
     acl: Acl
     why: str
@@ -175,7 +175,7 @@ class CreateAcl:
 
 @dataclass(frozen=True, slots=True)
 class OtherAcl:
-    """A right is there that the role has not, or one is denied: txlayer never removes it, a person must."""
+    """A right beyond the role, or a denial: txlayer does not remove it; an operator must."""
 
     acl: Acl
     why: str
@@ -185,10 +185,10 @@ AclChange = CreateAcl | OtherAcl
 
 
 def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) -> list[AclChange]:
-    """What is missing, in the order of `wanted`, then what is more; applied and planned again only the latter is left.
+    """What is missing, in the order of `wanted`, then what is superfluous. After applying it, a new plan has only the latter.
 
-    More is: any other right of the same principals, or of everybody, on what `wanted` names or on a system topic of the
-    namespace; and every denial there, because a denial wins.
+    Superfluous: any other right of the same principals, or of everybody, on a resource that `wanted` names or on a system topic
+    of the namespace; and every denial there, because a denial wins.
     """
     there = frozenset(actual)
     acls = {w.acl for w in wanted}
@@ -213,7 +213,7 @@ _SAME_NAME = (
 
 
 def _of_namesakes(acls: Collection[Acl], there: Collection[Acl]) -> list[Acl]:
-    """Rights of other principals on dead-letter and replay topics that another group and topic share by their name."""
+    """Rights of other principals on dead-letter and replay topics whose names another group and topic share."""
     names = {a.name for a in acls if a.resource is AclResource.TOPIC and a.name.endswith(_DERIVED)}
     groups = {a.name for a in acls if a.resource is AclResource.GROUP}
     others: dict[str, set[str]] = {}  # groups by the principals that may join them
@@ -243,7 +243,7 @@ def _why_other(acl: Acl) -> str:
 
 
 def _filled(entry: Entry, *, namespace: str, group: str, topic: str) -> tuple[str, AclPattern]:
-    """The entry's name and pattern; a topic `shop.*` is a prefix, and `*` every topic."""
+    """The entry's name and pattern. A topic `shop.*` is a prefix, and `*` means every topic."""
     pattern = entry.pattern
     if "topic" in entry.placeholders and topic.endswith("*"):
         if entry.name != "{topic}":

@@ -1,9 +1,9 @@
-"""When a producer group is asked about an open transaction, and when asking ends: times, counts, limits per group.
+"""Schedules check-backs: when a producer group is asked about an open transaction, and when asking ends.
 
-Every transaction has at most one place here: among those that are not due, by time, or among those of its group that
-are, the oldest first. Most wait for their first question under one and the same immunity: they come in order, and a
-queue of them costs eight bytes each; a heap has the rest. Whatever is settled in between is dropped when its turn
-comes. Never here: writing a question.
+Every transaction has at most one place here: among those that are not due, by time, or among the due ones of its group,
+the oldest first. Most wait for their first check-back with the same immunity: they arrive in order, in a queue that takes
+eight bytes each. A heap has the rest. A transaction that is settled meanwhile is removed when its turn comes. The ledger
+writes the check-backs.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
 GAPS_MAX = 10_000
-"""Settled transactions that may wait here for their turn, beside as many as there are open ones."""
+"""Settled transactions that may stay here until their turn, in addition to as many as are open."""
 
 IMMUNITY_MS_MAX = 7 * 24 * 3_600_000
-"""Longest immunity that counts, whatever a half record asks for: no producer of ours asks for more, and a barrier keeps its
-rows for so long."""
+"""Longest immunity that counts, whatever a half record contains. txlayer's producers ask for no more, and a barrier keeps its
+rows for this time."""
 
 _OPEN = TxnState.OPEN
 _MS = 1000
 NEVER_MS = 1 << 62
 IDLE_GROUPS_MAX = 1_000
-"""With more groups those without anything due are forgotten; half records may name any number of them."""
+"""Above this number, groups with nothing due are dropped; half records may name any number of groups."""
 FORGET_MS = 10_000
-"""How often, because it takes a look at all of them."""
+"""Interval for dropping them, because it scans all groups."""
 
-_Entry = tuple[int, int, Transaction]  # when, half offset, who
+_Entry = tuple[int, int, Transaction]  # time, half offset, transaction
 
 
 class UnresolvedAction(Enum):
-    """What becomes of a transaction that nobody could resolve."""
+    """What happens to a transaction that could not be resolved."""
 
-    PARK = "park"  #: it is kept for a person
-    ROLLBACK = "rollback"  #: the coordinator writes a rollback, as an op line like any other
+    PARK = "park"  #: it is kept for an operator
+    ROLLBACK = "rollback"  #: the coordinator writes a rollback, as an ordinary op line
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPolicy:
-    """How a producer group is asked."""
+    """Check-back settings of a producer group."""
 
     immunity_ms: int = 6_000
     interval_ms: int = 30_000
     interval_max_ms: int = 600_000
-    rate_max: int = 250  # questions a second, of one group in one partition
+    rate_max: int = 250  # check-backs per second, for one group in one partition
     answered_max: int = 15
     age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
     then: UnresolvedAction = UnresolvedAction.PARK
@@ -65,12 +65,12 @@ class CheckPolicies:
 
     @property
     def shortest_immunity_ms(self) -> int:
-        """Younger than this nobody is asked, who did not say so."""
+        """No transaction younger than this is asked about, unless its producer set a shorter immunity."""
         return min(p.immunity_ms for p in (self.default, *self.groups.values()))
 
     @property
     def smallest_open_count_max(self) -> int:
-        """With fewer transactions than this no group has too many."""
+        """With fewer transactions than this, no group has too many."""
         return min(p.open_count_max for p in (self.default, *self.groups.values()))
 
     def of(self, group: str) -> CheckPolicy:
@@ -80,7 +80,7 @@ class CheckPolicies:
 
 @dataclass(slots=True)
 class _Ready:
-    """Those of one group that are due."""
+    """The due transactions of one group."""
 
     entries: list[_Entry] = field(default_factory=list)  # a heap, by the end of their age
     allowance: float = 0.0
@@ -88,7 +88,7 @@ class _Ready:
 
 
 class CheckSchedule:
-    """Due times of one partition's open transactions; every change costs O(log n)."""
+    """Due times of one partition's open transactions. Every change costs O(log n)."""
 
     def __init__(self, policies: CheckPolicies) -> None:
         self.policies = policies
@@ -102,7 +102,7 @@ class CheckSchedule:
     # --- in ---
 
     def add(self, txn: Transaction) -> None:
-        """`txn` is open: it will be asked about, first when its immunity ends, then with growing pauses."""
+        """Schedule an open transaction: its first check-back when its immunity ends, then with growing pauses."""
         first = self._first
         if self._is_ordinary(txn) and (not first or first[-1].appended_ms <= txn.appended_ms):
             first.append(txn)
@@ -110,20 +110,20 @@ class CheckSchedule:
             heappush(self._later, self._entry(txn))
 
     def restore(self, transactions: Iterable[Transaction]) -> None:
-        """The same for those that stand on doubt at a restart."""
+        """Schedule the open transactions that are on doubt at a restart."""
         for txn in sorted(
             (t for t in transactions if t.state is _OPEN), key=lambda t: t.appended_ms
         ):
             self.add(txn)
 
     def try_again(self, txn: Transaction, at_ms: int) -> None:
-        """What followed when its time came may not have acted: look at it again then."""
+        """Look at `txn` again at `at_ms`: the action at its time may have had no effect."""
         heappush(self._later, (at_ms, txn.first_offset, txn))
 
     # --- out ---
 
     def ripen(self, now_ms: int) -> None:
-        """Those whose time has come are due."""
+        """Move transactions whose time has come to the due ones."""
         first, immune_after_ms = self._first, now_ms - self.policies.default.immunity_ms
         while first and first[0].appended_ms <= immune_after_ms:
             txn = first.popleft()
@@ -134,29 +134,29 @@ class CheckSchedule:
             txn = heappop(later)[2]
             if txn.state is not _OPEN:
                 continue
-            if self._due_ms(txn) > now_ms:  # a person had it asked out of turn
+            if self._due_ms(txn) > now_ms:  # an operator had it asked out of turn
                 self.add(txn)
             else:
                 self._make_ready(txn)
 
     def groups_due(self) -> list[str]:
-        """Groups that there is something to ask."""
+        """Groups with due transactions."""
         return [group for group, ready in self._ready.items() if ready.entries]
 
     @property
     def group_count(self) -> int:
-        """Groups that are remembered, those with nothing due among them."""
+        """Number of known groups, with or without due transactions."""
         return len(self._ready)
 
     def due_count(self, group: str) -> int:
-        """How many of a group are due, some of them settled meanwhile."""
+        """Number of due transactions of a group; some may be settled meanwhile."""
         ready = self._ready.get(group)
         return 0 if ready is None else len(ready.entries)
 
     def take_overdue(self, now_ms: int, count_max: int) -> list[Transaction]:
-        """Those that are too old to be asked about, whether or not their group is there."""
-        found: dict[str, Transaction] = {}  # who was asked out of turn may stand here twice
-        if now_ms < self._next_end_ms:  # a look at every group, and anybody may invent groups
+        """Remove and return transactions that are too old to be asked about, whether or not their group has members."""
+        found: dict[str, Transaction] = {}  # one that was asked out of turn may occur twice
+        if now_ms < self._next_end_ms:  # scans every group, and half records may invent groups
             return []
         for ready in self._ready.values():
             entries = ready.entries
@@ -169,15 +169,15 @@ class CheckSchedule:
         return list(found.values())
 
     def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
-        """Whom to ask about now: of each group that is there its share, at most `rate_max` a second."""
+        """Remove and return the transactions to ask about now: a share for each present group, at most `rate_max` per second."""
         if len(self._ready) > IDLE_GROUPS_MAX and now_ms - self._forgot_at_ms >= FORGET_MS:
             self._forget_idle_groups(now_ms)
-        # Whoever is there has joined a group that brokers let nobody else join; due is who is named by any half record.
+        # A present group has members that brokers authorised; a due group may come from any half record.
         groups = sorted(g for g in present if g in self._ready and self._ready[g].entries)
         found: list[Transaction] = []
         if not groups:
             return found
-        # Who is first changes, or the last one would get what the others leave.
+        # The first group changes each time; otherwise the last one would get only what the others leave.
         self._first_group = (self._first_group + 1) % len(groups)
         groups = groups[self._first_group :] + groups[: self._first_group]
         share = max(1, count_max // len(groups))
@@ -187,25 +187,25 @@ class CheckSchedule:
         return found
 
     def is_out_of_answers(self, txn: Transaction) -> bool:
-        """True when so many questions were answered with unknown that nobody is asked again."""
+        """True if so many check-backs were answered with unknown that no further one is sent."""
         answered_count = 0 if txn.more is None else txn.more.answered_count
         return answered_count >= self.policies.of(txn.group).answered_max
 
     def tidy(self, open_count: int) -> None:
-        """Drop those that were settled while they waited, when they are the most."""
+        """Remove settled transactions if they are the majority."""
         if len(self) > 2 * open_count + GAPS_MAX:
             self._first = deque(txn for txn in self._first if txn.state is _OPEN)
             self._later = [entry for entry in self._later if entry[2].state is _OPEN]
             heapify(self._later)
 
     def __len__(self) -> int:
-        """How many wait for their time, the settled among them."""
+        """Number of transactions that wait for their time, including settled ones."""
         return len(self._first) + len(self._later)
 
     # --- within ---
 
     def _is_ordinary(self, txn: Transaction) -> bool:
-        """True when it waits for its first question, and so long as most do."""
+        """True if it waits for its first check-back with the default immunity."""
         more = txn.more
         if txn.options.immunity_ms is not None or (more is not None and more.checked_count):
             return False
@@ -220,7 +220,7 @@ class CheckSchedule:
         if more is None or not more.checked_count:
             return immune_until_ms
         due_ms = more.asked_ms + pause_after(more.checked_count, policy)
-        # Its age ends, too: then it is due, asked or not.
+        # When its age ends it is due, too, asked or not.
         return min(due_ms, immune_until_ms + policy.age_max_ms)
 
     def _make_ready(self, txn: Transaction) -> None:
@@ -231,7 +231,7 @@ class CheckSchedule:
         self._next_end_ms = min(self._next_end_ms, end_ms)
 
     def _forget_idle_groups(self, now_ms: int) -> None:
-        """Those with nothing due, whose share of questions is whole again: a new one begins with the same."""
+        """Drop groups with nothing due and a full allowance: a new entry begins with the same one."""
         self._ready = {
             group: ready
             for group, ready in self._ready.items()
@@ -259,24 +259,24 @@ class CheckSchedule:
             ready.allowance -= 1
             found[txn.key] = txn
         if not entries:
-            ready.entries = []  # a heap keeps the room of its largest day
+            ready.entries = []  # a heap keeps the memory of its maximum
         return list(found.values())
 
 
 def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:
-    """Milliseconds after its append in which nobody is asked: its own, else its group's."""
+    """Milliseconds after the append without check-backs: the transaction's own, else its group's."""
     own = txn.options.immunity_ms
     return policy.immunity_ms if own is None else min(own, IMMUNITY_MS_MAX)
 
 
 def pause_after(checked_count: int, policy: CheckPolicy) -> int:
-    """Milliseconds between the question of this number and the next: doubling, up to the longest."""
+    """Milliseconds between the check-back of this number and the next: doubling, up to the maximum."""
     doublings = min(checked_count - 1, 40)
     return min(policy.interval_ms << doublings, policy.interval_max_ms)
 
 
 def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
-    """True when members of its group were asked about it and did not decide: they said unknown, or nothing in time."""
+    """True if members of its group were asked and did not decide: they answered unknown, or not in time."""
     more = txn.more
     if more is None or not more.checked_count or txn.state is not _OPEN:
         return False
@@ -292,12 +292,13 @@ def groups_over_limit(
     limited: Collection[str],
     asleep: Mapping[str, tuple[int, int]],
 ) -> dict[str, int]:
-    """{group: open transactions} of the groups that have too many, and whose own members do not decide them.
+    """{group: open transactions} of the groups that have too many and whose members do not decide them.
 
-    Half records name any group, questions go to members alone. So a group that decides what it is asked about has never too
-    many, whoever invents them. Of very many the rate lets not even all be asked: half as many undecided ones as can be
-    asked about in one interval say as much. `asleep` counts, by group, open ones that are not among `transactions`, and those of
-    them that were asked about. Who is limited stays so until a tenth of the room is free, so that nobody is let in and refused by turns.
+    Half records may name any group, but check-backs go to members only. So a group that decides what it is asked about never
+    has too many, whoever writes half records in its name. With very many, the rate does not allow asking about all of them:
+    half as many undecided ones as can be asked about in one interval are sufficient evidence. `asleep` counts, by group, open
+    transactions that are not in `transactions`, and those of them with a check-back. A limited group stays limited until a tenth
+    of the limit is free, so that it does not alternate between accepting and refusing.
     """
     counts = {group: [*count] for group, count in asleep.items()}
     for txn in transactions:

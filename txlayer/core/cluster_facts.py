@@ -1,4 +1,4 @@
-"""What `txlayer doctor` knows of a cluster: values, gathered by an adapter, judged by `operate/doctor.py`. None: not told."""
+"""Facts about a cluster: values that an adapter collects and `operate/doctor.py` judges. None: unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txlayer.core.topics import Change
 
 CLOCK_ERROR_MS = 60_000
-"""`tx list`, `verify --since` and the user's own times are wrong by more than a grace."""
+"""Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by more than a grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class BrokerFacts:
     settings: Mapping[str, str]
     """Empty: these credentials may not read them."""
     features: Mapping[str, int] | None
-    """{feature: level in force}; None: it did not tell."""
+    """{feature: level in force}; None: not reported."""
     metadata_level_max: int | None = None
     """The newest `metadata.version` that this broker's software knows: its release."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """One topic: the namespace's own, Kafka's internal, or a real one."""
+    """One topic: the namespace's own, a Kafka-internal or a real one."""
 
     name: str
     replicas: tuple[tuple[int, ...], ...]
@@ -39,11 +39,11 @@ class TopicFacts:
 
     @property
     def replication_factor(self) -> int:
-        """Of the partition with the fewest replicas."""
+        """The replication factor of the partition with the fewest replicas."""
         return min(map(len, self.replicas), default=0)
 
     def number(self, setting: str) -> int | None:
-        """A setting that is a number."""
+        """The value of a numeric setting; None if it is not a number."""
         text = self.settings.get(setting, "")
         digits = text.removeprefix("-")
         return int(text) if digits.isascii() and digits.isdigit() else None
@@ -51,7 +51,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition of half, op and doubt; None where nothing is stored or nothing is there."""
+    """One partition of half, op and doubt; None: nothing is stored, or there is no record."""
 
     partition: int
     half_start: int
@@ -61,9 +61,9 @@ class PartitionFacts:
     low_water: int | None
     op_next: int | None
     low_water_ms: int | None = None
-    """When the half record at the low-water mark was stored; None: half holds none from there on."""
+    """When the half record at the low-water mark was stored; None: half has none from there on."""
     owner: str = ""
-    """Client of the coordinator that owns it; "": nobody."""
+    """Client id of the coordinator that owns it; "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class GroupFacts:
 class ClockFacts(NamedTuple):
     """The broker's clock minus this machine's."""
 
-    at_least_ms: int | None  # None: nothing is known in this direction
+    at_least_ms: int | None  # None: unknown in this direction
     at_most_ms: int | None
 
 
@@ -86,19 +86,19 @@ NO_CLOCK = ClockFacts(None, None)
 
 
 class Right(NamedTuple):
-    """One thing that was tried or asked about, and whether these credentials may."""
+    """One operation that was tried or queried, and whether these credentials may do it."""
 
-    role: str  # who needs it: coordinator, producer, doctor
-    operation: str  # as ACLs call it
+    role: str  # the role that needs it: coordinator, producer, doctor
+    operation: str  # as named in ACLs
     kind: str  # topic, group, transactional id
     resource: str
-    is_allowed: bool | None  # None: it could not be found out
-    tried: str  # how
+    is_allowed: bool | None  # None: could not be determined
+    tried: str  # how it was tried
     detail: str = ""
 
 
 class Limits(NamedTuple):
-    """The settings of txlayer that a cluster must allow; milliseconds and bytes."""
+    """txlayer's settings that a cluster must allow; milliseconds and bytes."""
 
     check_immunity_ms: int
     check_interval_ms: int
@@ -113,7 +113,7 @@ class Limits(NamedTuple):
 
     @property
     def check_span_ms(self) -> int:
-        """From the first half message to the last question, when each is answered with unknown."""
+        """Time from the first half message to the last check-back, if each is answered with unknown."""
         span = self.check_immunity_ms
         for number in range(self.check_max):
             span += min(self.check_interval_ms * 2**number, self.check_interval_max_ms)
@@ -121,13 +121,13 @@ class Limits(NamedTuple):
 
     @property
     def longest_ms(self) -> int:
-        """For how long a transaction may be undecided before its policy acts."""
+        """Longest time that a transaction may be undecided before its policy acts."""
         return max(self.check_span_ms, self.transaction_age_max_ms + self.check_immunity_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Everything that was found out."""
+    """All facts about the cluster."""
 
     namespace: str
     half: str
@@ -135,19 +135,19 @@ class ClusterFacts:
     now_ms: int
     brokers: tuple[BrokerFacts, ...]
     topics: tuple[TopicFacts, ...]
-    """Of the namespace."""
+    """The namespace's topics."""
     internal_topics: tuple[TopicFacts, ...] = ()
     real_topics: tuple[TopicFacts, ...] = ()
     missing_real_topics: tuple[str, ...] = ()
-    """Named by half messages or by an option, and not there."""
+    """Named by half messages or by an option, and missing."""
     changes: tuple[Change, ...] = ()
-    """What `topics plan` would do."""
+    """The plan of `topics plan`."""
     partitions: tuple[PartitionFacts, ...] = ()
     group: GroupFacts | None = None
     clock: ClockFacts = NO_CLOCK
     rights: tuple[Right, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
-    """{what could not be found out: why}."""
+    """{fact that could not be determined: reason}."""
 
     def topic(self, name: str) -> TopicFacts | None:
         """One of the namespace's topics."""

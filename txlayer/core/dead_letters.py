@@ -1,7 +1,7 @@
-"""Dead letters as records: names of their topics, the header `txl-dlq`, the header `txl-replay`. Never who writes them.
+"""Dead letters as records: the names of their topics, the headers `txl-dlq` and `txl-replay`, requests, and their states.
 
-Nothing here raises on bad bytes: decoders return `Undecodable`. The formats, with test vectors, are written down in
-docs/explanation/protocol.md.
+Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explanation/protocol.md specifies the formats,
+with test vectors.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 DLQ_HEADER = "txl-dlq"
-"""On a dead letter: why, where from, how often it was tried, by whom."""
+"""On a dead letter: the reason, the origin, the number of attempts, the consumer group."""
 CUT_HEADER = "txl-dlq-cut"
-"""On a dead letter that its topic refused whole: how many bytes it has at its origin. Value and headers are left out."""
+"""On a dead letter that its topic refused whole: its size in bytes at its origin. Value and headers are left out."""
 REPLAY_HEADER = "txl-replay"
-"""On a dead letter that was published elsewhere: request id/dead-letter partition:offset."""
+"""On a copy of a dead letter that was republished: request id/dead-letter partition:offset."""
 
 MESSAGE_LENGTH_MAX = 500
-"""Characters of an error's message: a sentence and a place; values of users may stand in it, so not more."""
+"""Characters of an error's message: a sentence and a position. It may contain users' values, so not more."""
 TYPE_LENGTH_MAX = 200
 """Characters of an error's type."""
 
@@ -36,7 +36,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class ReplayMark(NamedTuple):
-    """What the header `txl-replay` says."""
+    """The content of the header `txl-replay`."""
 
     request_id: str
     partition: int  # of the dead letter
@@ -47,25 +47,25 @@ class ReplayMark(NamedTuple):
 
 
 def dead_letter_topic(group: str, topic: str) -> str:
-    """Where a consumer group's dead letters of `topic` stand, each in the partition that it came from."""
+    """The topic of a consumer group's dead letters of `topic`; each is in the partition that it came from."""
     return f"{group}.{topic}{_DLQ_SUFFIX}"
 
 
 def writer_name(group: str, name: str) -> str:
-    """A transactional id for a group's dead letters: no group can hold the `:`, so no other group's right covers it by its prefix."""
+    """A transactional id for a group's dead letters: group names cannot contain `:`, so no prefix right of another group covers it."""
     return f"{group}:{name}"
 
 
 def replay_topic(group: str, topic: str) -> str:
-    """Where requests about those dead letters stand, in the dead letters' partitions."""
+    """The topic of requests about those dead letters, in the dead letters' partitions."""
     return f"{group}.{topic}.replay"
 
 
 def source_topic(group: str, name: str) -> str | None:
-    """The topic whose dead letters of `group` would stand in a topic of this name; None: no such form.
+    """The topic whose dead letters of `group` would be in a topic of this name; None: the name has another form.
 
-    Names of groups and topics may hold dots, so another group's topic can have the form as well: what its letters say
-    of their group decides.
+    Names of groups and topics may contain dots, so another group's topic can have this form, too: the group in its dead
+    letters decides.
     """
     head = f"{group}."
     topic = name[len(head) : -len(_DLQ_SUFFIX)]
@@ -73,7 +73,7 @@ def source_topic(group: str, name: str) -> str | None:
 
 
 def namesakes(group: str, topic: str) -> list[tuple[str, str]]:
-    """Every other group and topic whose dead letters, and requests about them, would stand in the same topics."""
+    """Every other group and topic whose dead letters, and requests about them, would be in the same topics."""
     parts = f"{group}.{topic}".split(".")
     pairs = [(".".join(parts[:n]), ".".join(parts[n:])) for n in range(1, len(parts))]
     return [(g, t) for g, t in pairs if g and t and (g, t) != (group, topic)]
@@ -88,7 +88,7 @@ def is_request_id(text: str) -> bool:
 
 
 def encode_dead_letter(letter: DeadLetter) -> bytes:
-    """The value of the header `txl-dlq`, ASCII; type and message of the error are cut to their limits."""
+    """The value of the header `txl-dlq`, ASCII; the error's type and message are truncated to their limits."""
     origin = letter.origin
     error_type = quote(letter.error_type[:TYPE_LENGTH_MAX], safe="", errors="replace")
     message = quote(letter.error_message[:MESSAGE_LENGTH_MAX], safe=" ", errors="replace")
@@ -100,7 +100,7 @@ def encode_dead_letter(letter: DeadLetter) -> bytes:
 
 
 def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
-    """The header `txl-dlq` of a dead letter."""
+    """Decode the header `txl-dlq` of a dead letter."""
     try:
         fields = raw.decode("ascii").split("|")
         known = known_fields(fields, _FIELDS)
@@ -121,8 +121,8 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
 
 
 def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
-    """What a record of a dead-letter topic says of itself."""
-    # The last one counts: the writer puts it behind the user's, whatever names those have.
+    """Decode the header `txl-dlq` of a record of a dead-letter topic."""
+    # The last one counts: the writer puts it behind the user's headers, whatever their names.
     for name, value in reversed(headers or ()):
         if name == DLQ_HEADER:
             return decode_dead_letter(value or b"")
@@ -130,16 +130,16 @@ def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
 
 
 def is_cut(headers: Headers | None, value: bytes | None) -> bool:
-    """True when a record of a dead-letter topic has no content: its topic refused it whole.
+    """True if a record of a dead-letter topic has no content: its topic refused it whole.
 
-    Such a record has no value and two headers, both ours. A message that has a header `txl-dlq-cut` of its own has a value.
+    Such a record has no value and two headers, both from txlayer. A message with its own header `txl-dlq-cut` has a value.
     """
     names = [name for name, _ in headers or ()]
     return value is None and sorted(names) == [DLQ_HEADER, CUT_HEADER]
 
 
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """A dead letter's headers as the message had them when it was given up: without the last `txl-dlq`, which is ours."""
+    """The headers that the message had when it was given up: all but the last `txl-dlq`, which is txlayer's."""
     original = list(headers or ())
     for place in range(len(original) - 1, -1, -1):
         if original[place][0] == DLQ_HEADER:
@@ -157,7 +157,7 @@ def encode_replay_mark(mark: ReplayMark) -> bytes:
 
 
 def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
-    """The header `txl-replay`."""
+    """Decode the header `txl-replay`."""
     try:
         request_id, _, place = raw.decode("ascii").partition("/")
         partition, _, offset = place.partition(":")
@@ -183,7 +183,7 @@ _OF_A_QUEUE = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
 
 
 def encode_replay(record: ReplayRecord) -> bytes:
-    """One line, ASCII: version|kind|request id|dead-letter offset|text, a result's outcome before the text."""
+    """One line, ASCII: version|kind|request id|dead-letter offset|text; a result has its outcome before the text."""
     offset = "" if record.dead_letter_offset is None else str(record.dead_letter_offset)
     text = quote(record.text[:TEXT_LENGTH_MAX], safe=" ", errors="replace")
     outcome = "" if record.outcome is None else f"{record.outcome.value}|"
@@ -191,7 +191,7 @@ def encode_replay(record: ReplayRecord) -> bytes:
 
 
 def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
-    """The value of a record of a replay topic."""
+    """Decode the value of a record of a replay topic."""
     try:
         fields = (raw or b"").decode("ascii").split("|")
         kind = _KINDS.get(fields[1]) if len(fields) > 1 else None
@@ -219,17 +219,17 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
 
 
 class DeadLetterState(Enum):
-    """What became of a dead letter."""
+    """States of a dead letter."""
 
-    OPEN = "open"  #: nobody asked for anything
-    REQUESTED = "requested"  #: an operator asked, and the owner of its partition has not answered
+    OPEN = "open"  #: no request
+    REQUESTED = "requested"  #: an operator requested a replay or a drop, and the owner of its partition has not answered
     HANDLED = "handled"  #: replayed, and its handler succeeded
-    FAILED = "failed"  #: replayed, and failed again; it stays
-    DROPPED = "dropped"  #: as an operator asked
+    FAILED = "failed"  #: replayed, and failed again; the dead letter stays
+    DROPPED = "dropped"  #: dropped at an operator's request
 
 
 ENDED = frozenset({DeadLetterState.HANDLED, DeadLetterState.DROPPED})
-"""Nothing more is to be done about these."""
+"""States in which nothing is left to do."""
 
 _STATES = {
     ReplayOutcome.HANDLED: DeadLetterState.HANDLED,
@@ -239,7 +239,7 @@ _STATES = {
 
 
 class DeadLetterEvent(NamedTuple):
-    """One record about a dead letter or a queue, and where it stands."""
+    """One record about a dead letter or a queue, and its offset."""
 
     offset: int
     at_ms: int
@@ -248,7 +248,7 @@ class DeadLetterEvent(NamedTuple):
 
 @dataclass(slots=True)
 class DeadLetterHistory:
-    """What is known of one dead letter."""
+    """The requests and results of one dead letter."""
 
     asked: dict[str, DeadLetterEvent] = field(
         default_factory=dict
@@ -260,30 +260,30 @@ class DeadLetterHistory:
     copies: dict[str, DeadLetterEvent] = field(
         default_factory=dict
     )  # request id → where it was republished
-    ended: ReplayOutcome | None = None  # the last outcome that says something of the letter
+    ended: ReplayOutcome | None = None  # the last outcome that concerns the letter
 
     @property
     def state(self) -> DeadLetterState:
-        """What became of it."""
+        """The state of the dead letter."""
         if self.unanswered:
             return DeadLetterState.REQUESTED
         return DeadLetterState.OPEN if self.ended is None else _STATES[self.ended]
 
 
 UNKNOWN_LETTER = DeadLetterHistory()
-"""Of a dead letter that nobody said anything about; never changed."""
+"""For a dead letter without requests; not to be changed."""
 
 
 @dataclass(slots=True)
 class PartitionStates:
-    """The dead letters of one partition that were spoken of, and whether its queue is paused."""
+    """The dead letters of one partition with requests, and whether its queue is paused."""
 
     letters: dict[int, DeadLetterHistory] = field(default_factory=dict)
-    pause: DeadLetterEvent | None = None  # the newest request to pause or to go on
+    pause: DeadLetterEvent | None = None  # the newest request to pause or to resume
     unreadable_count: int = 0
 
     def fold(self, said: DeadLetterEvent) -> None:
-        """Take the next record of the replay topic into account."""
+        """Fold the next record of the replay topic."""
         record = said.record
         if record.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
             self.pause = said
@@ -292,7 +292,7 @@ class PartitionStates:
             _fold(history, said)
 
     def of(self, offset: int) -> DeadLetterHistory:
-        """What is known of the dead letter at this offset."""
+        """The history of the dead letter at this offset."""
         return self.letters.get(offset, UNKNOWN_LETTER)
 
 
@@ -301,7 +301,8 @@ def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
     if outcome is None:
         history.asked[request_id] = said
         history.unanswered.add(request_id)
-        history.results.pop(request_id, None)  # it was asked again: an earlier answer is no answer
+        # It was requested again: an earlier answer no longer counts.
+        history.results.pop(request_id, None)
     elif outcome is ReplayOutcome.REPUBLISHED:
         history.copies[request_id] = said
     else:

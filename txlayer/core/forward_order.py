@@ -1,11 +1,11 @@
-"""P6: which decided transaction may go now, and who may be tried when another has gone. Never topics, never offsets of op.
+"""P6: which decided transaction may go now, and which one may go next. Topics do not matter here.
 
-With `order="prepare"` a transaction waits for every unsettled one of its ordering key that is earlier in half. With
-`order="commit"` it waits for those of its key that were decided earlier and are held, or wait in that order themselves.
-A commit-ordered one never waits for a prepare-ordered one that waits, so no two can wait for each other. Parked ones
-hold nobody. Of those that may go the first decided one goes first.
+With `order="prepare"`, a transaction waits for every unsettled one of its ordering key that is earlier in half. With
+`order="commit"`, it waits for those of its key that were decided earlier and are held, or wait in that order themselves.
+A commit-ordered transaction does not wait for a prepare-ordered one that waits, so no two can wait for each other. Parked
+ones block no other. Of those that may go, the first decided one goes first.
 
-One key may have a hundred thousand transactions: nothing here looks through all of them to let one go.
+One key may have a hundred thousand transactions: no operation scans all of them to release one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _Index = dict[str, dict[str, Transaction]]
 class ForwardOrder:
     """The unsettled, unparked transactions of each ordering key, in the order of their half records.
 
-    `transactions` are all that are not settled, now and later: nobody but one with order="prepare" waits for undecided
-    ones, so these are looked for when the first such one comes, and indexed from then on. None: a replay, which knows no
-    more than it is told by `add`.
+    `transactions` contains all that are not settled, now and later. Only a transaction with order="prepare" waits for undecided
+    ones, so these are indexed when the first such transaction comes. None: a replay, which knows only what `add`
+    receives.
     """
 
     def __init__(self, transactions: Collection[Transaction] | None = None) -> None:
         self._transactions = () if transactions is None else transactions
         self._keys: _Index | None = {} if transactions is None else None
         self._prepared: _Index = {}  # those with order="prepare"
-        self._stuck: _Index = {}  # who stops commit-ordered ones, in the order of the decisions
+        self._stuck: _Index = {}  # transactions that block commit-ordered ones, by decision
         self._on_doubt: set[str] = set()
         self._on_doubt_counts: dict[str, int] = {}
         found = self._in_order()
@@ -51,7 +51,7 @@ class ForwardOrder:
         return sorted(found, key=lambda t: t.first_offset)
 
     def _index(self) -> _Index:
-        """All of them by key, also those that are undecided."""
+        """All transactions by key, including undecided ones."""
         if self._keys is None:
             self._keys = {}
             for txn in self._in_order():
@@ -60,11 +60,11 @@ class ForwardOrder:
 
     @property
     def wants_all(self) -> bool:
-        """True when `add` must be told of transactions with order="commit", too."""
+        """True if `add` needs transactions with order="commit", too."""
         return self._keys is not None
 
     def add(self, txn: Transaction) -> None:
-        """A new transaction; half records come in offset order, so the newest is the last."""
+        """Add a new transaction; half records come in offset order, so the newest is the last."""
         if txn.waits_for_undecided:
             _put(self._index(), txn)
             _put(self._prepared, txn)
@@ -72,13 +72,13 @@ class ForwardOrder:
             _put(self._keys, txn)
 
     def put_back(self, txn: Transaction) -> None:
-        """A parked transaction that was committed takes its old place again."""
+        """Give a parked transaction that was committed its old place again."""
         self.add(txn)
         if self._keys is not None and txn.key_hash is not None:
             _sort(self._keys[txn.key_hash], by=lambda t: t.first_offset)
 
     def goes_to_doubt(self, txn: Transaction) -> bool:
-        """It stands on the doubt topic, or will with the next batch; True when it is the first of its key there."""
+        """Note that it is on the doubt topic, or will be with the next batch. Returns True if it is the first of its key there."""
         key_hash = txn.key_hash
         if key_hash is None or txn.key in self._on_doubt or txn.state not in _IN_ORDER:
             return False
@@ -87,11 +87,11 @@ class ForwardOrder:
         return count == 1
 
     def stuck(self, txn: Transaction) -> None:
-        """It is decided and cannot go yet: later ones of its key may have to wait."""
+        """Note that it is decided and cannot go yet: later ones of its key may have to wait."""
         if txn.key_hash is None:
             return
         if txn.state is TxnState.WAITING and txn.waits_for_undecided:
-            _drop(self._stuck, txn)  # nobody waits for it, as long as it waits itself
+            _drop(self._stuck, txn)  # it blocks no other as long as it waits itself
             return
         others = self._stuck.setdefault(txn.key_hash, {})
         last = next(reversed(others.values()), txn)
@@ -100,7 +100,7 @@ class ForwardOrder:
             _sort(others, by=_decided_at)
 
     def remove(self, txn: Transaction) -> None:
-        """Settled or parked: nobody waits for it any more. Try `next_free(key_hash)`."""
+        """Remove a settled or parked transaction: it blocks no other any more. Then try `next_free(key_hash)`."""
         if txn.key_hash is None:
             return
         if self._keys is not None:
@@ -114,12 +114,12 @@ class ForwardOrder:
                 del self._on_doubt_counts[txn.key_hash]
 
     def passes(self, txn: Transaction) -> bool:
-        """True when one that was decided just now may go, and no other may go because it goes; then it is removed.
+        """True if a transaction that was just decided may go, and no other becomes free by it; then it is removed.
 
-        For a transaction that neither stood on doubt nor waited: so do nearly all, and this takes a tenth of `is_free`,
+        Only for a transaction that was not on doubt and did not wait, as nearly all: this takes a tenth of the time of `is_free`,
         `remove` and `next_free`.
         """
-        # Those that could stop it are stuck. Those that it could stop are stuck as well, or have order="prepare".
+        # Transactions that could block it are in `_stuck`. Those that it could block are there too, or have order="prepare".
         key_hash = txn.options.key_hash
         if key_hash in self._stuck or key_hash in self._prepared:
             return False
@@ -128,7 +128,7 @@ class ForwardOrder:
         return True
 
     def is_free(self, txn: Transaction) -> bool:
-        """True when nobody of its key goes first."""
+        """True if no other transaction of its key goes first."""
         if txn.key_hash is None:
             return True
         if txn.waits_for_undecided:
@@ -137,8 +137,8 @@ class ForwardOrder:
         return first is None or first is txn or _decided_at(first) > _decided_at(txn)
 
     def next_free(self, key_hash: str) -> Transaction | None:
-        """Who of a key waits and may go now; of several the one that was decided first."""
-        # At most two: the first in half, and the first of those that stop commit-ordered ones.
+        """The waiting transaction of a key that may go now; of several, the one that was decided first."""
+        # At most two candidates: the first in half, and the first of those that block commit-ordered ones.
         firsts = _first(self._keys or {}, key_hash), _first(self._stuck, key_hash)
         free = [
             txn
@@ -148,20 +148,20 @@ class ForwardOrder:
         return min(free, key=_decided_at, default=None)
 
     def is_on_doubt(self, key_hash: str | None) -> bool:
-        """True when one of a key stands on the doubt topic, or goes there now: then all that wait stand there too."""
+        """True if a transaction of the key is on the doubt topic, or moves there now: then all waiting ones of the key are there."""
         return key_hash in self._on_doubt_counts
 
     def count(self, key_hash: str | None) -> int:
-        """How many of a key wait, are held, or have order="prepare"; who is two of this may count twice."""
+        """Number of transactions of a key that wait, are held, or have order="prepare"; one that matches twice may count twice."""
         if key_hash is None:
             return 0
         return len(self._stuck.get(key_hash, ())) + len(self._prepared.get(key_hash, ()))
 
     def waiting(self, key_hash: str | None) -> list[Transaction]:
-        """Those of a key that are decided and wait, in the order of their half records."""
+        """The decided transactions of a key that wait, in the order of their half records."""
         if key_hash is None:
             return []
-        # Each once: one with order="prepare" that was held may be among the stuck, too.
+        # Each once: a held one with order="prepare" may be in `_stuck`, too.
         others = {**self._prepared.get(key_hash, {}), **self._stuck.get(key_hash, {})}
         found = [txn for txn in others.values() if txn.state is TxnState.WAITING]
         return sorted(found, key=lambda t: t.first_offset)
@@ -184,7 +184,7 @@ def _drop(index: _Index, txn: Transaction) -> None:
     if not others:
         del index[key_hash]
     elif len(others) % _GAPS_MAX == 0:
-        # Where many first entries are gone, a dict is slow to look into from its front: a fresh one is not.
+        # If many first entries were removed, iterating a dict from its front is slow; a fresh dict is not.
         index[key_hash] = dict(others)
 
 

@@ -1,7 +1,7 @@
-"""What became of a transaction: the records of one id in half, op, doubt and check, folded to one history per nonce.
+"""The history of a transaction: the records of one id in half, op, doubt and check, folded to one history per nonce.
 
-For people who ask (`txlayer tx show`, `producer.status`), so it also tells what the ledger does not keep. Never: a rule
-of its own. Which line decides is the ledger's rule, repeated here over whatever part of the logs was read.
+For queries by people and programs (`txlayer tx show`, `producer.status`), so it also contains what the ledger does not keep.
+It applies the ledger's rule of which line decides to the part of the logs that was read, and adds no rule of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BETWEEN = ": "
 
 
 class HalfRecord(NamedTuple):
-    """One half message of the transaction, where it is stored."""
+    """One half message of the transaction, and where it is stored."""
 
     offset: int
     appended_ms: int
@@ -43,13 +43,13 @@ class HalfRecord(NamedTuple):
 
 
 class OpLine(NamedTuple):
-    """One line of the op log about the transaction: who said what, when."""
+    """One line of the op log about the transaction: the resolution, its source and its time."""
 
     offset: int
     line: int
     appended_ms: int
     op: OpMessage
-    is_counted: bool  # False: it names no half record of the transaction, so it says nothing
+    is_counted: bool  # False: it names no half record of the transaction, so it has no effect
 
 
 class CheckNote(NamedTuple):
@@ -58,38 +58,38 @@ class CheckNote(NamedTuple):
     partition: int  # of the check topic
     offset: int
     appended_ms: int
-    number: int  # of the question; an op line that answers it repeats it
-    text: str  # of a question: the real topics; of a refusal: what was refused
+    number: int  # of the check-back; an op line that answers it contains it
+    text: str  # of a check-back: the real topics; of a refusal: what was refused
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionHistory:
-    """One transaction, that is one nonce of an id, as far as the records that were read tell."""
+    """One transaction, that is, one nonce of an id, as far as the records that were read show it."""
 
     txn_id: str
     nonce: str
     producer_group: str
     partition: int
-    """Of half, op and doubt."""
+    """The partition of half, op and doubt."""
     state: TxnState | None
-    """COMMITTED is the decision: whether it is forwarded already is not told here. None: it is settled, but the line
-    that decided it is older than what was read."""
+    """COMMITTED is the decision; it does not mean that the messages are forwarded. None: it is settled, but the line that
+    decided it is older than what was read."""
     reason: str
-    """Why it is held or parked, else what the deciding person or policy said, else empty."""
+    """Why it is held or parked, else the reason that the deciding operator or policy gave, else empty."""
     message_count: int | None
-    """Messages it should have; None: neither a half record nor a summary was read."""
+    """Number of messages it should have; None: neither a half record nor a summary was read."""
     half_records: tuple[HalfRecord, ...]
     op_lines: tuple[OpLine, ...]
     decided_at: tuple[int, int] | None
     """(op offset, line) of the decision."""
     summary: DoubtSummary | None
-    """What the doubt topic says of it now; None: it does not stand there."""
+    """The current summary on the doubt topic; None: it is not there."""
     left_doubt_ms: int | None
-    """When its doubt records ended, which is when it was settled; None: they did not, or were never there."""
+    """When its doubt records were removed, which is when it was settled; None: they were not, or never existed."""
     questions: tuple[CheckNote, ...] = ()
-    """Its check-backs, the oldest first; empty when the check topic was not read."""
+    """Its check-backs, the oldest first; empty if the check topic was not read."""
     refusals: tuple[CheckNote, ...] = ()
-    """What its producer group was told of resolutions that came too late."""
+    """Resolutions that came too late and that were reported to its producer group."""
 
     @property
     def born_ms(self) -> int | None:
@@ -102,27 +102,27 @@ class TransactionHistory:
 
     @property
     def appended_ms(self) -> int | None:
-        """The broker's clock at the first half record; None when that was not read."""
+        """The broker's clock at the first half record; None if that was not read."""
         if self.half_records:
             return self.half_records[0].appended_ms
         return self.summary.appended_ms if self.summary is not None else None
 
     @property
     def decision(self) -> Resolution | None:
-        """Commit or rollback, as it is carried out; None: undecided, or decided before what was read."""
+        """Commit or rollback, as carried out; None: undecided, or decided before what was read."""
         if self.state is None or not self.is_decided:
             return None
         return Resolution.ROLLBACK if self.state is TxnState.ROLLED_BACK else Resolution.COMMIT
 
     @property
     def is_decided(self) -> bool:
-        """True once a commit or a rollback stands in the op log."""
+        """True if the op log contains a commit or a rollback."""
         return self.state not in (TxnState.OPEN, TxnState.PARKED)
 
 
 @dataclass(slots=True)
 class _Traces:
-    """What was read about one nonce so far."""
+    """What was read about one nonce."""
 
     partition: int
     halves: list[tuple[int, int, HalfHeader]] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _Traces:
 
 
 class HistoryFold:
-    """Takes records in any order between topics, in offset order within a partition; ignores those of other ids."""
+    """Folds records in any order between topics, in offset order within a partition; ignores those of other ids."""
 
     def __init__(self, txn_id: str) -> None:
         self._prefix = f"{txn_id}/"
@@ -145,7 +145,7 @@ class HistoryFold:
     def half(
         self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None
     ) -> None:
-        """A record of the half topic."""
+        """Fold a record of the half topic."""
         raw = codec.half_header_of(headers)
         if raw is None or not raw.startswith(self._half_prefixes):
             return
@@ -154,7 +154,7 @@ class HistoryFold:
             self._of(header.key, partition).halves.append((offset, appended_ms, header))
 
     def op(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
-        """A record of the op topic."""
+        """Fold a record of the op topic."""
         if value is None or self._op_part not in value:
             return
         lines = codec.split_ops(value)
@@ -168,7 +168,7 @@ class HistoryFold:
     def doubt(
         self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None
     ) -> None:
-        """A record of the doubt topic."""
+        """Fold a record of the doubt topic."""
         if key is None or not key.startswith(self._doubt_prefix):
             return
         parsed = codec.parse_doubt_key(key)
@@ -183,7 +183,7 @@ class HistoryFold:
             traces.summary, traces.left_doubt_ms = summary, None
 
     def check(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
-        """A record of the check topic; its partition says nothing about the transaction's."""
+        """Fold a record of the check topic; its partition is unrelated to the transaction's."""
         if value is None or self._op_part not in value:
             return
         check = codec.decode_check(value)
@@ -192,7 +192,7 @@ class HistoryFold:
             self._of(check.key, check.partition).checks.append((check.kind, note))
 
     def histories(self) -> list[TransactionHistory]:
-        """One per nonce, the oldest first."""
+        """One history per nonce, the oldest first."""
         made = [_history(key, traces) for key, traces in self._traces.items()]
         return sorted(made, key=lambda h: (h.appended_ms or h.born_ms or 0, h.nonce))
 
@@ -241,11 +241,11 @@ def _notes(traces: _Traces, kind: CheckKind) -> tuple[CheckNote, ...]:
 def _is_counted(
     op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None
 ) -> bool:
-    """Whether it names a half record of the transaction, and its producer group."""
+    """True if it names a half record of the transaction, and its producer group."""
     if summary is not None and summary.seen:
         is_there = summary.first_offset <= op.last_offset <= summary.last_offset
         return is_there and op.producer_group == summary.producer_group
-    # Half records older than what was read cannot be compared: then the line is believed.
+    # Half records older than what was read cannot be compared: then the line counts.
     return not halves or any(
         offset == op.last_offset and half.producer_group == op.producer_group
         for offset, _, half in halves
@@ -257,7 +257,7 @@ def _state(
 ) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
     for line in lines:
-        # After a commit an abandon acts only on what stood on the doubt topic until then.
+        # After a commit, an abandon only affects a transaction that was on the doubt topic until then.
         if (
             line.op.is_abandon
             and line.is_counted
@@ -293,15 +293,15 @@ def _group(
     return lines[0].op.producer_group if lines else ""
 
 
-# --- what an operator says --------------------------------------------------------------------------------------------
+# --- operators' reasons -----------------------------------------------------------------------------------------------
 
 
 def operator_reason(operator: str, reason: str) -> str:
-    """The reason of an operator's op line: who says it, then why."""
+    """The reason of an operator's op line: the operator, then the reason."""
     return f"{operator}{_BETWEEN}{reason}"
 
 
 def split_operator_reason(text: str) -> tuple[str, str]:
-    """(operator, reason) of an operator's op line; without a name, as another client may write it, ("", text)."""
+    """(operator, reason) of an operator's op line. If another client wrote it without a name: ("", text)."""
     operator, between, reason = text.partition(_BETWEEN)
     return (operator, reason) if between else ("", text)

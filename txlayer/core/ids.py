@@ -1,6 +1,6 @@
-"""Transaction ids and attempt nonces: their form, and UUIDv7 from a given time and given bits.
+"""Transaction ids and attempt nonces: their form, and UUIDv7 from a given time and given bits. Pure: callers pass time and bits.
 
-Never here: drawing the time or the bits.
+Also the partition and the hash of an ordering key, and Kafka's hash of keys.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from txlayer.errors import UsageError
 TxnId = NewType("TxnId", str)
 
 TXN_ID_LENGTH_MAX = 128
-"""Longest id: it is part of every key and header of a transaction."""
+"""Longest id. It is part of every key and header of a transaction."""
 
 NONCE_LENGTH = 8
-"""A nonce is eight hexadecimal digits: enough to tell attempts of one id apart."""
+"""Length of a nonce in hexadecimal digits: enough to distinguish the attempts of one id."""
 
 UUID_LENGTH = 36
-"""Characters of an id that we draw."""
+"""Characters of a generated id."""
 
 _TAIL_FORM = b"xxx-xxxx-xxxxxxxxxxxx/xxxxxxxx "
 _TAIL_PLACES = tuple(place for place, byte in enumerate(_TAIL_FORM) if byte == ord("x"))
@@ -32,18 +32,18 @@ _VARIANT_PLACE = 4
 _VARIANTS = bytes.maketrans(b"0123456789abcdef", b"89ab89ab89ab89ab")
 
 TAIL_DIGITS = len(_TAIL_PLACES)
-"""Random hexadecimal digits in what `key_tails` makes of each."""
+"""Random hexadecimal digits per key tail in `key_tails`."""
 
-# `|` separates fields, `/` separates id, nonce and index in keys; a blank could not be typed on a command line unquoted.
+# `|` separates fields, and `/` separates id, nonce and index in keys; a blank would have to be quoted on a command line.
 _TXN_ID = re.compile(r"[!-.0-{}~]{1,128}")
 GROUP_LENGTH_MAX = 200
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What Kafka accepts as the name of a topic."""
+"""The form of topic names that Kafka accepts."""
 
 
 def is_topic_name(name: str) -> bool:
-    """True when Kafka accepts `name` as the name of a topic."""
+    """True if Kafka accepts `name` as the name of a topic."""
     return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -66,10 +66,10 @@ def uuid7_head(at_ms: int) -> str:
 
 
 def key_tails(random_hex: str) -> list[str]:
-    """What follows `uuid7_head` in "id/nonce", one for every 27 hexadecimal digits: 74 random bits, `/`, nonce.
+    """The part behind `uuid7_head` in "id/nonce", one for every 27 hexadecimal digits: 74 random bits, `/`, nonce.
 
-    Many are made at once, column by column: a producer needs one per transaction, and this takes a fifth of the
-    time of making one after the other.
+    Makes many at once, column by column: a producer needs one per transaction, and this takes a fifth of the
+    time of making them one by one.
     """
     count = len(random_hex) // TAIL_DIGITS
     digits = random_hex[: count * TAIL_DIGITS].encode("ascii")
@@ -82,7 +82,7 @@ def key_tails(random_hex: str) -> list[str]:
 
 
 def check_txn_id(txn_id: str) -> TxnId:
-    """The id itself when it is 1 to 128 printable ASCII characters without blank, `|` and `/`.
+    """Return the id if it is 1 to 128 printable ASCII characters without blank, `|` and `/`.
 
     Raises:
         UsageError: it is not. Nothing was sent.
@@ -96,7 +96,7 @@ def check_txn_id(txn_id: str) -> TxnId:
 
 
 def check_group(group: str) -> str:
-    """The producer group itself when Kafka would accept it as part of a group name.
+    """Return the producer group if Kafka would accept it as part of a group name.
 
     Raises:
         UsageError: it is not 1 to 200 letters, digits, `.`, `_` or `-`.
@@ -118,49 +118,49 @@ def half_partition(*, ordering_key: bytes | None, txn_id: str, partition_count: 
 
     Source: docs/explanation/protocol.md, "Where a transaction lives".
     """
-    # The key alone decides: all decisions of one key must meet in one op log, or P6 has no order to keep.
+    # Only the key decides: all decisions of one key must meet in one op log, or P6 would have no order to keep.
     return zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key) % partition_count
 
 
 def share_count(partition_count: int) -> int:
-    """How many shares `head_share` and `tail_share` have after the modulo; 1: the partition cannot be chosen by them.
+    """Number of shares of `head_share` and `tail_shares` after the modulo; 1: they cannot determine the partition.
 
-    With a power of two the modulo takes the low bits, and XOR goes bit by bit.
+    With a power of two, the modulo takes the low bits, and XOR works bit by bit.
     """
     return 1 if partition_count & partition_count - 1 else partition_count
 
 
 def head_share(head: str, *, tail_length: int) -> int:
-    """What an id's first characters give to its crc32: crc32(head + tail) = head_share ^ tail_share.
+    """The part of an id's crc32 that comes from its first characters: crc32(head + tail) = head_share ^ tail_share.
 
-    A CRC is linear: of texts of one length, XOR of the texts is XOR of their checksums (but for a constant).
+    A CRC is linear: for texts of one length, the XOR of the texts has the XOR of their checksums (up to a constant).
     """
     zeros = bytes(tail_length)
     return zlib.crc32(zeros, zlib.crc32(head.encode())) ^ zlib.crc32(bytes(len(head) + tail_length))
 
 
 def tail_shares(tails: Iterable[bytes], *, head_length: int) -> list[int]:
-    """What each of these last characters gives to the crc32 of its id; see `head_share`."""
+    """The part of an id's crc32 that comes from each of these last characters; see `head_share`."""
     start, crc32 = zlib.crc32(bytes(head_length)), zlib.crc32
     return [crc32(tail, start) for tail in tails]
 
 
 def key_hash(ordering_key: bytes) -> str:
-    """16 hexadecimal digits that stand for an ordering key: its crc32, then 32 bits of BLAKE2b.
+    """16 hexadecimal digits that represent an ordering key: its crc32, then 32 bits of BLAKE2b.
 
-    The first half lets a reader check that a record lies in its partition; the second keeps different keys
-    apart. Two keys with one hash (1 in 2^64) would only wait for each other.
+    With the first half, a reader checks that a record is in its partition; the second half distinguishes
+    keys. Two keys with one hash (1 in 2^64) would only wait for each other.
     """
     return f"{zlib.crc32(ordering_key):08x}{blake2b(ordering_key, digest_size=4).hexdigest()}"
 
 
 def partition_of_key_hash(key_hash: str, *, partition_count: int) -> int:
-    """The half partition that belongs to a `key_hash`."""
+    """The half partition of a `key_hash`."""
     return int(key_hash[:8], 16) % partition_count
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key as a positive number of 31 bits, before the modulo: what Java's partitioner computes.
+    """Kafka's hash of a key as a positive number of 31 bits, before the modulo: the value that Java's partitioner computes.
 
     Source: Apache Kafka, org.apache.kafka.common.utils.Utils.murmur2 and toPositive.
     """

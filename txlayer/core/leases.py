@@ -1,21 +1,21 @@
-"""Who holds a queue: the fold of the lock log. No clock but the records' append time.
+"""Holders of queues: the fold of the lock log. The only clock is the records' append time.
 
 Every reader folds the same records in the same order, so all agree. The rules, per queue:
 
-* A **claim** wins where nobody holds the queue: no lease, a released one, or one whose last record was appended an
-  expiry ago. Against a live lease the higher generation of the consumer group wins; within one generation the first
-  claim, but of one static member (the processes of one instance id) the last. A claim that does not win is *void*.
-* The lease's **token** is the offset of the winning claim; handlers get it, or a higher one in a new log (`token_above`). A holder may write its lease again by a claim that names its
-  token: it counts as a renewal does, and the lease has a new token.
-* A **renewal** counts for the lease whose token it names, also when nobody renewed it in time, as long as no other claim
-  has won. It names everything about the lease: whoever begins to read in the middle of the log learns it from there.
+* A **claim** wins if no live lease exists: none, a released one, or one whose last record was appended an
+  expiry ago. Against a live lease, the higher generation of the consumer group wins. Within one generation, the first
+  claim wins; between claims of one static member (processes with one instance id), the last. A claim that does not win is *void*.
+* The lease's **token** is the offset of the winning claim; handlers get it, or a higher one in a new log (`token_above`). A holder may write its lease again with a claim that names its
+  token: it counts as a renewal, and the lease has a new token.
+* A **renewal** counts for the lease whose token it names, even if it comes late, as long as no other claim
+  has won. It contains all fields of the lease: a reader that begins in the middle of the log learns the lease from it.
 * A **release** ends the lease whose token it names.
 
-A reader that begins ten expiries ago may take for a while a void claim for a lease, because it has not seen the lease
-that stood against it. Two guards end that: a renewal (or release) of a higher token than one's own belief is believed, and
-the holder answers every void claim by claiming again, so that its token is the highest of all.
+A reader that begins ten expiries ago may for a while take a void claim for a lease, because it has not seen the lease
+that the claim met. Two guards end this: a reader adopts a renewal (or release) of a higher token than the lease it knows,
+and the holder answers every void claim by claiming again, so that its token is the highest of all.
 
-The guards, each of which a simulation may take out (`LeaseTable` by a subclass; the other two in
+The guards, each of which a simulation can remove (by a subclass of `LeaseTable`; the other two in
 `txlayer.consumer.lease_keeper`): `outranks` (generation, void claims), `is_live_at` (expiry), the token that a renewal
 must name; the holder's own `valid_until`; the lease written again behind a void claim.
 """
@@ -34,27 +34,27 @@ from txlayer.core.messages import Undecodable
 from txlayer.core.retry import LockKind, LockRecord
 
 HISTORY_EXPIRY_COUNT = 10
-"""A reader begins so many expiries before the newest record: after that it agrees with one that read everything."""
+"""A reader begins this many expiries before the newest record. After that it agrees with a reader of the whole log."""
 
 
 def token_above(claim_offset: int, *, last: int | None) -> int:
     """The token that handlers get under a lease: its claim's offset, or one more than the last token of the queue.
 
-    Offsets grow within one lock log; a new one, in another namespace or after a disaster, begins at 0 again. `last` stands with the group's
-    progress, which outlives the log; None: no handler of the queue ever had a token.
+    Offsets grow within one lock log; a new log, in another namespace or after a disaster, begins at 0 again. `last` is stored with the
+    group's progress, which survives the log; None: no handler of the queue has had a token.
     """
     return claim_offset if last is None or claim_offset > last else last + 1
 
 
 class LeaseEffect(Enum):
-    """What a record of the lock log changed."""
+    """The effect of a record of the lock log."""
 
     WON = "won"  #: a claim became the lease
     VOID = "void"  #: a claim met a lease that it does not outrank; nothing changed
-    RENEWED = "renewed"  #: the lease goes on
-    LEARNED = "learned"  #: a renewal told of a lease whose claim this reader did not see win
+    RENEWED = "renewed"  #: the lease continues
+    LEARNED = "learned"  #: a renewal of a lease whose claim this reader did not see win
     RELEASED = "released"  #: the lease ended
-    STALE = "stale"  #: it named a lease that is over, or one that cannot be; nothing changed
+    STALE = "stale"  #: it named a lease that is over or cannot exist; nothing changed
 
 
 class QueueLease(NamedTuple):
@@ -67,18 +67,18 @@ class QueueLease(NamedTuple):
     token: int
     """Offset of the claim that won; grows with every lease of the queue in this log."""
     renewed_ms: int
-    """Append time of the last record that counted for it."""
+    """Append time of the last record that counted for the lease."""
     renewed_offset: int
     """Offset of that record."""
     is_released: bool = False
     reason: str = ""
-    """Of its release."""
+    """The reason of its release."""
 
 
 class LeaseTable:
-    """All queues of one lock log, or of those of its records that it is told. One thread uses it.
+    """The leases of one lock log, or of the records that are applied. Not thread-safe.
 
-    At every position at most one holder has a queue, and tokens only grow, whatever the records say (P10).
+    At every position, a queue has at most one holder, and tokens only grow, whatever the records contain (P10).
     """
 
     def __init__(self, *, expiry_ms: int) -> None:
@@ -86,15 +86,15 @@ class LeaseTable:
         self._leases: dict[str, QueueLease] = {}
 
     def apply(self, record: LockRecord, *, offset: int, appended_ms: int) -> LeaseEffect:
-        """Fold the next record of its partition; a queue's records all stand in one."""
+        """Fold the next record of its partition; all records of a queue are in one partition."""
         if record.kind is LockKind.CLAIM:
             return self._claim(record, offset, appended_ms)
         token = record.token
         if token is None or token >= offset:
-            return LeaseEffect.STALE  # its claim would be still to come
+            return LeaseEffect.STALE  # its claim would come later
         lease = self._leases.get(record.queue)
         if lease is None or token > lease.token:
-            # Its writer saw that claim win and this reader did not: it has begun in the middle.
+            # Its writer saw that claim win and this reader did not: it began in the middle of the log.
             self._leases[record.queue] = self._lease(record, token, offset, appended_ms)
             return LeaseEffect.LEARNED
         if token != lease.token or lease.is_released:
@@ -110,21 +110,21 @@ class LeaseTable:
         return self._leases.get(queue)
 
     def holding(self, queue: str, *, at_ms: int) -> QueueLease | None:
-        """The lease of a queue that is live at an append time; None: nobody holds it."""
+        """The lease of a queue that is live at an append time; None if there is none."""
         lease = self._leases.get(queue)
         return lease if lease is not None and self.is_live_at(lease, at_ms) else None
 
     def is_live_at(self, lease: QueueLease, at_ms: int) -> bool:
-        """Whether a record appended at `at_ms` meets this lease."""
+        """True if the lease is live for a record appended at `at_ms`."""
         return not lease.is_released and at_ms < lease.renewed_ms + self.expiry_ms
 
     def __iter__(self) -> Iterator[QueueLease]:
         return iter(self._leases.values())
 
     def outranks(self, claim: LockRecord, lease: QueueLease) -> bool:
-        """Whether a claim takes a queue from a live lease."""
+        """True if a claim takes a queue from a live lease."""
         if claim.holder == lease.holder:
-            return True  # also when the group was made anew and counts from 1 again
+            return True  # also if the group was recreated and counts from 1 again
         if claim.generation != lease.generation:
             return claim.generation > lease.generation
         return bool(claim.instance_id) and claim.instance_id == lease.instance_id
@@ -138,7 +138,7 @@ class LeaseTable:
     def _wins(self, claim: LockRecord, offset: int, appended_ms: int) -> bool:
         lease, token = self._leases.get(claim.queue), claim.token
         if token is not None:
-            # Written again: of the newest lease, or of one whose claim this reader did not see win.
+            # Rewritten: the newest lease, or one whose claim this reader did not see win.
             is_newest = lease is None or token > lease.token
             is_same = lease is not None and token == lease.token and not lease.is_released
             return token < offset and (is_newest or is_same)
@@ -160,15 +160,15 @@ _SAFE = "/:@ "
 
 
 def queue_name(group: str, topic: str, partition: int) -> str:
-    """A queue as records and operators name it: group/topic/partition."""
+    """The name of a queue in records and for operators: group/topic/partition."""
     return f"{group}/{topic}/{partition}"
 
 
 def parse_queue(name: str) -> tuple[str, str, int]:
-    """(group, topic, partition); a group may hold slashes, a topic cannot.
+    """(group, topic, partition); a group may contain slashes, a topic cannot.
 
     Raises:
-        ValueError: it is no queue's name.
+        ValueError: it is not a queue's name.
     """
     group, topic, partition = name.rsplit("/", 2)
     number = whole(partition)
@@ -178,7 +178,7 @@ def parse_queue(name: str) -> tuple[str, str, int]:
 
 
 def lock_partition(queue: str, *, partition_count: int) -> int:
-    """The partition of `<namespace>.locks` that holds all records of a queue: zlib.crc32(key) % count."""
+    """The partition of `<namespace>.locks` that contains all records of a queue: zlib.crc32(key) % count."""
     return zlib.crc32(queue.encode()) % partition_count
 
 
@@ -193,7 +193,7 @@ def encode_lock(record: LockRecord) -> tuple[bytes, bytes]:
 
 
 def decode_lock(key: bytes | None, value: bytes | None) -> LockRecord | Undecodable:
-    """A record of the lock log; a renewal and a release name a token, a claim may."""
+    """Decode a record of the lock log. A renewal and a release must name a token, a claim may."""
     if key is None or value is None:
         return Undecodable("lock: no key or no value")
     try:

@@ -1,4 +1,4 @@
-"""Frozen values that travel between producers, coordinator and tools. Never the wire format (codec.py has it)."""
+"""Frozen values that producers, coordinators and tools exchange; codec.py has the wire format."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a message, in order; names may repeat."""
 
 UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
-"""Headers as users may give them; text is UTF-8 on the wire."""
+"""Headers as users may pass them; text is UTF-8 on the wire."""
 
 TAGS_HEADER = "tags"
-"""The ordinary header that carries a message's tags; consumers filter by it."""
+"""The ordinary header that contains a message's tag; consumers filter by it."""
 
 RESERVED_HEADER_PREFIX = "txl"
-"""Headers that begin so are ours; a user's is refused."""
+"""Prefix of txlayer's headers; a user's header with it is refused."""
 
 
 class Resolution(Enum):
-    """What a producer, a responder or an operator says of a transaction."""
+    """What a producer, a responder or an operator states about a transaction."""
 
     COMMIT = "C"  #: the local transaction is durable: forward the messages
-    ROLLBACK = "R"  #: the local transaction is gone: nobody may ever see the messages
-    UNKNOWN = "U"  #: nobody can say yet: ask again later
+    ROLLBACK = "R"  #: the local transaction is gone: consumers must not see the messages
+    UNKNOWN = "U"  #: the result is not known yet: ask again later
 
 
 COMMIT, ROLLBACK, UNKNOWN = Resolution
-"""The resolutions by their plain names, for users' code."""
+"""The resolutions by their short names, for users' code."""
 
 
 class Source(Enum):
-    """Who wrote an op line."""
+    """The source of an op line."""
 
     PRODUCER = "producer"  #: the producer that ran the local transaction
     CHECK = "check"  #: a check handler that was asked
@@ -45,7 +45,7 @@ class Source(Enum):
 
 
 class OrderMode(Enum):
-    """What orders the messages of one ordering key (P6)."""
+    """What determines the order of the messages of one ordering key (P6)."""
 
     COMMIT = "commit"  #: the order of decisions in the op log
     PREPARE = (
@@ -54,7 +54,7 @@ class OrderMode(Enum):
 
 
 class ParkReason(Enum):
-    """Why a transaction or record stands on the doubt topic for a person or a mended topic; a closed list."""
+    """Why a transaction or record is on the doubt topic, for an operator or until a topic accepts again; a closed list."""
 
     INCOMPLETE = "incomplete"  #: committed, but not all of its half records are there
     UNDECODABLE = "undecodable"  #: bytes that are no record of ours
@@ -74,14 +74,14 @@ class ParkReason(Enum):
 
 
 class Message(NamedTuple):
-    """What a user wants delivered. Text is UTF-8 on the wire; a null key or value is forwarded as it is."""
+    """A message to be delivered. Text is UTF-8 on the wire; a null key or value is forwarded unchanged."""
 
     topic: str
     key: bytes | str | None = None
-    value: object = None  # bytes, str or None; anything else needs the producer's serializer
+    value: object = None  # bytes, str or None; other types need the producer's serializer
     headers: UserHeaders | None = None
     tags: str | None = None  # becomes the header `tags`; consumers filter by it
-    partition: int | None = None  # of the real topic; None: by the key, like every Java producer
+    partition: int | None = None  # of the real topic; None: by the key, as Java producers do
     timestamp: int | None = (
         None  # milliseconds, of the forwarded record; None: when it is forwarded
     )
@@ -93,14 +93,14 @@ class HalfHeader(NamedTuple):
     key: str  # "id/nonce": a transaction *is* its id and the nonce of the attempt
     producer_group: str
     topic: str  # the real topic
-    index: int  # type: ignore[assignment]  # 0 <= index < count; hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # 0 <= index < count; hides tuple.index, which has no caller
     count: int  # type: ignore[assignment]  # likewise
     born_ms: int  # the producer's clock, for statistics only
     options: HalfOptions
 
 
 class HalfOptions(NamedTuple):
-    """What a producer may ask for beyond the message itself; `NO_OPTIONS` asks for nothing."""
+    """Options of a half message beyond the message itself; `NO_OPTIONS` sets none."""
 
     key_hash: str | None = None  # partitions.key_hash of the ordering key
     order: OrderMode = OrderMode.COMMIT
@@ -108,7 +108,7 @@ class HalfOptions(NamedTuple):
     partition: int | None = None  # of the real topic
     timestamp_ms: int | None = None  # of the forwarded record
     key_murmur: int | None = (
-        None  # murmur2 of the ordering key, where the message has no key of its own
+        None  # murmur2 of the ordering key, if the message has no key of its own
     )
 
 
@@ -126,36 +126,35 @@ class OpMessage(NamedTuple):
     source: Source = Source.PRODUCER
     check_number: int | None = None
     is_abandon: bool = (
-        False  # an operator's own word after a commit; the resolution is then ROLLBACK
+        False  # an operator's resolution after a commit; `resolution` is then ROLLBACK
     )
     reason: str = ""
 
 
 class CheckKind(Enum):
-    """What the coordinator tells a producer group."""
+    """Kinds of records from the coordinator to a producer group."""
 
     QUESTION = "Q"  #: what became of the local transaction? The answer is an op line
-    LIMIT = "L"  #: the group has too many open transactions (or not any more): `text` is on or off
-    REFUSED = (
-        "X"  #: a resolution of the group came too late and was refused: `text` says which, and why
-    )
+    LIMIT = "L"  #: the group has too many open transactions, or no longer has: `text` is on or off
+    REFUSED = "X"  #: a resolution of the group came too late and was refused: `text` contains it and the reason
 
 
 class CheckRecord(NamedTuple):
-    """A record of the check topic: one line, like an op's. Every instance of the group reads it."""
+    """A record of the check topic: one line, like an op line. Every instance of the group reads it."""
 
     kind: CheckKind
     key: str  # "id/nonce"; "" for a limit
     producer_group: str
-    partition: int  # of half and op: an answer goes there
-    last_offset: int = 0  # of the half records there are: an answer names it
+    partition: int  # of half and op: the answer is written there
+    last_offset: int = 0  # of the half records; an answer names it
     born_ms: int = 0
-    number: int = 0  # of the question; an answer carries it. For a limit: how many are open
-    text: str = ""  # of a question: the real topics, comma between
+    # Of the check-back, repeated in the answer; for a limit: the number of open transactions.
+    number: int = 0
+    text: str = ""  # of a check-back: the real topics, comma-separated
 
 
 class Origin(NamedTuple):
-    """Where a record stands."""
+    """The topic, partition and offset of a record."""
 
     topic: str
     partition: int
@@ -164,14 +163,14 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Bytes that are no record of ours; a value, so that no loop stops at them."""
+    """Bytes that are not a txlayer record. A value, so that no loop stops at them."""
 
     why: str
     reason: ParkReason = ParkReason.UNDECODABLE
 
 
 class DoubtSummary(NamedTuple):
-    """What the doubt topic says of one transaction: enough to go on after a restart."""
+    """The summary of one transaction on the doubt topic: enough to continue after a restart."""
 
     key: str
     state: str  # a TxnState's value
@@ -179,25 +178,26 @@ class DoubtSummary(NamedTuple):
     producer_group: str
     first_offset: int
     last_offset: int
-    seen: int  # half records there are
-    count: int  # type: ignore[assignment]  # half records there should be
+    seen: int  # half records that exist
+    count: int  # type: ignore[assignment]  # half records that should exist
     appended_ms: int  # of the first half record
     born_ms: int
     key_hash: str | None
     order: OrderMode
     immunity_ms: int | None
     decided_at: tuple[int, int] | None  # op position (offset, line) of the decision
-    moved_ms: int  # when it came here, or was decided here
+    moved_ms: int  # when it moved to doubt, or was decided there
     topics: tuple[str, ...] = ()  # its real topics, each once
-    checked_count: int = 0  # questions asked; the number of the last one
-    answered_count: int = 0  # of them answered with unknown
-    asked_ms: int = 0  # when the last one was asked
-    answered_number: int = 0  # the newest question that was answered
-    twin_offsets: tuple[int, ...] = ()  # second copies that the broker kept; a line may name one
+    checked_count: int = 0  # number of check-backs, and of the last one
+    answered_count: int = 0  # check-backs answered with unknown
+    asked_ms: int = 0  # when the last check-back was sent
+    answered_number: int = 0  # the newest check-back that was answered
+    # Second copies that the broker stored; an op line may name one.
+    twin_offsets: tuple[int, ...] = ()
 
 
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """The headers without txlayer's own, for those who pass a message on."""
+    """The headers without txlayer's own, for code that passes a message on."""
     return [
         (name, value)
         for name, value in headers or ()
@@ -221,23 +221,23 @@ _EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which tags a consumer wants. What it does not want counts as handled."""
+    """The tags that a consumer wants. Other messages count as handled."""
 
     wanted: frozenset[bytes] | None = None
-    """None: every message, also those without a tag."""
+    """None: every message, with or without a tag."""
 
     def accepts(self, tag: bytes | None) -> bool:
-        """True for a message with this tag; None: it has none."""
+        """True for a message with this tag; None means that it has no tag."""
         return self.wanted is None or tag in self.wanted
 
 
 def parse_tags(expression: str) -> TagFilter:
-    """The filter that an expression says: tags with `||` between them, or `*` (or nothing) for every message.
+    """Parse a filter expression: tags separated by `||`, or `*` (or an empty text) for every message.
 
-    A message has one tag; blanks around a tag do not count; `*` stands alone.
+    A message has one tag. Blanks around a tag are ignored. `*` must be alone.
 
     Raises:
-        ConfigError: there is nothing on one side of a `||`, or a `*` or `|` among tags. Nothing happened.
+        ConfigError: one side of a `||` is empty, or a tag contains `*` or `|`. Nothing happened.
     """
     if expression.strip() in ("", _EVERY):
         return TagFilter()

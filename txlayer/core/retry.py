@@ -1,4 +1,4 @@
-"""What follows from what a handler said: handled, tried again, or given up. Never sleeping, drawing or counting."""
+"""Handler results and what follows from them: handled, tried again, or given up. Also the values of dead letters, replays and locks."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from txlayer.core.messages import Origin
 from txlayer.errors import ConfigError
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
-"""Longest delay of a `Retry`: its key waits meanwhile, and a longer one is a wrong unit."""
+"""Longest delay of a `Retry`. Its key waits meanwhile; a longer delay is probably a wrong unit."""
 
 
 class Delay(Protocol):
-    """A `timedelta`, which the core does not import."""
+    """A `timedelta`; the core does not import it."""
 
     def total_seconds(self) -> float:
-        """Its length."""
+        """Its length in seconds."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The message is handled; a handler that returns nothing says the same."""
+    """The message is handled. A handler that returns None means the same."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The message is to be tried again; an exception says the same. What a handler returns is checked: `checked`."""
+    """Try the message again. An exception means the same. `checked` checks what a handler returns."""
 
     delay: Delay | None = None
-    """Not before this `timedelta` has passed; None: after the policy's back-off."""
+    """Earliest next attempt, as a `timedelta` from now; None: after the policy's back-off."""
     reason: str = ""
     delay_ms: int | None = None
-    """The same in milliseconds, instead of `delay`."""
+    """The same in milliseconds, as an alternative to `delay`."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The message will never succeed: a dead letter at once, whatever attempts are left."""
+    """The message will never succeed: it becomes a dead letter at once, whatever attempts are left."""
 
     reason: str
 
 
 HandlerResult = Ack | Retry | Reject | None
-"""What a handler may return."""
+"""The allowed return values of a handler."""
 
 
 class WrongResult(NamedTuple):
-    """A handler returned what it may not return; the attempt has failed."""
+    """The handler returned an invalid value; the attempt has failed."""
 
     why: str
 
 
 def checked(result: Any) -> HandlerResult | WrongResult:
-    """What a handler returned, made of plain values alone; of a `Retry` the delay is in `delay_ms`.
+    """Convert what a handler returned to plain values; the delay of a `Retry` is in `delay_ms`.
 
-    A handler is the user's code: nothing that it returns raises here, or later where nobody expects it.
+    A handler is user code: no return value of it raises here, or later at an unexpected place.
     """
     kind = type(result)  # not isinstance: it would ask the object itself
     if result is None or kind is Ack:
@@ -88,7 +88,7 @@ def _checked_retry(result: Any) -> Retry | WrongResult:
             return WrongResult("Retry takes delay or delay_ms, not both")
         try:
             delay_ms = int(delay.total_seconds() * 1000)
-        except Exception:  # noqa: BLE001 - an object of the user's code
+        except Exception:  # noqa: BLE001 - an object from user code
             return WrongResult(
                 f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…"
             )
@@ -109,13 +109,13 @@ class DeadLetterReason(Enum):
     """Why a consumer gave a message up; a closed list."""
 
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"  #: its handler failed `attempt_count_max` times
-    REJECTED = "rejected"  #: its handler said so
+    REJECTED = "rejected"  #: its handler returned `Reject`
     UNDECODABLE = "undecodable"  #: the deserializer could not read it
     KEY_PARKED = "key-parked"  #: an earlier message of its key is a dead letter, and the policy parks the key
 
 
 class AfterExhausted(Enum):
-    """What becomes of a key whose message became a dead letter."""
+    """What happens to a key after one of its messages became a dead letter."""
 
     GO_ON = "go-on"  #: later messages of the key are handled
     PARK = (
@@ -124,7 +124,7 @@ class AfterExhausted(Enum):
 
 
 class DeadLetter(NamedTuple):
-    """What the header `txl-dlq` says of a message that was given up."""
+    """The header `txl-dlq` of a message that was given up."""
 
     reason: DeadLetterReason
     origin: Origin
@@ -138,32 +138,30 @@ class DeadLetter(NamedTuple):
 
 
 class ReplayKind(Enum):
-    """What a record of a replay topic says."""
+    """Kinds of records in a replay topic."""
 
     REPLAY = "R"  #: handle this dead letter again
-    DROP = "D"  #: never handle this dead letter
+    DROP = "D"  #: give up this dead letter for good
     PAUSE = "P"  #: stop handling this partition
-    RESUME = "U"  #: go on with it
-    RESULT = "E"  #: what became of a request; written by the partition's owner
+    RESUME = "U"  #: continue handling this partition
+    RESULT = "E"  #: the result of a request; written by the partition's owner
 
 
 class ReplayOutcome(Enum):
-    """What became of a request."""
+    """The result of a request."""
 
     HANDLED = "handled"  #: the handler succeeded
     FAILED = (
-        "failed"  #: the handler failed as often as it may, or rejected it; the dead letter stays
+        "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
     )
-    DROPPED = "dropped"  #: as asked for
-    MISSING = "missing"  #: there is no dead letter at that offset (any more)
-    UNKNOWN = "unknown"  #: the request has a form that this version does not know
-    REPUBLISHED = (
-        "republished"  #: a copy went to another topic, and the dead letter stays as it was
-    )
+    DROPPED = "dropped"  #: as requested
+    MISSING = "missing"  #: there is no dead letter at that offset, or no longer
+    UNKNOWN = "unknown"  #: this version does not know the form of the request
+    REPUBLISHED = "republished"  #: a copy went to another topic; the dead letter stays unchanged
 
 
 class ReplayRecord(NamedTuple):
-    """One record of a replay topic."""
+    """A record of a replay topic."""
 
     kind: ReplayKind
     request_id: str
@@ -173,49 +171,49 @@ class ReplayRecord(NamedTuple):
 
 
 class LockKind(Enum):
-    """What a record of the lock log says."""
+    """Kinds of records in the lock log."""
 
-    CLAIM = "C"  #: a member just assigned wants the queue, or its holder writes the lease again
-    RENEWAL = "N"  #: the holder is still there
+    CLAIM = "C"  #: a newly assigned member claims the queue, or its holder writes the lease again
+    RENEWAL = "N"  #: the holder is alive
     RELEASE = "R"  #: the holder, or an operator, ends the lease
 
 
 class LockRecord(NamedTuple):
-    """One record of the lock log; its append time and offset are the record's own."""
+    """A record of the lock log; its append time and offset come from the record itself."""
 
     kind: LockKind
     queue: str  # "group/topic/partition"
     generation: int  # of the consumer group, when the holder was assigned
     holder: str  # unique per process
     instance_id: str = ""  # of a static member
-    token: int | None = None  # of the lease that is renewed, released, or written again by a claim
+    token: int | None = None  # of the lease that is renewed, released, or rewritten by a claim
     reason: str = ""  # of an operator's release
 
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _JITTER = 0.5
-"""The share of a back-off that is drawn: many that failed together do not come back together, nor at once."""
+"""The random share of a back-off: messages that failed together are not tried again together, nor at once."""
 _SPREAD, _SPREAD_END = 0x9E3779B1, 1 << 32
-"""Multiples of the first, modulo the second, lie far apart: a draw for each offset without dice."""
+"""Multiples of the first, modulo the second, are far apart: a deterministic draw for each offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a message is tried, how long to wait in between, and what becomes of its key in the end.
+    """How often a message is tried, how long to wait between attempts, and what happens to its key in the end.
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is out of range.
     """
 
     attempt_count_max: int = 16
-    """Attempts in all; with the back-off below they take about an hour, longer than most outages of a dependency."""
+    """Total attempts. With the default back-off they take about an hour, longer than most outages of a dependency."""
     backoff_first_ms: int = _SECOND_MS
-    """Before the second attempt."""
+    """Back-off before the second attempt."""
     backoff_max_ms: int = 5 * _MINUTE_MS
-    """Never longer, so that a dependency that is back is noticed soon."""
+    """Upper limit, so that a dependency's recovery is noticed soon."""
     backoff_factor: float = 2.0
-    """Each back-off is so many times the one before."""
+    """Factor between a back-off and the next one."""
     after_exhausted: AfterExhausted = AfterExhausted.GO_ON
 
     def __post_init__(self) -> None:
@@ -231,11 +229,11 @@ class RetryPolicy:
 
 
 class Handled(NamedTuple):
-    """The message is done with."""
+    """The message is done."""
 
 
 class TryAgain(NamedTuple):
-    """Another attempt, not before that time and not before this one's count is stored."""
+    """Another attempt, not before that time and not before the count of this one is stored."""
 
     not_before_ms: int
 
@@ -252,7 +250,7 @@ Verdict = Handled | TryAgain | GiveUp
 def decide(
     result: HandlerResult, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float
 ) -> Verdict:
-    """What follows from `result` of the attempt with that number (from 1); an exception is a `Retry`.
+    """Decide what follows from `result` of the attempt with this number (from 1); an exception counts as `Retry`.
 
     | result | attempts left | none left |
     | --- | --- | --- |
@@ -275,19 +273,19 @@ def decide(
 
 
 def backoff_ms(attempt_count: int, *, policy: RetryPolicy, draw: float) -> int:
-    """How long to wait after the attempt with that number (from 1): exponential, from half of it to the whole."""
+    """The back-off after the attempt with this number (from 1): exponential, times a random factor from one half to one."""
     return int(_whole_ms(attempt_count, policy) * (1 - _JITTER + _JITTER * draw))
 
 
 def resume_at_ms(
     attempt_count: int, *, first_at_s: int, offset: int, taken_over_ms: int, policy: RetryPolicy
 ) -> int:
-    """When a message that failed so often under an earlier holder may be tried again.
+    """When a message that failed `attempt_count` times under an earlier holder may be tried again.
 
-    When its last attempt ended is not stored, in which second the first one began. So its back-off is waited for anew
-    from the take-over: a restart never asks a failing dependency for everything at once. But not beyond the
-    time at which it would have been due at the latest if nobody had taken over: who restarts again and again puts nothing off for
-    ever. The jitter comes from `offset`, without dice.
+    The end of its last attempt is not stored, but the second in which the first one began is. So the back-off starts anew at
+    the take-over: a restart does not send everything to a failing dependency at once. But the message is due at the latest when
+    it would have been due without a take-over: repeated restarts do not delay it for ever. `offset` determines the jitter, so
+    that it is deterministic.
     """
     draw = (offset * _SPREAD % _SPREAD_END) / _SPREAD_END
     anew_ms = taken_over_ms + backoff_ms(attempt_count, policy=policy, draw=draw)
@@ -296,7 +294,7 @@ def resume_at_ms(
 
 
 def _all_backoffs_ms(attempt_count: int, policy: RetryPolicy) -> int:
-    """Of attempts 1 to `attempt_count` together; a sum, because stored counts may be large and a factor hardly more than 1."""
+    """Back-offs of attempts 1 to `attempt_count` together. A closed form: stored counts may be large and the factor close to 1."""
     first_ms, factor = policy.backoff_first_ms, policy.backoff_factor
     if factor == 1 or first_ms == 0:
         return first_ms * attempt_count

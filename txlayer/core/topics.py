@@ -1,7 +1,7 @@
-"""What a topic must be (`TopicSpec`) and what has to be done so that a cluster has it (`plan`).
+"""The required state of topics (`TopicSpec`), and the changes that bring a cluster to it (`plan`).
 
-Never here: a change that deletes or shrinks. A setting that is not in `SETTING_RULES` cannot stand in a topic file,
-so nothing is altered whose effect nobody has thought about.
+`plan` contains no change that deletes or shrinks. A topic file may only contain settings that are in `SETTING_RULES`, so
+that no setting is altered without a rule.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from enum import Enum
 from txlayer.errors import ConfigError
 
 PARTITION_COUNT = 8
-"""Half, op and doubt of a new namespace: two coordinators on four cores are busy with it, and it is fixed for life."""
+"""Partitions of half, op and doubt in a new namespace. They keep two coordinators on four cores busy, and cannot be changed later."""
 
 
 _NAME = re.compile(r"([A-Za-z0-9._-]|\{(namespace|group|topic)\})+")
 
 
 class SettingRule(Enum):
-    """What may be done about a setting that a topic has otherwise."""
+    """What may be done if a topic's setting differs."""
 
-    EXACT = "exact"  #: altered to the value; no record is lost by it
+    EXACT = "exact"  #: altered to the value; no record is lost
     AT_LEAST = "at least"  #: raised to the value; a larger one stays
-    AT_LEAST_OR_UNLIMITED = "at least or -1"  #: the same, and -1 is larger than every number
-    BY_HAND = "by hand"  #: never altered: it could delete records
+    AT_LEAST_OR_UNLIMITED = "at least or -1"  #: the same, and -1 is greater than any number
+    BY_HAND = "by hand"  #: not altered: it could delete records
 
 
 SETTING_RULES: Mapping[str, SettingRule] = {
@@ -42,15 +42,15 @@ SETTING_RULES: Mapping[str, SettingRule] = {
 
 
 class PartitionSource(Enum):
-    """Where the number of a topic's partitions comes from when it is no number."""
+    """Source of a topic's partition count, if the count is not a number."""
 
     NAMESPACE = "namespace"  #: one count for half, op and doubt
-    SOURCE = "source"  #: as many as the topic that it belongs to
+    SOURCE = "source"  #: as many as the topic to which it belongs
 
 
 @dataclass(frozen=True, slots=True)
 class FollowsSetting:
-    """A setting follows the same setting of another topic."""
+    """A setting that follows the same setting of another topic."""
 
     topic: str
     times: int
@@ -58,19 +58,19 @@ class FollowsSetting:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a topic, with its reason."""
+    """A setting of a topic, with its reason."""
 
     name: str
     value: str
     why: str
     replication_min: int = 1
-    """It counts only for topics with at least so many replicas."""
+    """The setting applies only to topics with at least this number of replicas."""
     above: FollowsSetting | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """One file of topics/: `name` and `above.topic` may hold {namespace}, {group}, {topic}."""
+    """One file of topics/. `name` and `above.topic` may contain {namespace}, {group}, {topic}."""
 
     name: str
     holds: str
@@ -80,7 +80,7 @@ class TopicSpec:
 
     @staticmethod
     def parse(mapping: Mapping[str, object], *, origin: str = "topic file") -> TopicSpec:
-        """The spec that a topic file's content says; `origin` names the file in errors.
+        """Parse the content of a topic file; `origin` names the file in errors.
 
         Raises:
             ConfigError: a key is missing, unknown or of another type, or a setting has no rule.
@@ -116,7 +116,7 @@ class TopicSpec:
         partition_count: int,
         replication_factor: int | None = None,
     ) -> DesiredTopic:
-        """This topic for given names; `partition_count` counts where the file has no number of its own."""
+        """This topic for the given names. `partition_count` applies if the file contains no number."""
         settings = tuple(
             Setting(
                 s.name,
@@ -141,12 +141,12 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class DesiredTopic:
-    """A topic as it must be."""
+    """The required state of a topic."""
 
     name: str
     partition_count: int
     is_count_shared: bool
-    """Half, op and doubt must have one count, or no coordinator starts."""
+    """Half, op and doubt must have the same count, or coordinators refuse to start."""
     partitions_why: str
     replication_factor: int | None
     """None: the broker's default."""
@@ -155,7 +155,7 @@ class DesiredTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is; `settings` are those in effect, wherever they were set."""
+    """The actual state of a topic; `settings` are the effective ones, wherever they were set."""
 
     partition_count: int
     replication_factor: int
@@ -164,7 +164,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """A topic is missing."""
+    """Create a missing topic."""
 
     topic: str
     partition_count: int
@@ -175,7 +175,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterSetting:
-    """A setting differs and can be altered without the loss of a record."""
+    """Alter a setting that differs, without loss of records."""
 
     topic: str
     setting: str
@@ -186,7 +186,7 @@ class AlterSetting:
 
 @dataclass(frozen=True, slots=True)
 class StoreFirstOffsets:
-    """A group stored nothing for partitions of a topic in which nobody has done anything: it begins at their start."""
+    """Store offsets for a group that has none, for partitions that nothing has used yet: the group begins at their start."""
 
     topic: str
     group: str
@@ -196,7 +196,7 @@ class StoreFirstOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something differs that txlayer never changes: a person must."""
+    """A difference that txlayer does not change: an operator must."""
 
     topic: str
     what: str
@@ -209,14 +209,14 @@ Change = CreateTopic | AlterSetting | StoreFirstOffsets | Difference
 
 
 def shared_partition_count(names: Sequence[str], actual: Mapping[str, TopicState]) -> int | None:
-    """The count that a namespace's existing topics have (the first of `names` says it), None for a new namespace."""
+    """The partition count of a namespace's existing topics (the first existing one in `names`); None for a new namespace."""
     return next((actual[name].partition_count for name in names if name in actual), None)
 
 
 def plan(desired: Sequence[DesiredTopic], actual: Mapping[str, TopicState]) -> list[Change]:
-    """What is missing or different, in the order of `desired`; pure and never a change that deletes or shrinks.
+    """What is missing or different, in the order of `desired`. Pure; contains no change that deletes or shrinks.
 
-    Applied and planned again it is empty, but for the `Difference`s and for what only a created topic shows (its
+    After applying it, a new plan is empty, except for `Difference`s and for what only a created topic shows (its
     replication, and the settings of topics that others follow): plan twice.
     """
     shared = shared_partition_count([d.name for d in desired if d.is_count_shared], actual)
@@ -237,7 +237,7 @@ def _create(
     replication = topic.replication_factor or 1
     return CreateTopic(
         topic=topic.name,
-        # What exists cannot be changed, so what is new follows it, whatever was asked for.
+        # Existing topics cannot be changed, so new ones follow them, whatever was requested.
         partition_count=shared
         if topic.is_count_shared and shared is not None
         else topic.partition_count,
@@ -327,7 +327,7 @@ def _number(text: str) -> int | None:
 
 
 class _Table:
-    """A mapping whose every miss names the file and the place."""
+    """A mapping whose errors name the file and the key."""
 
     def __init__(self, mapping: Mapping[str, object], origin: str) -> None:
         self._mapping = mapping
