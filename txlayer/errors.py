@@ -1,4 +1,4 @@
-"""The errors of txlayer: the class says what to do next, the fields what happened.
+"""The errors of txlayer: the class shows what to do next, the fields what happened.
 
 ::
 
@@ -31,8 +31,8 @@
     └─ InvariantError            txlayer is wrong           → end the process, keep the log
        └─ InvalidTransitionError       .txn_id .state .kind
 
-A class has the fields of its parents too; `.origin` is (topic, partition, offset).
-Fields are keyword-only and make the message; every error survives pickling. Nothing of txlayer is imported here.
+A class also has the fields of its parents; `.origin` is (topic, partition, offset).
+Fields are keyword-only and make the message; every error can be pickled. This module imports nothing of txlayer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _rebuild(cls: type[TxLayerError], detail: str, fields: dict[str, Any]) -> Tx
 
 
 class TxLayerError(Exception):
-    """Base of every error that txlayer raises; `detail` is the sentence, the fields are attributes."""
+    """Base class of txlayer's errors. `detail` is the sentence; the fields are attributes."""
 
     field_names: ClassVar[tuple[str, ...]] = ()
 
@@ -70,11 +70,11 @@ class TxLayerError(Exception):
 
 
 class RetriableError(TxLayerError):
-    """It did not happen: the same call may be made again."""
+    """The operation did not happen: repeat the same call."""
 
 
 class BrokerUnavailableError(RetriableError):
-    """No broker answered within the named time."""
+    """No broker answered within `waited_ms`."""
 
     field_names = ("bootstrap_servers", "waited_ms")
     bootstrap_servers: str | None
@@ -82,7 +82,7 @@ class BrokerUnavailableError(RetriableError):
 
 
 class OpenTransactionLimitError(RetriableError):
-    """The producer group has as many open transactions as it may have, in these half partitions. Nothing was sent."""
+    """The producer group has reached its limit of open transactions in these half partitions. Nothing was sent."""
 
     field_names = ("producer_group", "partitions", "open_count")
     producer_group: str | None
@@ -100,7 +100,7 @@ class LeaseHeldError(RetriableError):
 
 
 class OutcomeUnknownError(TxLayerError):
-    """It may have happened: do not repeat it, the check-back settles it."""
+    """The operation may have happened: do not repeat it; the check-back settles it."""
 
     field_names = ("txn_id", "step")
     txn_id: str | None
@@ -108,39 +108,39 @@ class OutcomeUnknownError(TxLayerError):
 
 
 class RollbackRequiredError(TxLayerError):
-    """This transaction is lost: roll back locally; the producer itself goes on."""
+    """This transaction is lost: roll back locally. The producer remains usable."""
 
     field_names: ClassVar[tuple[str, ...]] = ("txn_id",)
     txn_id: str | None
 
 
 class BarrierRefusedError(RollbackRequiredError):
-    """A check-back came first; the barrier row in the user's database says so."""
+    """A check-back came first; the barrier row in the user's database contains its resolution."""
 
     field_names = ("txn_id", "resolution")
     resolution: str | None
 
 
 class FencedError(TxLayerError):
-    """A newer owner exists: close this instance, never retry."""
+    """A newer owner exists: close this instance and do not retry."""
 
 
 class ProducerFencedError(FencedError):
-    """The broker refused this producer because a newer one took its transactional id."""
+    """The broker refused this producer because a newer one uses its transactional id."""
 
     field_names = ("transactional_id",)
     transactional_id: str | None
 
 
 class MemberFencedError(FencedError):
-    """The consumer group went on without this member; what it was about to store is not stored."""
+    """The consumer group continued without this member; what the member was about to store is not stored."""
 
     field_names = ("group",)
     group: str | None
 
 
 class LeaseLostError(FencedError):
-    """The queue's lease went to another holder."""
+    """Another holder has the queue's lease now."""
 
     field_names = ("queue", "token", "current_token")
     queue: str | None
@@ -149,7 +149,7 @@ class LeaseLostError(FencedError):
 
 
 class PoisonMessageError(TxLayerError):
-    """This message never succeeds: park or dead-letter it and go on."""
+    """This message never succeeds: park or dead-letter it, and continue."""
 
     field_names: ClassVar[tuple[str, ...]] = ("origin", "reason")
     origin: tuple[str, int, int] | None
@@ -157,14 +157,14 @@ class PoisonMessageError(TxLayerError):
 
 
 class DecodeError(PoisonMessageError):
-    """Bytes that are no record of ours, met at an edge (inside loops they are a value)."""
+    """Bytes that are not a txlayer record, found at an edge (inside loops they are a value)."""
 
     field_names = ("origin", "reason", "schema_version")
     schema_version: str | None
 
 
 class RefusedRecordError(PoisonMessageError):
-    """The broker, or a check before it, refuses this record: too large, invalid, no such topic."""
+    """The broker, or a check before it, refuses this record: too large, invalid, or its topic does not exist."""
 
     field_names = (
         "origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key", "doubt_key",
@@ -177,14 +177,14 @@ class RefusedRecordError(PoisonMessageError):
 
 
 class AttemptsExhaustedError(PoisonMessageError):
-    """A handler failed as often as it may; `__cause__` is its last error."""
+    """A handler failed as often as allowed; `__cause__` is its last error."""
 
     field_names = ("origin", "reason", "attempt_count")
     attempt_count: int | None
 
 
 class UsageError(TxLayerError):
-    """The caller is wrong: fix the code or the settings. Nothing happened."""
+    """The caller made a mistake: fix the code or the settings. Nothing happened."""
 
 
 class ConfigError(UsageError):
@@ -197,7 +197,7 @@ class ConfigError(UsageError):
 
 
 class TopicMismatchError(UsageError):
-    """A topic is not as it must be."""
+    """A topic does not match the requirements."""
 
     field_names = ("topic", "expected", "found")
     topic: str | None
@@ -206,7 +206,7 @@ class TopicMismatchError(UsageError):
 
 
 class ForbiddenTopicError(UsageError):
-    """Nobody may send to this topic: it is unknown, off the allow-list, or a system topic."""
+    """Messages to this topic are not allowed: it is unknown, not on the allow-list, or a system topic."""
 
     field_names = ("topic", "reason")
     topic: str | None
@@ -214,14 +214,14 @@ class ForbiddenTopicError(UsageError):
 
 
 class ReservedHeaderError(UsageError):
-    """Headers that begin with `txl` are txlayer's own."""
+    """Headers with the prefix `txl` are reserved for txlayer."""
 
     field_names = ("header",)
     header: str | None
 
 
 class NotAuthorisedError(UsageError):
-    """The broker refuses these credentials, or what they may do; no repeat helps until somebody grants it."""
+    """The broker refuses these credentials or their permissions. A repeat does not help until the permission is granted."""
 
     field_names = ("resource", "operation")
     resource: str | None
@@ -229,14 +229,14 @@ class NotAuthorisedError(UsageError):
 
 
 class LifecycleError(UsageError):
-    """The call does not fit the state of the object, which stays as it was."""
+    """The call is not allowed in the current state of the object, which is unchanged."""
 
     field_names = ("state",)
     state: str | None
 
 
 class InvariantError(TxLayerError):
-    """txlayer itself is wrong: end the process and keep the log."""
+    """txlayer has a bug: end the process and keep the log."""
 
 
 class InvalidTransitionError(InvariantError):

@@ -1,7 +1,8 @@
-"""What may be seen of a coordinator from outside: its figures and its health. Never changing anything.
+"""The coordinator's metrics and health, as seen from outside.
 
-Read by the threads that answer scrapes and probes, while the loop works. Every look is bounded: of very many open
-transactions an even sample is looked at, and not more often than every few seconds.
+The loop's thread writes the counts, per Kafka transaction and not per record. The threads that answer scrapes and probes read
+them while the loop works; a number may be one Kafka transaction behind another. Reading is bounded: of very many open
+transactions it takes an even sample, at most once every few seconds. A test compares docs/howto/metrics.md with these metrics.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ OF_REPORTS_BY_REASON = (
     (PARKED, ReportKind.PARKED, tuple(r.value for r in ParkReason if r not in _HOLDING)),
     (HELD, ReportKind.HELD, tuple(r.value for r in _HOLDING)),
 )
-"""Each with the reasons that are shown also before they occur: an alert sees a counter grow from 0, not appear."""
+"""With the reasons that are shown before they occur: an alert sees a counter grow from 0, not appear."""
 WITHOUT_EFFECT = (
     ReportKind.REPEAT,
     ReportKind.CONFLICT,
@@ -190,7 +191,7 @@ FAMILIES = (
 
 
 SAMPLE_COUNT_MAX = 4
-"""Transactions of one partition whose times one Kafka transaction looks at; each stands for as many as lie between them."""
+"""Transactions per partition and Kafka transaction whose times are measured; each represents those up to the next one."""
 
 _NEVER = float("inf")
 _WITH_REASON = frozenset({ReportKind.PARKED, ReportKind.HELD})
@@ -202,28 +203,28 @@ def _call_times(*stages: str) -> dict[str, Histogram]:
 
 @dataclass(slots=True)
 class PublishStats:
-    """What publishers did."""
+    """Counts and times of publishing."""
 
     kafka_transaction_count: int = 0
     forwarded_count: int = 0
-    """Transactions."""
+    """Forwarded transactions."""
     forwarded_record_count: int = 0
     replaced_count: int = 0
     ended_at: float | None = None
-    """Monotonic seconds: when the last Kafka transaction went through."""
+    """Monotonic seconds: when the last Kafka transaction succeeded."""
     seconds: Histogram = field(default_factory=lambda: Histogram(CALL_S))
-    """Of a Kafka transaction, from its beginning to the answer of its commit."""
+    """Duration of a Kafka transaction, from its beginning to the answer of its commit."""
     stage_seconds: dict[str, Histogram] = field(
         default_factory=lambda: _call_times("write", "flush", "offsets", "commit")
     )
 
     def forwarded(self, transaction_count: int, further_count: int) -> None:
-        """It held these: transactions, and their messages beyond the first ones."""
+        """Count the content of a Kafka transaction: transactions, and their messages beyond the first ones."""
         self.forwarded_count += transaction_count
         self.forwarded_record_count += transaction_count + further_count
 
     def took(self, began: float, written: float, flushed: float, sent: float, ended: float) -> None:
-        """A Kafka transaction went through; when each of its stages ended."""
+        """Record a Kafka transaction that succeeded, with the times at which its stages ended."""
         self.kafka_transaction_count += 1
         self.ended_at = ended
         self.seconds.observe(ended - began)
@@ -236,7 +237,7 @@ class PublishStats:
 
 @dataclass(slots=True)
 class CoordinatorCounts:
-    """Counts since the start of the process; a rebuild of the ledgers takes nothing back."""
+    """Counts since the start of the process; a rebuild of the ledgers does not reset them."""
 
     publishing: PublishStats = field(default_factory=PublishStats)
     half_count: int = 0
@@ -248,19 +249,19 @@ class CoordinatorCounts:
     """Records whose append time did not count."""
     answers: Counter[Resolution] = field(default_factory=Counter)
     reports: Counter[tuple[ReportKind, str]] = field(default_factory=Counter)
-    """By kind, and by reason where there is a closed list of them."""
+    """By kind, and by reason if there is a closed list of reasons."""
     seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))
-    """From the birth of a forwarded transaction until it can be read."""
+    """From the birth of a forwarded transaction until it is readable."""
     stage_seconds: dict[str, Histogram] = field(
         default_factory=lambda: {s: Histogram(LATENCY_S) for s in ("prepare", "decide", "forward")}
     )
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where half and op end, as the last fetches told it."""
+    """Ends of half and op, according to the last fetches."""
     turned_at: float | None = None
-    """When the loop last turned; None: not yet."""
+    """Time of the loop's last turn; None: no turn yet."""
 
     def stored(self, batch: Batch, before: Positions, after: Positions, *, now_ms: int) -> None:
-        """What followed from one partition's records between two positions is in the log."""
+        """Count a batch of one partition that is in the log, with the positions before and after it."""
         self.half_count += after.half_next - before.half_next
         self.op_count += after.op_offset - before.op_offset
         self.rollback_count += batch.rollback_count
@@ -278,7 +279,7 @@ class CoordinatorCounts:
 
     def _forwarded(self, txn: Transaction, decided_ms: int, now_ms: int, weight: int) -> None:
         appended_ms, born_ms, stages = txn.appended_ms, txn.born_ms, self.stage_seconds
-        # Clocks of producers and brokers differ: what would have taken less than no time took none.
+        # Clocks of producers and brokers differ: a negative duration counts as zero.
         stages["prepare"].observe(max(appended_ms - born_ms, 0) / 1000, weight)
         stages["decide"].observe(max(decided_ms - appended_ms, 0) / 1000, weight)
         stages["forward"].observe(max(now_ms - decided_ms, 0) / 1000, weight)
@@ -286,9 +287,9 @@ class CoordinatorCounts:
 
 
 def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int, int]) -> int:
-    """When the decision of the batch's forward of this number was appended."""
+    """Append time of the decision behind forward `number` of the batch."""
     more = txn.more
-    # Decided before this batch it was held, or waited for its key; on doubt it is known since when.
+    # If it was decided before this batch, it was held or waited for its key, and doubt has the time.
     if (
         more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op
     ):  # fmt: skip
@@ -298,27 +299,27 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
 
 
 STALL_S = 60.0
-"""A loop that has not turned for so long hangs: the slowest turn that may still end well waits 10 s for records, 10 s for
+"""A loop without a turn for this time hangs: the slowest turn that can still succeed waits 10 s for records, 10 s for
 offsets and 20 s for a commit."""
 
 LOOK_COUNT_MAX = 20_000
-"""Transactions of one partition that one look goes through; of more an even sample, each standing for its neighbours."""
+"""Transactions of one partition that one scan reads; with more, an even sample, each representing its neighbours."""
 
 SLEEPER_COUNT_MAX = 1_000
-"""The same of those that sleep: each has to be decoded for it."""
+"""The same limit for dormant transactions: each must be decoded."""
 
 LOOK_EVERY_S = 10.0
-"""How long the ages of very many open transactions are believed; with fewer than `LOOK_COUNT_MAX` they are always new."""
+"""How long the ages of very many open transactions are reused; with fewer than `LOOK_COUNT_MAX` they are always current."""
 
 AGES = (("10s", 10), ("1m", 60), ("10m", 600), ("1h", 3_600), ("1d", 86_400))
-"""(label, younger than so many seconds)."""
+"""(label, upper limit of the age in seconds)."""
 OLDER = "older"
 
 _STANDING = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED, TxnState.PARKED_COMMITTED)
 
 
 class CoordinatorView(NamedTuple):
-    """One moment of a coordinator; what it refers to goes on changing."""
+    """A snapshot of a coordinator; the objects in it continue to change."""
 
     namespace: str
     measures: CoordinatorCounts
@@ -329,15 +330,15 @@ class CoordinatorView(NamedTuple):
 
 @dataclass(slots=True)
 class AgeCounts:
-    """The transactions that are not settled, counted."""
+    """Unsettled transactions, counted by age and state."""
 
     open_by_group: dict[str, dict[str, int]] = field(default_factory=dict)
-    """{age: {producer group: how many are undecided}}."""
+    """{age: {producer group: number of undecided transactions}}."""
     by_state: dict[TxnState, int] = field(default_factory=dict)
     oldest_open_ms: int = 0
 
     def add(self, txn: Transaction, count: int, now_ms: int) -> None:
-        """`txn` stands for `count`."""
+        """Count `txn`, which represents `count` transactions."""
         state = txn.state
         if state is not TxnState.OPEN:
             self.by_state[state] = self.by_state.get(state, 0) + count
@@ -349,12 +350,12 @@ class AgeCounts:
 
 
 def age_label(age_ms: int) -> str:
-    """Which of `AGES` it is."""
+    """The label in `AGES` for this age."""
     return next((label for label, limit_s in AGES if age_ms < limit_s * 1000), OLDER)
 
 
 def ages_of(shards: Iterable[Shard]) -> AgeCounts:
-    """A look at all that is not settled; the loop may go on meanwhile."""
+    """Count the unsettled transactions; the loop may continue meanwhile."""
     ages = AgeCounts()
     for shard in shards:
         ledger, now_ms = shard.ledger, shard.time.peek_ms()
@@ -362,7 +363,7 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
         step = len(awake) // LOOK_COUNT_MAX + 1
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)
-        # list() of a dict's items is one step for the interpreter: the loop cannot change it in between.
+        # The interpreter runs list() of a dict's items as one step: the loop cannot change the dict in between.
         asleep = list(ledger.asleep.dormant.items())
         step = len(asleep) // SLEEPER_COUNT_MAX + 1
         for number in range(0, len(asleep), step):
@@ -372,7 +373,7 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
 
 
 class ObservedCoordinator:
-    """A coordinator for whoever scrapes and probes. Any thread may ask.
+    """A coordinator for scrapes and probes. Thread-safe.
 
     Args:
         look: the coordinator's `view`.
@@ -397,11 +398,11 @@ class ObservedCoordinator:
         self._looked_at = float("-inf")
 
     def health(self) -> Health:
-        """Alive while the loop turns; ready when its partitions have been read to the ends taken at their assignment."""
+        """Alive while the loop turns; ready once its partitions have been read to the ends taken at their assignment."""
         return health_of(self._look(), now=self._clock())
 
     def samples(self) -> Iterator[Sample]:
-        """Every figure."""
+        """All metrics."""
         view, now = self._look(), self._clock()
         ledgers = [shard.ledger for shard in view.shards.values()]
         is_small = sum(ledger.open_count for ledger in ledgers) < LOOK_COUNT_MAX
@@ -419,7 +420,7 @@ class ObservedCoordinator:
 
 
 def health_of(view: CoordinatorView, *, now: float) -> Health:
-    """Its health at monotonic `now`."""
+    """The health of the coordinator at monotonic `now`."""
     turned_at, shards = view.measures.turned_at, list(view.shards.values())
     if turned_at is None:
         return Health("", "it waits for a broker")
@@ -429,7 +430,7 @@ def health_of(view: CoordinatorView, *, now: float) -> Health:
     if view.assignment is None:
         return Health(stalled, "the group has assigned nothing yet")
     if not view.assignment.partitions:
-        return Health(stalled, "")  # more coordinators than partitions: it stands by
+        return Health(stalled, "")  # more coordinators than partitions: a standby
     if not shards:
         return Health(stalled, "its state is being built from the stored offsets")
     behind = sum(not shard.is_caught_up for shard in shards)
@@ -491,7 +492,7 @@ def _partitions(view: CoordinatorView) -> Iterator[Sample]:
 
 
 def _open(ages: AgeCounts) -> Iterator[Sample]:
-    # Which groups keep their names must not differ between ages: the sum over all of them decides.
+    # Which groups keep their names must be the same for all ages: the totals decide.
     totals: dict[str, int] = {}
     for groups in ages.open_by_group.values():
         for group, count in groups.items():

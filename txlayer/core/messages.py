@@ -57,16 +57,16 @@ class ParkReason(Enum):
     """Why a transaction or record is on the doubt topic, for an operator or until a topic accepts again; a closed list."""
 
     INCOMPLETE = "incomplete"  #: committed, but not all of its half records are there
-    UNDECODABLE = "undecodable"  #: bytes that are no record of ours
-    MISPLACED = "misplaced"  #: a record or op line that does not belong where it stands
-    REFUSED = "refused"  #: the broker refuses one of its records, whatever is tried
+    UNDECODABLE = "undecodable"  #: bytes that are not a txlayer record
+    MISPLACED = "misplaced"  #: a record in the wrong partition, or an op line whose half record does not exist
+    REFUSED = "refused"  #: the broker refuses one of its records on every try
     TOO_LARGE = "too-large"  #: larger than its target topic allows
     FORBIDDEN_TOPIC = "forbidden-topic"  #: its target is a system topic or not on the allow-list
     TOPIC_MISSING = "topic-missing"  #: its target topic does not exist (held until it does)
     TOPIC_DENIED = (
         "topic-denied"  #: the coordinator may not write its target topic (held until it may)
     )
-    TOPIC_UNREACHABLE = "topic-unreachable"  #: its target takes nothing: no leader, too few replicas in sync, or time-outs, for `hold_after`
+    TOPIC_UNREACHABLE = "topic-unreachable"  #: its target accepts no writes: no leader, too few in-sync replicas, or timeouts, for `hold_after`
     HELD_TOO_LONG = "held-too-long"  #: held for `held_age_max`
     LIMIT = "limit"  #: more messages or bytes than one transaction may have
     CHECKS_EXHAUSTED = "checks-exhausted"  #: `check_max` answers said unknown

@@ -1,4 +1,4 @@
-"""W3C trace context as ordinary headers of users' messages: reading it, never making one (adapters/otel.py does).
+"""W3C trace context in the ordinary headers of users' messages: parsing only; adapters/otel.py creates contexts.
 
 Source: https://www.w3.org/TR/trace-context/, version 00.
 """
@@ -15,9 +15,9 @@ TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
 HEADER_BYTES = len(TRACEPARENT) + 55
-"""What `traceparent` adds to a message, name and value."""
+"""Bytes that `traceparent` adds to a message, name and value."""
 
-# A later version may have more fields behind these; what stands in the first four keeps its meaning.
+# A later version may have more fields behind these; the first four keep their meaning.
 _FORM = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?",
     re.DOTALL,
@@ -25,7 +25,7 @@ _FORM = re.compile(
 
 
 class TraceContext(NamedTuple):
-    """Where a span stands: what is written into headers, and read from them."""
+    """The position of a span, as written into headers and read from them."""
 
     traceparent: bytes
     tracestate: bytes | None = None
@@ -47,12 +47,12 @@ class TraceContext(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """True when the one who began the trace wants it recorded."""
+        """True if the service that began the trace wants it recorded."""
         return bool(self.flags & 1)
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """As ordinary headers."""
+        """The context as ordinary headers."""
         found: list[tuple[str, bytes | None]] = [(TRACEPARENT, self.traceparent)]
         if self.tracestate:
             found.append((TRACESTATE, self.tracestate))
@@ -60,7 +60,7 @@ class TraceContext(NamedTuple):
 
 
 def trace_context_of(headers: Headers | None) -> TraceContext | None:
-    """The context among a record's headers, the last one; None: there is none of the right form."""
+    """The last context among a record's headers; None if there is none, or if it is malformed."""
     if not headers:
         return None
     parent = state = None
@@ -73,12 +73,12 @@ def trace_context_of(headers: Headers | None) -> TraceContext | None:
 
 
 def parse_traceparent(parent: bytes, state: bytes | None = None) -> TraceContext | None:
-    """The context that a header's value is; None: it is none."""
+    """Parse a header's value; None if it is malformed."""
     if _FORM.fullmatch(parent) is None or (parent[:2] == b"00" and len(parent) != 55):
         return None
     return TraceContext(bytes(parent), state)
 
 
 def has_trace(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
-    """True when somebody gave a context already, of whatever form: it is the user's."""
+    """True if the headers contain a context of any form: it is the user's."""
     return any(name == TRACEPARENT for name, _ in headers or ())

@@ -1,7 +1,7 @@
-"""One transaction's life as a table: every rule of it, and nothing else.
+"""The life of a transaction as a transition table: all of its rules, and nothing else.
 
-Rules for authors: a repeat, a conflict and a refusal are entries like any other; what has no entry raises and leaves the
-state as it was; the state diagram in docs/explanation/protocol.md is drawn from this table.
+Rules for authors: a repeat, a conflict and a refusal are ordinary entries. A missing entry raises and leaves the state
+unchanged. The state diagram in docs/explanation/protocol.md is drawn from this table.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from txlayer.errors import InvalidTransitionError
 
 
 class TxnState(Enum):
-    """Where a transaction stands."""
+    """States of a transaction."""
 
     OPEN = "open"  #: prepared (or being prepared), no decision
     WAITING = "waiting"  #: committed; an earlier one of its ordering key goes first
     HELD = "held"  #: committed; its target refuses for now; its key waits with it
-    PARKED = "parked"  #: no decision, and nobody is asked any more; content kept for a person
+    PARKED = "parked"  #: no decision, and asking has ended; content kept for an operator
     PARKED_COMMITTED = (
         "parked-committed"  #: committed, but cannot be forwarded; only a commit or an abandon acts
     )
     COMMITTED = "committed"  #: settled: forwarded
-    ROLLED_BACK = "rolled-back"  #: settled: nobody will ever see it
+    ROLLED_BACK = "rolled-back"  #: settled: consumers never see it
 
 
 class TxnEvent(Enum):
-    """What can happen to a transaction."""
+    """Events of a transaction."""
 
     HALF = "half"  #: another half record of it was read
     COMMIT = "commit"  #: an op line
@@ -36,12 +36,12 @@ class TxnEvent(Enum):
         "abandon"  #: an operator's op line: give up what was committed but cannot be forwarded
     )
     MOVE = "move"  #: old enough for the doubt topic
-    PARK = "park"  #: a policy, or an op line that named a place beyond half's end
+    PARK = "park"  #: a policy, or an op line that named an offset beyond half's end
     GO = "go"  #: committed, complete, its key is free and its targets accept
     BLOCKED = "blocked"  #: an earlier one of its key goes first
     INCOMPLETE = "incomplete"  #: not all of its half records are there
     TARGET_REFUSES = "target-refuses"  #: a target topic is missing, denied or unreachable
-    RECORD_REFUSED = "record-refused"  #: one of its records will never be accepted
+    RECORD_REFUSED = "record-refused"  #: one of its records is refused for good
     MENDED = "mended"  #: its target may accept again
     EXPIRED = "expired"  #: held for `held_age_max`
 
@@ -49,14 +49,14 @@ class TxnEvent(Enum):
 class Effect(Enum):
     """What follows from a transition; the ledger carries it out."""
 
-    NOTHING = "nothing"  #: as it was
-    JOIN = "join"  #: the half record becomes part of the transaction, or is known for a second copy of one that is
-    TRY = "try"  #: find out whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
+    NOTHING = "nothing"  #: no change
+    JOIN = "join"  #: the half record becomes part of the transaction, or is recognised as a second copy of one that is
+    TRY = "try"  #: determine whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
     FORWARD = "forward"  #: its messages go to their real topics, its doubt records end
-    FORGET = "forget"  #: its content goes, its doubt records end
-    KEEP = "keep"  #: it stands, whole, on the doubt topic, with its newest summary
-    COUNT = "count"  #: an answered check that knew nothing
-    REPEAT = "repeat"  #: said before; counted
+    FORGET = "forget"  #: its content and its doubt records are removed
+    KEEP = "keep"  #: it is kept whole on the doubt topic, with its newest summary
+    COUNT = "count"  #: a check-back answered with unknown
+    REPEAT = "repeat"  #: stated before; counted
     CONFLICT = "conflict"  #: contrary to the decision; refused, counted, reported
     REPORT = "report"  #: out of place; counted, reported
 
@@ -118,7 +118,7 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
 }
 
 COMMITTING = "committing"
-"""No state of the ledger: committed in the op log, but not forwarded yet as far as the stored offsets tell."""
+"""Not a state of the ledger: committed in the op log, but not forwarded yet according to the stored offsets."""
 
 SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
 """Final states."""
@@ -130,10 +130,10 @@ DECIDED = frozenset(
 
 
 def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnState, Effect]:
-    """(next state, what follows).
+    """Return (next state, effect).
 
     Raises:
-        InvalidTransitionError: the table has no such entry; the state stays as it was.
+        InvalidTransitionError: the table has no such entry; the state is unchanged.
     """
     entry = TRANSITIONS.get((state, kind))
     if entry is None:

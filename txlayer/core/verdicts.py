@@ -1,6 +1,6 @@
-"""The verdicts on one transaction: their names, how bad each is, and which promises it breaks. Never how one is found.
+"""The verdicts on one transaction: their names, their severity, and the promises that each breaks.
 
-The names and what they mean are those of docs/howto/reconcile.md, which Spark's jobs share; a test compares them.
+docs/howto/reconcile.md defines the names and meanings, which Spark's jobs share; a test compares them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """What a verdict asks for."""
+    """What a verdict requires."""
 
     GOOD = "good"  #: nothing
-    WARNING = "warning"  #: somebody should look; the exit code stays 0
+    WARNING = "warning"  #: an operator should look; the exit code stays 0
     FAULT = "fault"  #: a promise is broken: exit code 1
 
 
 class Verdict(Enum):
-    """In the order of precedence: a transaction gets the first one whose condition holds."""
+    """Verdicts in order of precedence: a transaction gets the first one whose condition holds."""
 
     OUT_OF_WINDOW = "out_of_window"  #: a half record of it, or a topic of it, was not read
     ORPHAN = "orphan"  #: visible without a half record
@@ -32,16 +32,16 @@ class Verdict(Enum):
     ROLLED_BACK = "rolled_back"  #: rolled back or given up, and nothing is visible
     OK = "ok"  #: committed, and every message is visible once as it was stored
     OVERDUE = "overdue"  #: undecided or held for longer than it should be
-    OPEN = "open"  #: undecided, held, or on its way
+    OPEN = "open"  #: undecided, held, or in progress
 
 
 class Promise(Enum):
-    """What `verify` proves or refutes; the sentences are those of docs/explanation/promises.md, shortened."""
+    """Promises that `verify` proves or refutes; short forms of the sentences in docs/explanation/promises.md."""
 
-    P1 = "no loss"  #: a committed message is visible, or stands whole on the doubt topic
+    P1 = "no loss"  #: a committed message is visible, or is whole on the doubt topic
     P2 = "no duplicate"  #: a read_committed reader sees each message once
-    P3 = "no phantom"  #: nothing that was rolled back or is undecided, nothing that was not stored
-    P4 = "one final decision"  #: the first commit or rollback holds, whatever is said later
+    P3 = "no phantom"  #: no rolled-back, undecided or foreign message is visible
+    P4 = "one final decision"  #: the first commit or rollback holds, whatever comes later
     P5 = "atomic visibility"  #: all messages of one transaction, or none
     P6 = "order"  #: messages of one ordering key, in the order of their decisions
 
@@ -59,13 +59,13 @@ _WARNINGS = frozenset({Verdict.OUT_OF_WINDOW, Verdict.PARKED, Verdict.CONFLICTIN
 
 
 def severity(verdict: Verdict) -> Severity:
-    """What the verdict asks for."""
+    """The severity of the verdict."""
     if verdict in _FAULTS:
         return Severity.FAULT
     return Severity.WARNING if verdict in _WARNINGS else Severity.GOOD
 
 
 def broken_promises(verdict: Verdict, *, is_rolled_back: bool) -> tuple[Promise, ...]:
-    """The promises that a transaction with this verdict breaks; what was rolled back and is visible had two decisions."""
+    """The promises that a transaction with this verdict breaks. If it was rolled back and is visible, it had two decisions."""
     broken = _FAULTS.get(verdict, ())
     return (*broken, Promise.P4) if verdict is Verdict.LEAKED and is_rolled_back else broken
