@@ -1,1 +1,1 @@
-"""Everything that reaches outside the process; no rule of the protocol."""
+"""Everything that reaches outside the process: Kafka, databases, HTTP, logs and traces. Protocol rules are in `core`."""

@@ -1,6 +1,6 @@
-"""Settings → clients of a cluster, importing the Kafka client late. Never: anything but this choice.
+"""Make the clients of a cluster from settings; the Kafka client is imported on the first call.
 
-Services take such a function as an argument, so that tests and notebooks can plug in another log.
+Services take these functions as arguments, so that tests and notebooks can use another log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
-    """What a producer needs of a real Kafka; nothing is connected before it is asked for."""
+    """A producer's calls to a real Kafka; it connects at the first question."""
     from txlayer.adapters.kafka.connections import KafkaProducerConnections
 
     return KafkaProducerConnections(config)
@@ -25,9 +25,9 @@ def connect_producer(config: ProducerConfig) -> ProducerConnections:
 def connect_coordinator(
     config: CoordinatorConfig, *, is_one_shot: bool = False
 ) -> CoordinatorConnections:
-    """What a coordinator needs of a real Kafka; nothing is connected before it is asked for.
+    """A coordinator's calls to a real Kafka; it connects at the first question.
 
-    A coordinator asks again, so a question waits for 3 s; with `is_one_shot` it waits as long as any command does.
+    A coordinator repeats its questions, so each one waits for 3 s; with `is_one_shot` it waits as long as in a command.
     """
     from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
 
@@ -35,7 +35,7 @@ def connect_coordinator(
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
-    """What a consumer needs of a real Kafka; nothing is connected before it is asked for."""
+    """A consumer's calls to a real Kafka; it connects at the first question."""
     from txlayer.adapters.kafka.connections import KafkaConsumerConnections
 
     return KafkaConsumerConnections(config)

@@ -1,6 +1,6 @@
-"""Kafka's error codes by name and number, and what a code says about whose fault it is. Never: an exception.
+"""Kafka's error codes by name and number, and their translation to txlayer's errors.
 
-Numbers below zero are the client's own (librdkafka); a test holds every one of them against the client.
+Numbers below zero are the client's own (librdkafka); a test compares every one of them with the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txlayer.errors import (
 
 
 class Code(IntEnum):
-    """The codes that somebody here has thought about; LOCAL_X is what the client calls _X."""
+    """The codes that txlayer handles; LOCAL_X is the client's _X."""
 
     UNKNOWN = -1
     NO_ERROR = 0
@@ -109,7 +109,7 @@ class Code(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that the client gives it."""
+        """The name that the client uses."""
         name = self.name
         return name[5:] if name.startswith("LOCAL_") else name
 
@@ -118,11 +118,11 @@ _KNOWN_CODES = frozenset(Code) - {Code.UNKNOWN}
 
 
 def is_unknown(code: int) -> bool:
-    """True for an answer of a broker that txlayer does not know; the client's own codes are below -1."""
+    """True for a broker's code that txlayer does not know; the client's own codes are below -1."""
     return code >= Code.UNKNOWN and code not in _KNOWN_CODES
 
 
-# The codes that belong to one record: bisection finds it, and it is parked. A closed list.
+# Codes caused by a single record: bisection finds it, and it is parked. A closed list.
 REFUSED_RECORD_CODES = frozenset(
     {
         Code.MSG_SIZE_TOO_LARGE,
@@ -134,7 +134,7 @@ REFUSED_RECORD_CODES = frozenset(
         Code.LOCAL_UNKNOWN_PARTITION,
     }
 )
-# The codes that belong to a topic: what goes there is held until it is mended.
+# Codes caused by a topic: its messages are held until the topic is repaired.
 REFUSED_TOPIC_CODES = frozenset(
     {
         Code.TOPIC_AUTHORIZATION_FAILED,
@@ -143,9 +143,9 @@ REFUSED_TOPIC_CODES = frozenset(
         Code.TOPIC_EXCEPTION,
     }
 )
-# They say that a client's Kafka transaction cannot go on, and not why: the client knows that.
+# The client's Kafka transaction cannot go on; the reason comes from the client's own state.
 GIVEN_UP_CODES = frozenset({Code.LOCAL_PURGE_QUEUE, Code.LOCAL_PURGE_INFLIGHT, Code.LOCAL_STATE})
-# The group went on without this member: forget everything, wait for the rebalance.
+# The group continued without this member: drop everything and wait for the rebalance.
 STALE_MEMBER_CODES = frozenset(
     {
         Code.ILLEGAL_GENERATION,
@@ -166,7 +166,7 @@ NOT_AUTHORISED_CODES = frozenset(
         Code.LOCAL_AUTHENTICATION,
     }
 )
-# What was asked for can never be, whoever asks: more replicas than brokers, a setting that does not exist.
+# The request can never succeed, for any principal: more replicas than brokers, a setting that does not exist.
 MISTAKEN_CODES = frozenset(
     {
         Code.INVALID_CONFIG,
@@ -181,7 +181,7 @@ UNAVAILABLE_CODES = frozenset(
         Code.LOCAL_TRANSPORT,
         Code.LOCAL_SSL,
         Code.LOCAL_RESOLVE,
-        Code.LOCAL_DESTROY_BROKER,  # the client let go of a broker that it was asking: it has another address, or has gone
+        Code.LOCAL_DESTROY_BROKER,  # the client dropped the broker during the request: it moved or is gone
         Code.NETWORK_EXCEPTION,
         Code.LOCAL_TIMED_OUT,
         Code.LOCAL_TIMED_OUT_QUEUE,
@@ -194,7 +194,7 @@ UNAVAILABLE_CODES = frozenset(
         Code.LEADER_NOT_AVAILABLE,
     }
 )
-# A group's coordinator is being chosen, has moved or still reads its log, as after every start of a broker. Nothing was done.
+# A group's coordinator is being elected, has moved or still reads its log, as after every start of a broker. Nothing was done.
 MOVED_COORDINATOR_CODES = frozenset(
     {
         Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -202,18 +202,18 @@ MOVED_COORDINATOR_CODES = frozenset(
         Code.NOT_COORDINATOR,
     }
 )
-# The client's knowledge of leaders is out of date: asked afresh, the question has an answer.
+# The client's metadata about leaders is out of date; after a refresh the question has an answer.
 STALE_LEADER_CODES = frozenset(
     {
         Code.FENCED_LEADER_EPOCH,
         Code.UNKNOWN_LEADER_EPOCH,
         Code.NOT_LEADER_FOR_PARTITION,
         Code.REPLICA_NOT_AVAILABLE,
-        Code.OFFSET_NOT_AVAILABLE,  # a leader so new that it does not know yet how far the others have read
+        Code.OFFSET_NOT_AVAILABLE,  # a new leader that does not know the other replicas' positions yet
         Code.KAFKA_STORAGE_ERROR,  # a disk failed: another replica becomes the leader
     }
 )
-# Not failures of a reader: its client goes on by itself.
+# Not failures of a reader: its client recovers by itself.
 PASSING_CODES = frozenset(
     {
         Code.LOCAL_ALL_BROKERS_DOWN,
@@ -228,35 +228,35 @@ PASSING_CODES = frozenset(
 
 
 class ClientError(Protocol):
-    """A client's error as far as it is asked here."""
+    """The methods of a client's error that txlayer uses."""
 
     def code(self) -> int:
-        """Kafka's number."""
+        """Kafka's error number."""
         ...
 
     def name(self) -> str:
-        """Kafka's name."""
+        """Kafka's error name."""
         ...
 
     def str(self) -> str:
-        """What a person may read."""
+        """A message for people."""
         ...
 
     def fatal(self) -> bool:
-        """The client is of no use any more."""
+        """True if the client can no longer be used."""
         ...
 
     def retriable(self) -> bool:
-        """The same call may be made again."""
+        """True if the same call may be made again."""
         ...
 
     def txn_requires_abort(self) -> bool:
-        """The Kafka transaction must be given up."""
+        """True if the Kafka transaction must be aborted."""
         ...
 
 
 def detail_of(error: ClientError) -> str:
-    """Name and sentence."""
+    """Name and message of the error."""
     return f"{error.name()}: {error.str()}"
 
 
@@ -272,10 +272,10 @@ def translate_error(
     txn_id: str | None = None,
     step: str | None = None,
 ) -> TxLayerError:
-    """Our error for a client's; raise it `from` the original.
+    """Translate a client's error; raise the result `from` the original.
 
-    What is not known becomes `OutcomeUnknownError` where a `step` is named (it may have happened), else
-    `TxLayerError` with the client's own words.
+    An unknown error becomes `OutcomeUnknownError` if a `step` is named (it may have happened), else `TxLayerError` with
+    the client's own message.
     """
     code = error.code()
     detail = detail_of(error)
@@ -306,13 +306,13 @@ def translate_error(
 def translate_writer_error(
     error: ClientError, *, bootstrap_servers: str, transactional_id: str
 ) -> TxLayerError:
-    """What a call of a transactional client failed with."""
+    """Translate the error of a call of a transactional client."""
     code, detail = error.code(), detail_of(error)
     if code in STALE_MEMBER_CODES:
         return MemberFencedError(detail)
     if code == Code.LOCAL_FATAL:
-        # `produce` after a fatal error does not repeat the reason. It is nearly always a newer holder of the id, and
-        # what follows is the same: close, and let the group say who owns the partitions before going on.
+        # After a fatal error `produce` does not repeat the reason. Nearly always there is a newer holder of the id, and
+        # the remedy is the same: close, and let the group decide who owns the partitions before going on.
         return ProducerFencedError(detail, transactional_id=transactional_id)
     if code == Code.CONCURRENT_TRANSACTIONS:
         return RetriableError(detail)
@@ -329,7 +329,7 @@ def translate_writer_error(
 def translate_refusal(
     error: ClientError, *, topic: str, txn_key: str, bootstrap_servers: str, transactional_id: str
 ) -> TxLayerError:
-    """What a delivery report of a transactional client means: whose fault it is, the record's, its topic's or the cluster's."""
+    """Translate a delivery report of a transactional client: the cause is the record, its topic or the cluster."""
     code, detail = error.code(), detail_of(error)
     if code in REFUSED_RECORD_CODES:
         return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
@@ -343,7 +343,7 @@ def translate_refusal(
 
 
 def unanswered_commit(error: ClientError) -> RetriableError | None:
-    """The error of a commit that is merely not answered yet; None: it failed."""
+    """The error of a commit that is only unanswered so far; None: the commit failed."""
     if not error.fatal() and not error.txn_requires_abort() and error.retriable():
         return RetriableError(detail_of(error))
     return None
@@ -353,14 +353,14 @@ def unanswered_commit(error: ClientError) -> RetriableError | None:
 
 
 def translate_fatal(error: ClientError) -> FencedError:
-    """A fatal error of an idempotent client."""
+    """Translate a fatal error of an idempotent client."""
     return FencedError(
         f"{detail_of(error)}; this client writes nothing any more, close it and make a new one"
     )
 
 
 def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLayerError:
-    """What a half or op record's report, or an exception of `produce`, means for it."""
+    """Translate a half or op record's delivery report, or an exception of `produce`."""
     if error.fatal():
         return translate_fatal(error)
     if error.code() == Code.LOCAL_PURGE_QUEUE:
@@ -376,9 +376,10 @@ def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLay
 
 
 def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
-    """What a question for the ends of a partition failed with.
+    """Translate an error of a question for the ends of a partition.
 
-    The client may not know the partition at this moment, as while a broker dies; of a record to be written that is another matter.
+    The client may temporarily not know the partition, as while a broker dies; for a record to be written, that error means
+    something else.
     """
     if error.code() == Code.LOCAL_UNKNOWN_PARTITION:
         return RetriableError(detail_of(error))
@@ -391,9 +392,9 @@ def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLa
 def translate_read_error(
     error: ClientError, *, bootstrap_servers: str, reader: str, advice: str
 ) -> TxLayerError:
-    """What an error among the records of a group's member means.
+    """Translate an error among the records of a group's member.
 
-    `reader` and `advice` are for an offset that is gone: who lost something, and what to do.
+    `reader` and `advice` are for an offset that is gone: who lost it, and what to do.
     """
     if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
         return ConfigError(
@@ -407,7 +408,7 @@ def translate_read_error(
 COORDINATOR_ADVICE = "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`"
 """For a coordinator whose offset is gone."""
 RESPONDER_ADVICE = "start it anew; coordinators ask again"
-"""For a responder: it keeps no offsets."""
+"""For a responder, which stores no offsets."""
 
 
 def consumer_advice(group: str, topic: str) -> str:
@@ -421,7 +422,7 @@ def consumer_advice(group: str, topic: str) -> str:
 def translate_store_error(
     error: ClientError, *, group: str, bootstrap_servers: str
 ) -> TxLayerError:
-    """What a member's store of offsets failed with."""
+    """Translate an error of a member's store of offsets."""
     code, detail = error.code(), detail_of(error)
     if code in STALE_MEMBER_CODES:
         return MemberFencedError(detail, group=group)

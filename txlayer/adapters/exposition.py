@@ -1,6 +1,6 @@
-"""Samples as Prometheus reads them. Needs the extra `metrics`; nothing else in txlayer knows its client.
+"""Samples in Prometheus' formats. Needs the extra `metrics`; no other module of txlayer imports its client.
 
-Figures are read when somebody scrapes. Nothing is counted twice, and nothing costs anything between two scrapes.
+Metrics are read at each scrape; nothing is computed between two scrapes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from txlayer.adapters.telemetry import printable
 _TOTAL = "_total"
 
 PAGE_KEPT_S = 1.0
-"""How long a page is given to further readers. Making one takes milliseconds of the process's only interpreter."""
+"""How long a page is reused for further readers. Making one blocks the interpreter for milliseconds."""
 
 _OPENMETRICS = "application/openmetrics-text"
 _FORMS = {True: f"{_OPENMETRICS}; version=1.0.0", False: ""}
-"""What readers may choose between; one of them, whatever else they accept, so that few pages are kept."""
+"""The supported formats; every reader gets one of them, so that few pages are cached."""
 
 
 class Page:
-    """The page of one process, in the form that the reader asks for. Any thread may ask; they take turns.
+    """The metrics page of one process, in the format that the reader accepts. Thread-safe; callers take turns.
 
-    However often it is asked for, each form is made once in `PAGE_KEPT_S`.
+    Each format is made at most once in `PAGE_KEPT_S`.
 
     Args:
-        observed: whose figures.
+        observed: the source of the metrics.
         clock: seconds.
     """
 
@@ -47,7 +47,7 @@ class Page:
         self._lock = Lock()
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """(body, content type); `accept` is the reader's header of that name."""
+        """(body, content type); `accept` is the reader's Accept header."""
         form = _FORMS[_OPENMETRICS in accept]
         encode, content_type = choose_encoder(form)
         with self._lock:
@@ -60,21 +60,21 @@ class Page:
 
 
 class SampleCollector(Collector):
-    """What a registry of Prometheus' client collects from; nothing is done between two scrapes.
+    """A collector for a registry of Prometheus' client; nothing is computed between two scrapes.
 
     Args:
-        measured: whose figures, such as a program's `ProducerMetrics`.
+        measured: the source of the metrics, such as a program's `ProducerMetrics`.
     """
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
-        """Every family that has a sample now."""
+        """Every metric that has a sample now."""
         return _metrics(self._measured.samples())
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry would collect at once to learn the names."""
+        """Nothing: otherwise the registry would collect at once to learn the names."""
         return ()
 
 
@@ -110,7 +110,7 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
 
 
 def _labels(sample: Sample) -> list[str]:
-    """Two labels stay two: a backslash is escaped too, so that no other text has the form of an escaped character."""
+    """Label values in which a backslash is escaped too, so that different values stay different."""
     return [printable(label.replace("\\", "\\\\")) for label in sample.labels]
 
 

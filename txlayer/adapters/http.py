@@ -1,8 +1,8 @@
-"""One port with `/metrics`, `/livez` and `/readyz`. Never a user's value, and nothing that changes anything.
+"""One port with `/metrics`, `/livez` and `/readyz`. It shows no user's values and changes nothing.
 
-Whoever reaches the port may send anything: one thread serves all connections, and what each of them may cost in bytes and time
-is bounded. When all places are taken, one gives way to the next that comes: the oldest of the address that has the most. So a
-probe is answered, whatever another address does.
+The port accepts requests from any client, so one thread serves all connections, and the bytes and time of each are
+bounded. If all places are taken, a new connection replaces the oldest one of the address that has the most. A probe is
+therefore answered, whatever another address does.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ logger = logging.getLogger("txlayer.metrics")
 CONNECTION_COUNT_MAX = 16
 """Readers at a time. A scraper, two probes and a person need four."""
 REQUEST_BYTES_MAX = 8 * 1024
-"""A request with all of its headers; Prometheus sends some 300 bytes."""
+"""Size of a request with all its headers; Prometheus sends about 300 bytes."""
 HEADER_COUNT_MAX = 64
 READER_TIMEOUT_S = 5.0
-"""How long a reader may take from its connection to the last byte of its answer."""
+"""Longest time from the connection to the last byte of the answer."""
 LOOK_S = 0.2
-"""How often the server looks whether it should end, and whose time is over."""
+"""How often the server checks whether to end, and which connections have timed out."""
 BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted, all of them in one turn."""
+"""Connections that the kernel queues; the server accepts all of them in one turn."""
 TEXT = "text/plain; charset=utf-8"
 
 Render = Callable[[str], tuple[bytes, str]]
 
 
 class MetricsServer:
-    """Answers from a thread of its own, from `with` to its end.
+    """Serves the port from its own thread, from `with` to the end of the block.
 
     Args:
-        config: where it listens.
-        observed: whom it asks.
-        clock: seconds; a reader's time is measured with it.
+        config: the address and port.
+        observed: the source of metrics and health.
+        clock: seconds, for time-outs of readers.
 
     Raises, at `start`:
-        ConfigError: the extra is missing, or the port cannot be had. Nothing was started.
+        ConfigError: the extra is missing, or the port is not available. Nothing was started.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MetricsServer:
         logger.info("metrics.started", extra={"host": self._config.host, "port": self._config.port})
 
     def close(self) -> None:
-        """Stop listening, and end every connection."""
+        """Stop listening, and close every connection."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -114,14 +114,14 @@ def _make_page(observed: Observed, clock: Callable[[], float]) -> Render:
 
 
 class _Pages:
-    """What is answered to a request; no sockets."""
+    """Makes the answers to requests, without sockets."""
 
     def __init__(self, observed: Observed, render: Render) -> None:
         self._observed = observed
         self._render = render
 
     def answer(self, request: bytes) -> bytes:
-        """The whole answer to a whole request: its first line and its headers."""
+        """The complete answer to a complete request: its first line and its headers."""
         first, *lines = request.decode("latin-1").splitlines()
         words = first.split()
         headers = [line.partition(":") for line in lines if line]
@@ -156,7 +156,7 @@ def _answer(
 
 
 class _Connection:
-    """One reader: what came of its request, what is left of its answer, and when its time is over."""
+    """One connection: its request so far, the rest of its answer, and its deadline."""
 
     __slots__ = ("address", "asked", "deadline", "left", "sock")
 
@@ -169,10 +169,10 @@ class _Connection:
         """None: the request is not complete."""
 
     def receive(self) -> bytes | None:
-        """The request once it is complete, or too large; None: not yet.
+        """The request once it is complete or too large; None before.
 
         Raises:
-            OSError: the reader is gone.
+            OSError: the reader closed the connection.
         """
         came = self.sock.recv(REQUEST_BYTES_MAX + 1 - len(self.asked))
         if not came:
@@ -183,12 +183,12 @@ class _Connection:
 
     @property
     def is_too_large(self) -> bool:
-        """More than a request may have."""
+        """True if the request exceeds the limit."""
         return len(self.asked) > REQUEST_BYTES_MAX
 
 
 class _Server:
-    """The thread, the socket that listens, and the connections, oldest first."""
+    """The thread, the listening socket and the connections, oldest first."""
 
     def __init__(self, config: MetricsConfig, pages: _Pages, clock: Callable[[], float]) -> None:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -209,14 +209,14 @@ class _Server:
         self._thread.start()
 
     def close(self) -> None:
-        """End; the port is free afterwards."""
+        """End the thread; the port is free afterwards."""
         self._ending.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while not self._ending.is_set():
-                # Whoever is being served goes on before anybody comes in.
+                # Serve open connections before accepting new ones.
                 ready = [key.data for key, _ in self._selector.select(LOOK_S)]
                 for connection in filter(None, ready):
                     self._serve(connection)
@@ -232,7 +232,7 @@ class _Server:
             self._listener.close()
 
     def _accept_all(self) -> None:
-        """Whoever came, in one turn: a probe does not wait behind others for a turn of its own."""
+        """Accept all pending connections in one turn, so that a probe does not wait behind others."""
         for _ in range(BACKLOG):
             if not self._accept():
                 return
@@ -243,7 +243,7 @@ class _Server:
         except BlockingIOError:
             return False
         except OSError:
-            # No file is left, say; the listener would be ready again at once.
+            # No file descriptor is left, for example; the listener would be ready again at once.
             self._ending.wait(LOOK_S)
             return False
         if len(self._connections) >= CONNECTION_COUNT_MAX:
@@ -252,12 +252,12 @@ class _Server:
         connection = _Connection(sock, address, self._clock() + READER_TIMEOUT_S)
         self._connections[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        # What is asked for has mostly come with the connection.
+        # The request has usually arrived together with the connection.
         self._serve(connection)
         return True
 
     def _first_to_give_way(self) -> _Connection:
-        """The oldest of the address that has the most."""
+        """The oldest connection of the address that has the most."""
         counts = Counter(connection.address for connection in self._connections)
         most = max(counts.values())
         return next(c for c in self._connections if counts[c.address] == most)
@@ -283,14 +283,14 @@ class _Server:
         except BlockingIOError:
             return
         except OSError:
-            # A reader that went away is nobody's concern.
+            # A reader that closed its connection needs no handling.
             self._drop(connection)
 
     def _answer(self, request: bytes) -> bytes:
         try:
             return self._pages.answer(request)
         except Exception:
-            # One page failed; the next reader is answered.
+            # One page failed; the next reader gets an answer.
             logger.exception("metrics.failed")
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)
 

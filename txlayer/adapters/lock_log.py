@@ -1,4 +1,4 @@
-"""The lock log of a namespace: read from ten expiries ago on, and written. Never: who holds what (core/leases.py)."""
+"""The lock log of a namespace: read from ten expiries ago on, and written. `core/leases.py` decides who holds a lease."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ T = TypeVar("T")
 logger = logging.getLogger("txlayer.locks")
 
 READ_COUNT_MAX = 2_000
-"""Records per read: bounds how long a turn of the registry takes when much is to be read."""
+"""Records per read; it limits the time of one turn of the registry when much is to be read."""
 
 BATCH_BYTES_MAX = 100_000
-"""Lock records have some hundred bytes; every topic allows a batch of this size."""
+"""Lock records have a few hundred bytes; every topic allows a batch of this size."""
 
 PATIENCE_S = 10.0
-"""How long the newest record may take to come at start."""
+"""How long reading the newest record may take at start."""
 
 """What a record's timestamp says of itself where the broker set it."""
 
 
 class LockConnections(Protocol):
-    """What the lock log asks of a cluster; `ConsumerConnections` has it."""
+    """The calls to a cluster that the lock log needs; `ConsumerConnections` has them."""
 
     def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns itself."""
+        """A reader that assigns partitions itself."""
         ...
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """An idempotent writer of records that stand for themselves."""
+        """An idempotent writer of single records."""
         ...
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         ...
 
     def end_offsets(
@@ -66,12 +66,12 @@ class LockConnections(Protocol):
         ...
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
+        """The current limits of a topic; None if it does not exist."""
         ...
 
 
 class LockEntry(NamedTuple):
-    """One lock record where it stands in the log."""
+    """One lock record with its position in the log."""
 
     partition: int
     offset: int
@@ -80,9 +80,9 @@ class LockEntry(NamedTuple):
 
 
 class LockLog:
-    """Reads all partitions of one lock log in the order of each, and writes to it. One thread uses it.
+    """Reads all partitions of one lock log, each in order, and writes to it. Not thread-safe.
 
-    After `start` no call waits. What cannot be read, or stands where it does not belong, is passed over with a warning.
+    After `start` no call blocks. A record that cannot be decoded, or is in the wrong partition, is skipped with a warning.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class LockLog:
         self._failure: Exception | None = None
 
     def start(self) -> None:
-        """Find where the last ten expiries begin. It waits for the broker.
+        """Find where the last ten expiries begin. Waits for the broker.
 
         Raises:
-            TopicMismatchError: there is no such topic, or its records have no append time.
+            TopicMismatchError: the topic does not exist, or its records have no append time.
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
         """
         limits = self._connections.topic_limits(self._topic)
@@ -127,7 +127,7 @@ class LockLog:
         places = [(self._topic, partition) for partition in range(self._partition_count)]
         ends = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
         starts = self._asked(lambda: self._connections.start_offsets(places))
-        # The log's own clock, not this machine's: one that is wrong would make a reader begin too late.
+        # Use the log's clock, not this machine's: with a wrong clock the reader would begin too late.
         newest = self._newest({p: end for p, end in ends.items() if end > starts[p]})
         for place, at_ms in newest.items():
             since_ms = max(at_ms - self._history_ms, 0)
@@ -139,7 +139,7 @@ class LockLog:
 
     @property
     def is_caught_up(self) -> bool:
-        """True when everything was read that was there at `start`."""
+        """True once everything that existed at `start` was read."""
         return self._reader is not None and not self._behind
 
     def position(self, queue: str) -> int:
@@ -147,26 +147,26 @@ class LockLog:
         return self._positions[self._partition_of(queue)]
 
     def end_offsets(self) -> dict[int, int]:
-        """Where the partitions end now; asks the broker."""
+        """The current ends of the partitions; asks the broker."""
         places = [(self._topic, partition) for partition in range(self._partition_count)]
         found = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
         return {partition: end for (_, partition), end in found.items()}
 
     def wait_for(self, ends: dict[int, int]) -> None:
-        """Count as caught up no earlier than when these offsets were reached."""
+        """Do not report `is_caught_up` before these offsets are reached."""
         self._behind = {p: end for p, end in ends.items() if end > self._positions[p]}
 
     @property
     def now_ms(self) -> int:
-        """The time by the log's clock, at least: the newest append time seen, and what has passed since."""
+        """A lower bound of the log's time: the newest append time seen, plus the time since."""
         return self._newest_ms + int((self._clock() - self._newest_seen_at) * 1000)
 
     def read(self, *, timeout_s: float = 0.0) -> list[LockEntry]:
-        """The records that have come.
+        """The records that have arrived.
 
         Raises:
             TopicMismatchError: a record has no append time.
-            RetriableError: records were deleted before they were read; begin anew.
+            RetriableError: records were deleted before they were read; start over.
             TxLayerError: the log cannot be read.
         """
         assert self._reader is not None
@@ -174,7 +174,7 @@ class LockLog:
         return [entry for record in records if (entry := self._taken(record)) is not None]
 
     def write(self, record: LockRecord, *, on_written: Callable[[int | None], None]) -> None:
-        """Append a record; `on_written` is told its offset from within `poll`, None: perhaps it is not there."""
+        """Append a record; `poll` calls `on_written` with its offset, or with None if it may not be stored."""
         assert self._writer is not None
         key, value = encode_lock(record)
         self._writer.produce(
@@ -183,10 +183,10 @@ class LockLog:
         )  # fmt: skip
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Serve what was acknowledged; how many.
+        """Serve acknowledgements; returns their number.
 
         Raises:
-            UsageError, FencedError: nothing can be written any more.
+            UsageError, FencedError: the writer can no longer write.
         """
         assert self._writer is not None
         count = self._writer.poll(timeout_s)
@@ -195,7 +195,7 @@ class LockLog:
         return count
 
     def close(self, timeout_s: float) -> None:
-        """Wait for what is being written for so long at most, and end."""
+        """Wait up to `timeout_s` for outstanding writes, and close."""
         if self._writer is not None:
             self._writer.close(timeout_s)
         if self._reader is not None:
@@ -208,7 +208,7 @@ class LockLog:
             try:
                 return question()
             except RetriableError:
-                # A leader that moves, or is just made, answers so for a moment.
+                # A moving or new leader answers so for a moment.
                 if self._clock() > give_up_at:
                     raise
                 self._writer.poll(0.1)
@@ -260,7 +260,7 @@ class LockLog:
         return LockEntry(partition, record.offset(), appended_ms, found)
 
     def _next_offset(self, record: Any) -> int:
-        """Behind a record, or where the one stands that tells the end.
+        """The offset after a record, or the offset of an end-of-partition record.
 
         Raises:
             TxLayerError: what `read` raises.

@@ -1,7 +1,7 @@
-"""Figures as plain values: families, samples, histograms, health. Never a client of Prometheus, never IO.
+"""Metrics as plain values: families, samples, histograms and health; independent of Prometheus' client.
 
-Services keep their counts as they like and turn them into samples when somebody asks; what asks, and in which form the
-answer goes out, is not theirs to know.
+Services keep their counts in any form and turn them into samples on request. The reader and the output format are
+decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 OTHER = "other"
-"""The label of whatever is not told apart any more."""
+"""The label for values that are not counted separately."""
 
 LABEL_COUNT_MAX = 50
-"""Values of a label that is named by users (producer groups, causes): the largest keep their names, the rest is `other`."""
+"""Values of a label that users name (producer groups, causes): the largest keep their names, the rest is `other`."""
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)  # fmt: skip
 """Upper bounds for how long transactions take: from one Kafka transaction to an hour of check-backs."""
@@ -27,16 +27,16 @@ CALL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class FamilyKind(Enum):
-    """What a figure is."""
+    """The kind of a metric."""
 
-    COUNTER = "counter"  #: it only grows while its process lives
-    GAUGE = "gauge"  #: it is as it is now
-    HISTOGRAM = "histogram"  #: how often which size was seen
+    COUNTER = "counter"  #: only grows while its process lives
+    GAUGE = "gauge"  #: the current value
+    HISTOGRAM = "histogram"  #: a count per range of sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name as Prometheus shows it, what it means, and what tells its samples apart."""
+    """One metric: its Prometheus name, its help text and its label names."""
 
     name: str
     kind: FamilyKind
@@ -45,16 +45,16 @@ class Family:
 
 
 class HistogramView(NamedTuple):
-    """What a histogram held at one moment."""
+    """The content of a histogram at one moment."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    """How many were at most as large as each bound, and at last all: they only grow from left to right."""
+    """Cumulative counts: values up to each bound, and finally all values."""
     total: float
 
 
 class Sample(NamedTuple):
-    """One figure of a family."""
+    """One value of a family."""
 
     family: Family
     value: float | HistogramView
@@ -62,32 +62,32 @@ class Sample(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a process is, for whoever starts, ends and sends to it."""
+    """The health of a process, for supervisors and load balancers."""
 
     stalled: str
-    """Why it should be started anew; empty: it is alive."""
+    """Why it should be restarted; empty: it is alive."""
     waiting: str
     """Why it does not do its work yet; empty: it is ready."""
 
 
 class Measured(Protocol):
-    """Somebody whose figures can be asked, from any thread, at any time, without waiting for anybody."""
+    """A source of metrics. Any thread may ask at any time; the answer does not wait for other threads."""
 
     def samples(self) -> Iterable[Sample]:
-        """Its figures now."""
+        """The current samples."""
         ...
 
 
 class Observed(Measured, Protocol):
-    """Somebody whose figures and health can be asked so."""
+    """A source of metrics and health."""
 
     def health(self) -> Health:
-        """Its health now."""
+        """The current health."""
         ...
 
 
 class Histogram:
-    """Counts by size. One thread writes; any thread may look."""
+    """Counts by size. One thread writes; any thread may read."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -97,19 +97,19 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, weight: int = 1) -> None:
-        """`weight` times something of this size, which is 0 or more."""
+        """Count `weight` values of this size, which is 0 or more."""
         self._counts[bisect_left(self._bounds, value)] += weight
         self.total += value * weight
 
     def add(self, other: Histogram) -> None:
-        """Count what another of the same bounds holds, too."""
+        """Add the counts of a histogram with the same bounds."""
         self._counts = [
             ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)
         ]
         self.total += other.total
 
     def view(self) -> HistogramView:
-        """What it holds now."""
+        """The current content."""
         return HistogramView(self._bounds, tuple(accumulate(tuple(self._counts))), self.total)
 
 
@@ -129,7 +129,7 @@ def histogram(name: str, text: str, *labels: str) -> Family:
 
 
 def with_few_labels(counts: Mapping[str, int], count_max: int = LABEL_COUNT_MAX) -> dict[str, int]:
-    """The same sum over at most `count_max` names and `other`; of equal ones those that sort first keep their names."""
+    """The same sum over at most `count_max` names and `other`; of equal counts, names that sort first are kept."""
     if len(counts) <= count_max:
         return dict(counts)
     in_order = sorted(counts, key=lambda name: (-counts[name], name))
@@ -145,7 +145,7 @@ INFO = gauge(
 ALIVE = gauge("txlayer_alive", "1 while the loop turns, else 0; the answer of /livez.")
 READY = gauge("txlayer_ready", "1 while it does its work, else 0; the answer of /readyz.")
 EVERYBODYS = (INFO, ALIVE, READY)
-"""Families of every role."""
+"""The families of every role."""
 
 
 def of_all(health: Health, *, role: str, version: str, name: str) -> list[Sample]:

@@ -1,6 +1,6 @@
-"""One namespace on one cluster: its topics read, planned and applied; its coordinators' offsets stored.
+"""One namespace on one cluster: read, plan and apply its topics, and store its coordinators' offsets.
 
-What must be is data (topics/), what follows from it is `core/topics.py`; here it is only carried out.
+The required topics are data (topics/), and `core/topics.py` derives the changes; this module executes them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from txlayer.core.topics import (
 from txlayer.errors import LifecycleError, TopicMismatchError
 
 START_OF_LOG = StoredOffset(0, "")
-"""Where the coordinators of a new namespace begin; empty metadata says that nobody owned the partition before."""
+"""Where the coordinators of a new namespace begin; empty metadata means that the partition had no owner before."""
 
 RESET_COMMAND = "txlayer coordinator reset --to earliest"
 
 StartPosition = Literal["earliest", "latest"] | int
-"""Where to begin: the first or the next record, or the first of a time in milliseconds since 1970."""
+"""Where to begin: at the first or the next record, or at the first record of a time in milliseconds since 1970."""
 
 
 class Applied(NamedTuple):
-    """What `Namespace.apply` did, and what it left to a person."""
+    """The changes that `Namespace.apply` made, and those that it left to an operator."""
 
     done: list[Change]
     left: list[Change]
@@ -50,7 +50,7 @@ class OffsetReset(NamedTuple):
 
 
 class Namespace:
-    """The topics of one namespace and the offsets of its coordinator group; nothing here deletes or shrinks."""
+    """The topics of one namespace and the offsets of its coordinator group. No method deletes or shrinks a topic."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Namespace:
     def plan(
         self, *, partition_count: int | None = None, replication_factor: int | None = None
     ) -> list[Change]:
-        """What is missing or different; empty when coordinators can start.
+        """The changes that are missing; empty if coordinators can start.
 
-        Without a `partition_count` it is the one that the namespace has, and 8 for a new one.
+        `partition_count` defaults to that of the namespace, and to 8 for a new one.
         """
         actual = self._admin.describe_topics(self._topics.all)
         changes = plan(self._desired(actual, partition_count, replication_factor), actual)
@@ -79,11 +79,11 @@ class Namespace:
     def apply(
         self, *, partition_count: int | None = None, replication_factor: int | None = None
     ) -> Applied:
-        """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
+        """Create missing topics and apply the permitted changes. Safe to repeat, also after a crash in the middle.
 
-        Offset 0 is stored for the coordinator group wherever it has none in half and op topics that this very call
-        creates, or in a namespace in which no coordinator has done anything yet (an earlier call was interrupted).
-        Elsewhere a missing offset is left to a person: a coordinator that began at 0 would forward once more.
+        It stores offset 0 for the coordinator group where none is stored, in half and op topics that this call creates, or
+        in a namespace where no coordinator has worked yet (an earlier call was interrupted). Elsewhere it leaves a missing
+        offset to an operator, because a coordinator that began at 0 would forward messages again.
 
         Raises:
             LifecycleError: an offset is missing, and a coordinator is a member of the group; no offset was stored.
@@ -95,7 +95,7 @@ class Namespace:
         creations = [c for c in wanted() if isinstance(c, CreateTopic)]
         created = set(self._admin.create(creations))
         self._store_first_offsets([c for c in creations if c.topic in created])
-        # Only a topic that exists shows its replicas and its limits; others follow them.
+        # Only an existing topic shows its replicas and its limits; the others follow them.
         changes = wanted()
         alterations = [c for c in changes if isinstance(c, AlterSetting)]
         self._admin.alter_settings(alterations)
@@ -109,9 +109,9 @@ class Namespace:
     def reset_offsets(
         self, *, to: StartPosition, is_dry_run: bool = False
     ) -> dict[TopicPartition, OffsetReset]:
-        """Let the coordinators begin elsewhere, in half and op alike; {partition: before and after}.
+        """Move the coordinators' offsets, in half and op alike; returns {partition: before and after}.
 
-        What lies before the new position is not read again: transactions that are open there stay undecided.
+        Records before the new position are not read again: transactions that are open there stay undecided.
 
         Raises:
             LifecycleError: a coordinator is a member of the group; nothing was stored.
@@ -183,14 +183,14 @@ class Namespace:
         actual: Mapping[str, TopicState],
         stored: Mapping[TopicPartition, StoredOffset | None],
     ) -> bool:
-        """True while offset 0 is right for whatever is missing, because nothing can have been forwarded or parked.
+        """True while offset 0 is correct for missing offsets, because no message can have been forwarded or parked.
 
-        Offsets also go missing where coordinators have worked: they expire, a group is deleted. There the op or the
-        doubt topic has had a record, which its end still tells when all of them are gone.
+        Offsets may also be missing after coordinators have worked: they expire, or the group is deleted. Then the op or
+        the doubt topic has had a record, which its end offset shows even if all records are gone.
         """
         shared = (self._topics.half, self._topics.op, self._topics.doubt)
         if len({actual[name].partition_count for name in shared if name in actual}) > 1:
-            return False  # somebody is changing it, or must
+            return False  # an operator is changing it, or must
         if any(at not in (None, START_OF_LOG) for at in stored.values()):
             return False
         written = _partitions_of((self._topics.op, self._topics.doubt), actual)

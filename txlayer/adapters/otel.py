@@ -1,4 +1,4 @@
-"""Spans through OpenTelemetry's API. Never: an SDK, an exporter, a sampler; those are the program's own choice."""
+"""Spans through OpenTelemetry's API. The program sets up the SDK, the exporter and the sampler."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from txlayer.core.trace_context import TraceContext
 TRACER = "txlayer"
 
 TRACE_AGE_MAX = timedelta(minutes=15)
-"""Older than so, a cause is linked and no parent: backends close a trace minutes after its last span, and a trace that
-lasts for days can be shown by nobody."""
+"""A cause that is older becomes a link instead of the parent: backends close a trace minutes after its last span, and
+cannot show a trace that lasts for days."""
 
 _KINDS = {
     SpanRole.PRODUCER: SpanKind.PRODUCER,
@@ -30,11 +30,11 @@ _KINDS = {
 
 
 class OpenTelemetryTracing:
-    """A `Tracing` by the program's own OpenTelemetry SDK; without one it records nothing.
+    """A `Tracing` through the program's own OpenTelemetry SDK; without one it records nothing.
 
     Args:
-        tracer_provider: whose tracer is used; None: the global one, as it is at the first span.
-        trace_age_max: what was caused longer ago begins a trace of its own, with a link to its cause.
+        tracer_provider: the provider of the tracer; None: the global one at the time of the first span.
+        trace_age_max: a span with an older cause begins a new trace, with a link to its cause.
     """
 
     is_on = True
@@ -50,7 +50,7 @@ class OpenTelemetryTracing:
         self._tracer: trace.Tracer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """It goes to other processes without its tracer: each has its own."""
+        """Pickle without the tracer: each process has its own."""
         return {**self.__dict__, "_tracer": None}
 
     def start(
@@ -107,7 +107,7 @@ class OpenTelemetrySpan:
         return TraceContext(parent.encode(), state.encode() or None)
 
     def active(self) -> AbstractContextManager[object]:
-        """As in `Span`. What is raised inside is not recorded: its text may be the user's."""
+        """As in `Span`. An exception inside is not recorded: its text may contain users' values."""
         return trace.use_span(
             self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False
         )
@@ -126,7 +126,7 @@ class OpenTelemetrySpan:
 
 
 def is_recorded() -> bool:
-    """False while the program has set up no SDK: spans then go nowhere."""
+    """False while the program has set up no SDK: spans are then discarded."""
     return not isinstance(
         trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
     )

@@ -1,8 +1,8 @@
-"""What services expect of a log: Protocols whose docstrings are guarantees. Never code.
+"""The Protocols that services expect of a log and of a barrier; their docstrings are the guarantees.
 
-The shapes are those of confluent-kafka, so that the hot calls (`produce`, `Record.value`) cost no wrapper; every
-error that leaves a port is one of `txlayer.errors`, except what `produce` raises (`BufferError`: queue full, poll and
-try again; the rest is the client's own).
+The shapes are those of confluent-kafka, so that the hot calls (`produce`, `Record.value`) need no wrapper. Every error
+that leaves a port is one of `txlayer.errors`, except what `produce` raises (`BufferError`: the queue is full, poll and
+try again; anything else is the client's own).
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from txlayer.errors import TopicMismatchError, TxLayerError
 
 
 class HistoryStart(NamedTuple):
-    """From where half and op are read for one transaction's history."""
+    """The start of reading half and op for one transaction's history."""
 
-    at_ms: int  # records appended at this time or later
-    position: tuple[int, int] | None = None  # instead: half partition and offset, op from its time
+    at_ms: int  # read records appended at this time or later
+    position: tuple[int, int] | None = (
+        None  # instead: half partition and offset; op from the time of that record
+    )
 
 
 class HistoryReader(Protocol):
-    """Reads what the topics say about one transaction id."""
+    """Reads from the topics what happened to one transaction id."""
 
     def read(
         self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
     ) -> list[TransactionHistory]:
         """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
 
-        `partitions` narrows the search where the ordering key is known; None: all.
+        `partitions` limits the search if the ordering key is known; None: all.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
@@ -43,9 +45,9 @@ class HistoryReader(Protocol):
     def half_places(
         self, partition: int, keys: Collection[str], *, at_ms: int
     ) -> Mapping[str, int]:
-        """Key → offset of the transaction's last half record, of those that are there.
+        """Key → offset of the transaction's last half record, for the keys that are found.
 
-        Half is read from records of `at_ms` on; as a whole where that does not find all of them.
+        Reads half from records of `at_ms` on; the whole topic if that does not find all keys.
 
         Raises:
             TopicMismatchError, BrokerUnavailableError, NotAuthorisedError: half cannot be read.
@@ -58,46 +60,46 @@ TopicPartition = tuple[str, int]
 
 
 class RecordError(Protocol):
-    """Why a record was not written or read."""
+    """The reason why a record was not written or read."""
 
     def code(self) -> int:
-        """Kafka's number of it."""
+        """Kafka's error number."""
         ...
 
     def name(self) -> str:
-        """Kafka's name of it."""
+        """Kafka's error name."""
         ...
 
 
 class Record(Protocol):
-    """An entry of a topic as a reader gets it, or the report on one that was written."""
+    """A record of a topic as a reader receives it, or the report on a written one."""
 
     def topic(self) -> str:
-        """Its topic."""
+        """Topic of the record."""
         ...
 
     def partition(self) -> int:
-        """Its partition."""
+        """Partition of the record."""
         ...
 
     def offset(self) -> int:
-        """Its offset, unique and growing within the partition; gaps are normal."""
+        """Offset of the record, unique and increasing within the partition; gaps are normal."""
         ...
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Key of the record."""
         ...
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Value of the record."""
         ...
 
     def headers(self) -> Headers | None:
-        """Its headers, in order."""
+        """Headers of the record, in order."""
         ...
 
     def timestamp(self) -> tuple[int, int]:
-        """(kind, milliseconds); append time where the topic says so."""
+        """(kind, milliseconds); append time if the topic is configured so."""
         ...
 
     def error(self) -> RecordError | None:
@@ -110,101 +112,101 @@ class Record(Protocol):
 
 
 DeliveryReport = Callable[[Any, Any], None]
-"""Called from `poll` or `flush` with (error or None, record). It never raises.
+"""Called from `poll` or `flush` with (error or None, record). It must not raise.
 
-Without an error the record is stored, and its `offset()` is the place, or None: librdkafka takes a batch for stored when a
-later one of the partition is acknowledged, and nobody tells it where.
+Without an error the record is stored, and its `offset()` is its position, or None: librdkafka treats a batch as stored when
+a later one of the partition is acknowledged, and then does not learn the position.
 """
 
 
 class StoredOffset(NamedTuple):
-    """What a group stored for one partition."""
+    """An offset that a group stored for one partition, with its metadata."""
 
     offset: int
     metadata: str
 
 
 class Assignment(NamedTuple):
-    """What the group gave to this member: all of it, not a difference."""
+    """The partitions that the group assigned to this member: the whole assignment, not a difference."""
 
     partitions: tuple[TopicPartition, ...]
-    member: Any  # opaque: the group's metadata of this very generation, for `send_offsets`
+    member: Any  # opaque: the group's metadata of this generation, for `send_offsets`
     generation: int
 
 
 class TopicLimits(NamedTuple):
-    """What a writer must know of a target topic."""
+    """The properties of a target topic that a writer must know."""
 
     partition_count: int
-    message_bytes_max: int | None  # None: the broker did not tell
+    message_bytes_max: int | None  # None: the broker did not report it
     is_reachable: (
-        bool  # every partition has a leader and, as far as is told, enough replicas in sync
+        bool  # every partition has a leader and, as far as reported, enough replicas in sync
     )
-    is_append_time: bool | None = None  # the broker stamps its records; None: it did not tell
-    is_writable: bool = True  # False: these credentials may look at it and not write it
+    is_append_time: bool | None = None  # the broker stamps its records; None: not reported
+    is_writable: bool = True  # False: these credentials may describe it but not write to it
 
 
 class HalfWriter(Protocol):
-    """Writes half and op records: acknowledged by all replicas, in order per partition, never twice by a retry.
+    """Writes half and op records: acknowledged by all replicas, in order per partition, not duplicated by retries.
 
-    Any thread may call `produce`. Reports come in the order of acknowledgement, from within `poll` and `close` only.
+    Any thread may call `produce`. Reports come in the order of acknowledgement, only from within `poll` and `close`.
     """
 
     @property
     def produce(self) -> Callable[..., None]:
         """Queue a record: (topic, value, key, partition, on_delivery, None, timestamp_ms or 0, headers), by position.
 
-        The client's own call, because it is made twice per transaction (by position, which saves half a microsecond);
-        so it raises the client's own errors (`error_of` says what they mean), and `BufferError`: the queue is full,
-        nothing was queued, room comes with the next reports.
+        This is the client's own call, because it is made twice per transaction (positional arguments save half a
+        microsecond). It raises the client's own errors (`error_of` translates them), and `BufferError`: the queue is
+        full, nothing was queued, and there is room after the next reports.
         """
         ...
 
     @property
     def poll(self) -> Callable[[float], int]:
-        """Serve reports for at most so many seconds; the number served."""
+        """Serve reports for at most this many seconds; returns the number served."""
         ...
 
     @property
     def unreported_count(self) -> Callable[[], int]:
-        """Records whose report is still to be served; one counts until its report was."""
+        """Number of records whose report has not been served yet."""
         ...
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
-        """What a delivery report's error, or an exception of `produce`, means for the record.
+        """Translate a delivery report's error, or an exception of `produce`.
 
-        RefusedRecordError, NotAuthorisedError, ForbiddenTopicError, RetriableError: it was not stored.
-        OutcomeUnknownError: it may have been stored, or will be.
-        FencedError: nor will any other be; close the instance.
+        RefusedRecordError, NotAuthorisedError, ForbiddenTopicError, RetriableError: the record was not stored.
+        OutcomeUnknownError: it may have been stored, or may be stored later.
+        FencedError: no further record will be stored; close the instance.
         """
         ...
 
     def failure(self) -> TxLayerError | None:
-        """A fatal error (the instance must be closed), else None."""
+        """A fatal error, after which the instance must be closed; None without one."""
         ...
 
     def close(self, timeout_s: float) -> None:
-        """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
+        """Wait up to `timeout_s` seconds for queued records, report the rest as errors, and close."""
         ...
 
 
 class ProducerConnections(Protocol):
-    """Everything a producer asks of a cluster; any thread may."""
+    """The calls to a cluster that a producer needs. Thread-safe."""
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic.
+        """The current limits of a topic; None if it does not exist.
 
         Raises:
-            BrokerUnavailableError, NotAuthorisedError: no answer within the time to start, or a refusal.
+            BrokerUnavailableError, NotAuthorisedError: no answer within the start time-out, or a refusal.
         """
         ...
 
     def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """A writer; one batch of its records stays below `batch_bytes_max`."""
+        """A writer; one batch of its records is smaller than `batch_bytes_max`."""
         ...
 
     def make_check_member(self, producer_group: str) -> GroupReader:
-        """A member of the producer group's check group, not started yet: with it somebody can answer for the group."""
+        """A member of the producer group's check group, not started yet; it receives the group's check-backs."""
         ...
 
     def serialize(
@@ -215,29 +217,29 @@ class ProducerConnections(Protocol):
         topic: str,
         headers: list[tuple[str, bytes | None]],
     ) -> bytes | None:
-        """A value as the user's serializer writes it; it may append to `headers`. Its exception comes out as it is."""
+        """The value as the user's serializer writes it, which may append to `headers`. Its exception propagates unchanged."""
         ...
 
     def history(self) -> HistoryReader:
-        """What reads a transaction's traces."""
+        """The reader of transaction histories."""
         ...
 
     def close(self) -> None:
-        """Give back what is shared."""
+        """Close the shared clients."""
         ...
 
 
 class TransactionalWriter(Protocol):
-    """One transactional id. Not thread-safe.
+    """The producer of one transactional id. Not thread-safe.
 
-    Between `begin` and `commit` every record and the offsets are one unit: visible together or never.
+    Records and offsets between `begin` and `commit` are one unit: all become visible together, or none.
     """
 
     transactional_id: str
     batch_bytes_max: int
 
     produce: Callable[..., None]
-    """As in `HalfWriter`; a refused record fails `flush` or `commit`."""
+    """As in `HalfWriter`; a refused record makes `flush` or `commit` fail."""
 
     def initialise(self, *, timeout_s: float) -> None:
         """Fence every earlier holder of the id and end what it left open.
@@ -252,29 +254,29 @@ class TransactionalWriter(Protocol):
         ...
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged; the number still waiting."""
+        """Wait until every record is acknowledged; returns the number still waiting."""
         ...
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
     ) -> None:
-        """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
+        """Add the offsets to the Kafka transaction, fenced by the member's generation."""
         ...
 
     def poll(self) -> None:
-        """Make room in the queue."""
+        """Serve reports, which frees room in the queue."""
         ...
 
     def failure(self, exc: Exception) -> TxLayerError:
-        """Our error for what `produce` raised; an exception that is not the client's is raised again."""
+        """Translate an exception of `produce`; an exception that is not the client's is raised again."""
         ...
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> Exception:
-        """Our error for a delivery report's."""
+        """Translate the error of a delivery report."""
         ...
 
     def commit(self, *, timeout_s: float) -> None:
-        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
+        """End the Kafka transaction; after it returns, a `read_committed` reader sees all of it.
 
         Raises:
             RetriableError: not answered yet; call again.
@@ -282,66 +284,66 @@ class TransactionalWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the client back; an open Kafka transaction is left to the next holder of the id."""
+        """Close the client; an open Kafka transaction is left to the next holder of the id."""
         ...
 
 
 class LogReader(Protocol):
-    """Reads partitions that it names itself; no group."""
+    """Reads partitions that it assigns itself, without a group."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""
         ...
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come; an empty list after `timeout_s`. End of a partition is a record whose error is `_PARTITION_EOF`."""
+        """Records as they arrive; an empty list after `timeout_s`. The end of a partition is a record with error `_PARTITION_EOF`."""
         ...
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop reading this one."""
+        """Stop reading this partition."""
         ...
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, next offset), the latter as this reader's isolation sees it."""
+        """(first offset, next offset); the latter as seen at this reader's isolation level."""
         ...
 
     def close(self) -> None:
-        """End."""
+        """Close the reader."""
         ...
 
 
 class GroupReader(Protocol):
-    """A member of a consumer group (classic protocol, range). One thread uses it; no callback of it raises."""
+    """A member of a consumer group (classic protocol, range). Not thread-safe; its callbacks do not raise."""
 
     def start(self, topics: Sequence[str]) -> None:
-        """Join the group; the assignment comes from within a later `read`."""
+        """Join the group; a later `read` delivers the assignment."""
         ...
 
     def take_assignment(self) -> Assignment | None:
-        """The newest assignment not taken yet. It assigns nothing: `resume_at` does."""
+        """The newest assignment that was not taken yet. Reading begins only with `resume_at`."""
         ...
 
     def take_revocation(self) -> bool:
-        """True once after the group took its partitions back (or the session was lost)."""
+        """True once after the group revoked its partitions (or the session was lost)."""
         ...
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read the assigned partitions from here."""
+        """Read the assigned partitions from these offsets."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these; what was fetched ahead is given up."""
+        """Stop reading these partitions and drop their prefetched records."""
         ...
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these again."""
+        """Resume reading these partitions."""
         ...
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come, none with an error; serves the group.
+        """Records as they arrive, none with an error; it also serves the group.
 
         Raises:
-            ConfigError: the stored offset is not in the log any more.
+            ConfigError: the stored offset is no longer in the log.
             TxLayerError: anything else that stops reading. Rebuild from the stored offsets.
         """
         ...
@@ -351,14 +353,14 @@ class GroupReader(Protocol):
         ...
 
     def read_to(self, partition: TopicPartition) -> int:
-        """Where reading stood when it last came to the end of an assigned partition; -1: it has not, since `resume_at`.
+        """The position when reading last reached the end of an assigned partition; -1: not since `resume_at`.
 
-        Markers and what was aborted at the end count as read: no record tells of them.
+        Markers and aborted records at the end count as read, although no record reports them.
         """
         ...
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """The end of an assigned partition as the last fetch told it; nobody is asked, nothing waits. None: not known."""
+        """The end of an assigned partition as of the last fetch, without a request; None if not known."""
         ...
 
     def close(self) -> None:
@@ -367,7 +369,7 @@ class GroupReader(Protocol):
 
 
 class CoordinatorConnections(Protocol):
-    """Everything a coordinator asks of a cluster."""
+    """The calls to a cluster that a coordinator needs."""
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers.
@@ -378,11 +380,11 @@ class CoordinatorConnections(Protocol):
         ...
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
-        """A writer, not initialised yet; the broker refuses a whole batch larger than a topic's largest message."""
+        """A writer, not initialised yet. The broker refuses any batch larger than the topic's largest message."""
         ...
 
     def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns itself; `read_committed` or `read_uncommitted`."""
+        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
         ...
 
     def make_group_reader(self) -> GroupReader:
@@ -392,7 +394,7 @@ class CoordinatorConnections(Protocol):
     def stored_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
+        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets.
 
         Raises:
             BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
@@ -400,7 +402,7 @@ class CoordinatorConnections(Protocol):
         ...
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         ...
 
     def end_offsets(
@@ -410,11 +412,11 @@ class CoordinatorConnections(Protocol):
         ...
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
+        """The current limits of a topic; None if it does not exist."""
         ...
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those with a member, else a `TxLayerError`. Another thread than the coordinator's may ask."""
+        """The groups that have a member, else a `TxLayerError`. Another thread than the coordinator's may call it."""
         ...
 
     def topic_limits_aside(self, topic: str) -> TopicLimits | None:
@@ -422,46 +424,46 @@ class CoordinatorConnections(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is shared."""
+        """Close the shared clients."""
         ...
 
 
 OnRevoke = Callable[[bool], None]
-"""Told from within `read` or `close` that the partitions go; True: they are gone already (the session was lost)."""
+"""Called from within `read` or `close` when partitions are revoked; True: they are lost already (the session ended)."""
 
 
 class StoringGroupReader(GroupReader, Protocol):
     """A member of a consumer group that stores its offsets without a Kafka transaction.
 
-    Stores of one member land in the order in which they were begun; at most one is outstanding.
+    The stores of one member take effect in the order in which they were begun; at most one is outstanding.
     """
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
-        """Join the group; `on_revoke` is called before the group goes on without this member's partitions.
+        """Join the group; `on_revoke` is called before the group continues without this member's partitions.
 
-        Until it returns the other members wait, and unless the session is lost already `store_offsets` works in it. It
-        must not read. What it raises is raised by the next `read`.
+        The other members wait until it returns. `store_offsets` works in it unless the session is lost already; `read`
+        must not be called. An exception of it is raised by the next `read`.
         """
         ...
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
-        """Where reading stood when it came to the end of a partition, told since the last call: below lies nothing unread.
+        """Positions at which reading reached the end of a partition since the last call: everything below was read.
 
-        What lies between its last record and there are markers of Kafka transactions and aborted records. It belongs to
-        the assignment of the last `resume_at`.
+        Between the last record and such a position are markers of Kafka transactions and aborted records. The positions
+        belong to the assignment of the last `resume_at`.
         """
         ...
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets, fenced by this member's generation, without waiting; `take_stored` tells how it ended.
+        """Begin to store offsets, fenced by this member's generation, without waiting; `take_stored` returns the result.
 
         Raises:
-            LifecycleError: the one before has not been told yet.
+            LifecycleError: the result of the previous store was not taken yet.
         """
         ...
 
     def take_stored(self) -> bool:
-        """True once after the store that was begun was acknowledged.
+        """True once after the outstanding store was acknowledged.
 
         Raises:
             MemberFencedError: the group went on without this member; nothing was stored.
@@ -473,7 +475,7 @@ class StoringGroupReader(GroupReader, Protocol):
     def store_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
     ) -> None:
-        """Wait for the store that was begun, then store these and wait for the acknowledgement; raises as `take_stored`.
+        """Wait for the outstanding store, then store these offsets and wait for the acknowledgement; raises as `take_stored`.
 
         Raises:
             BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
@@ -482,7 +484,7 @@ class StoringGroupReader(GroupReader, Protocol):
 
 
 class ConsumerConnections(Protocol):
-    """Everything a consumer asks of a cluster. One thread uses it."""
+    """The calls to a cluster that a consumer needs. Not thread-safe."""
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
         """Return when a broker answers a question about `topic`.
@@ -501,17 +503,17 @@ class ConsumerConnections(Protocol):
         ...
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """An idempotent writer of records that stand for themselves (of locks, of requests); their partition is named."""
+        """An idempotent writer of single records (locks, requests); the caller names their partition."""
         ...
 
     def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns itself; `read_committed` or `read_uncommitted`."""
+        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
         ...
 
     def stored_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets.
+        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets.
 
         Raises:
             BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
@@ -519,7 +521,7 @@ class ConsumerConnections(Protocol):
         ...
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         ...
 
     def end_offsets(
@@ -535,11 +537,11 @@ class ConsumerConnections(Protocol):
         ...
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
+        """The current limits of a topic; None if it does not exist."""
         ...
 
     def close(self) -> None:
-        """Give back what is shared."""
+        """Close the shared clients."""
         ...
 
 
@@ -553,72 +555,72 @@ class GroupMember(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """A consumer group; one that never was is `dead` and has no member."""
+    """A consumer group; a group that does not exist is `dead` and has no members."""
 
     state: str
     members: tuple[GroupMember, ...]
 
     @property
     def is_active(self) -> bool:
-        """True while somebody is, or may be, a member."""
+        """True while the group has, or may have, a member."""
         return bool(self.members) or self.state not in ("dead", "empty")
 
 
 class Administration(Protocol):
     """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
 
-    Every question raises, beside what it names itself:
-        BrokerUnavailableError: no answer in time; a change may have happened, ask for the state.
+    Every question raises, beside the errors that it names:
+        BrokerUnavailableError: no answer in time; a change may have happened, so read the state.
         NotAuthorisedError: credentials or rights were refused; nothing was changed.
     """
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """{name: state} of those of `names` that exist, with every setting in effect."""
+        """{name: state} of those of `names` that exist, with every effective setting."""
         ...
 
     def topic_names(self) -> frozenset[str]:
-        """The names of all topics that may be seen."""
+        """The names of all visible topics."""
         ...
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, None when there is no such topic."""
+        """Partition count of a topic; None if it does not exist."""
         ...
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What a writer must know of a topic, None when there is no such topic."""
+        """The limits of a topic; None if it does not exist."""
         ...
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
-        """Create topics; the names of those that this call created.
+        """Create topics; returns the names of those that this call created.
 
         Raises:
-            UsageError: the cluster refuses a topic's form; nothing was created.
+            UsageError: the cluster refuses a topic's configuration; nothing was created.
         """
         ...
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        """Set these settings and no other.
+        """Change these settings and no others.
 
         Raises:
-            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
+            UsageError: the cluster refuses a value; changes of other topics may have happened.
         """
         ...
 
     def group(self, group: str) -> GroupState:
-        """Who is a member of a consumer group and reads what."""
+        """The members of a consumer group and what they read."""
         ...
 
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is.
+        """The offsets that `group` stored for `partitions`; None for a partition without one.
 
-        Without `is_stable` the answer does not wait for offsets of a Kafka transaction that is still open.
+        Without `is_stable` the answer does not wait for offsets of an open Kafka transaction.
         """
         ...
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group that nobody is a member of; it need not exist.
+        """Store offsets for a group without members; the group need not exist.
 
         Raises:
             LifecycleError: the group has active members; nothing was stored.
@@ -626,7 +628,7 @@ class Administration(Protocol):
         ...
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         ...
 
     def end_offsets(
@@ -642,12 +644,12 @@ class Administration(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close the clients."""
         ...
 
 
 class AdminAnswers:
-    """The questions that coordinators and consumers ask of a cluster, answered by one administrator's view.
+    """Answers the questions that coordinators and consumers ask of a cluster, through one administrator's view.
 
     Every question raises:
         BrokerUnavailableError: no answer in time; ask again.
@@ -660,11 +662,11 @@ class AdminAnswers:
     def stored_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets."""
+        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
         return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
+        """The first offset that is still in the log, per partition."""
         return self._admin.start_offsets(partitions)
 
     def end_offsets(
@@ -680,21 +682,21 @@ class AdminAnswers:
         return self._admin.offsets_at(partitions, at_ms=at_ms)
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
+        """The current limits of a topic; None if it does not exist."""
         return self._admin.topic_limits(topic)
 
     def close(self) -> None:
-        """Give back what the administrator's view holds."""
+        """Close the administrator's view."""
         self._admin.close()
 
 
 class LocalState(Enum):
-    """What became of a local transaction, as far as this process knows."""
+    """The state of a local transaction, as far as this process knows."""
 
     OPEN = "open"  #: it may still end either way
     COMMITTED = "committed"  #: the database reported its commit
-    ROLLED_BACK = "rolled back"  #: it ended, and nobody tried to commit it
-    UNCLEAR = "unclear"  #: a commit began and was not reported: only the barrier's row can tell
+    ROLLED_BACK = "rolled back"  #: it ended without an attempt to commit
+    UNCLEAR = "unclear"  #: a commit began and was not reported: only the barrier's row decides
 
 
 class Joined(Protocol):
@@ -702,86 +704,86 @@ class Joined(Protocol):
 
     @property
     def state(self) -> LocalState:
-        """What became of it; asks nobody."""
+        """The current state, without a query."""
         ...
 
     def forbid_commit(self, reason: str) -> None:
-        """Have the local transaction refuse its commit, because a rollback was said; nothing once it has ended."""
+        """Make the local transaction refuse its commit, because the resolution is rollback; no effect once it has ended."""
         ...
 
     def leave(self) -> None:
-        """The producer looks no more; a commit that was forbidden stays so."""
+        """Stop watching for the producer; a forbidden commit stays forbidden."""
         ...
 
 
 class Barrier(Protocol):
     """The user's table with one row per transaction id, where the first writer wins (P8).
 
-    The calls of one for asyncio (`is_async`) return awaitables of the same.
+    With `is_async`, the calls return awaitables.
     """
 
     @property
     def is_async(self) -> bool:
-        """True when its calls are awaited."""
+        """True if its calls are awaited."""
         ...
 
     def expect_join(self, owner: object, joined: Any = None) -> None:
-        """From now on this thread's (task's) local transactions must join: one that has not refuses its commit.
+        """From now on this thread's (task's) local transactions must have joined: one that has not refuses its commit.
 
-        With the owner's own `joined` that begins when it is lost: rolled back, or its commit has failed.
-        Until `forget_join` of the same owner, or as long as it lives. Also where the other calls are awaited, this is not.
+        With the owner's own `joined`, this begins when that is lost: rolled back, or its commit has failed. It lasts
+        until `forget_join` of the same owner, or as long as the owner lives. This call is not awaited, even with `is_async`.
         """
         ...
 
     def forget_join(self, owner: object) -> None:
-        """The owner's transaction has ended; nothing if it was not expected."""
+        """The owner's transaction has ended; no effect without `expect_join`."""
         ...
 
     def check_session(self, session: Any) -> Any:
         """Refuse a session that cannot hold the row; nothing is written.
 
         Raises:
-            UsageError: it is no session or connection, or one of another database, or in autocommit.
+            UsageError: it is not a session or connection, belongs to another database, or is in autocommit.
         """
         ...
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> Any:
-        """Say commit, as a part of the session's own local transaction: its `Joined`.
+        """Write COMMIT as a part of the session's own local transaction; returns its `Joined`.
 
         Raises:
-            BarrierRefusedError: a check-back came first and said rollback. The session refuses to commit.
+            BarrierRefusedError: a check-back came first and wrote ROLLBACK. The session refuses to commit.
             UsageError: what `check_session` raises. Nothing was written.
-            Exception: the database's own, as it was. The session refuses to commit.
+            Exception: the database's own error, unchanged. The session refuses to commit.
         """
         ...
 
     def resolve(self, txn_id: str, nonce: str, *, group: str) -> Any:
-        """The resolution of the first writer, who is this call when nobody came before: then it is ROLLBACK.
+        """The resolution of the first writer; without a row, this call writes ROLLBACK and returns it.
 
-        UNKNOWN when the database does not say. The other side's open row is waited for, for a bounded time.
+        UNKNOWN if the database does not answer. It waits for the other side's open row, for a bounded time.
         """
         ...
 
     def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
-        """`resolve` for many, in the order asked; each has `txn_id`, `nonce` and `born_at_ms` (when it was made).
+        """`resolve` for many, in the given order; each has `txn_id`, `nonce` and `born_at_ms` (its creation time).
 
-        A transaction so old that its row may have been purged is UNKNOWN rather than rolled back for want of a row.
+        A missing row of a transaction so old that a purge may have deleted it is UNKNOWN, not rolled back.
         """
         ...
 
 
 LOG_APPEND_TIME = 2
-"""The kind of a record's timestamp that the broker set; of every other its writer did."""
+"""The timestamp kind that the broker sets; with any other kind the writer sets the timestamp."""
 
 
 def append_time_of(record: Any) -> int | None:
-    """Milliseconds; None: its writer says when it was written, and nobody else does."""
+    """Append time in milliseconds; None if the writer set the timestamp."""
     kind, timestamp_ms = record.timestamp()
     return int(timestamp_ms) if kind == LOG_APPEND_TIME else None
 
 
 def no_append_time(topic: str, *, why: str) -> TopicMismatchError:
-    """The refusal of a topic whose records have no append time."""
+    """The error for a topic whose records have no append time."""
     return TopicMismatchError(
         f"{why}; see `txlayer topics plan`",
         topic=topic,

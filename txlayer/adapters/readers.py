@@ -1,4 +1,4 @@
-"""Ranges of partitions, read whole by a reader that assigns itself. Never a rule of what is read."""
+"""Readers of whole ranges: partitions up to their ends, transaction histories, and the check topic of a group."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError
 
 READ_COUNT_MAX = 20_000
-"""Records per read: bounds the time between two signs of life."""
+"""Records per read; it limits the time between two calls of `is_still_ours`."""
 
 RUN_GAP_MAX = 5_000
-"""Records read in vain rather than sought over: a seek costs about as much as reading this many (1.2 ms)."""
+"""Records read and dropped instead of a seek, which costs about as much as reading this many (1.2 ms)."""
 
 Range = tuple[int, int]
 """[from, to)."""
@@ -46,8 +46,8 @@ def read_ranges(
     """Call `on_record` for every record of the ranges, in offset order per partition.
 
     Raises:
-        BrokerUnavailableError: nothing came for `patience_s`; some records were given already.
-        RetriableError: an offset is not in the log any more, or not yet; ask for starts and ends again.
+        BrokerUnavailableError: no record arrived for `patience_s`; some records were already passed on.
+        RetriableError: an offset is no longer in the log, or not yet; ask for starts and ends again.
     """
     ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
     if not ends:
@@ -66,7 +66,7 @@ def read_ranges(
                 waited_ms=int(patience_s * 1000),
             )
         topic, number, partition, start, end = "", -1, ("", -1), 0, None
-        for record in records:  # hot path: records of one partition mostly follow each other
+        for record in records:  # hot path: consecutive records are mostly of one partition
             if record.partition() != number or record.topic() != topic:
                 topic, number = partition = (record.topic(), record.partition())
                 end = ends.get(partition)
@@ -101,7 +101,7 @@ def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
 
 
 def runs_of(spans: Iterable[Range]) -> list[Range]:
-    """The spans in order, joined where reading what lies between costs less than seeking over it."""
+    """The spans in order, merged where reading the gap costs less than a seek."""
     runs: list[Range] = []
     for start, end in sorted(spans):
         if runs and start - runs[-1][1] <= RUN_GAP_MAX:
@@ -114,20 +114,20 @@ def runs_of(spans: Iterable[Range]) -> list[Range]:
 _READ_COUNT_MAX = 5_000
 _LOOK_S = 0.5
 _QUIET_S = 10.0
-"""No record and no end of a partition for so long: the broker does not answer any more."""
+"""Without a record or an end of partition for this long, the broker counts as unreachable."""
 
 
 class HalfPlace(NamedTuple):
-    """Whose half record stands at a place."""
+    """The transaction of the half record at a position."""
 
     txn_id: str
     nonce: str
-    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # of the message; hides tuple.index, which is not used
     appended_ms: int
 
 
 class LogHistoryReader:
-    """The `HistoryReader` over any log. Each call makes clients of its own, so any thread may call it."""
+    """The `HistoryReader` over any log. Each call makes its own clients. Thread-safe."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class LogHistoryReader:
         partitions: Sequence[int] | None = None,
         with_checks: bool = False,
     ) -> list[TransactionHistory]:
-        """Every nonce of `txn_id` that has a record in half or op since `start`, or stands on doubt; oldest first.
+        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
 
-        The logs are read up to their ends as they are now (read_committed); doubt is read as a whole, and the check
-        topic, as far as it goes back, only `with_checks`.
+        It reads the logs up to their current ends (read_committed), the whole doubt topic, and with `with_checks` also
+        the whole check topic.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
@@ -172,7 +172,7 @@ class LogHistoryReader:
         return fold.histories()
 
     def half_at(self, partition: int, offset: int) -> HalfPlace | str:
-        """Whose half record stands there; a sentence about what is there instead.
+        """The transaction of the half record at a position; otherwise a sentence about what is there.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
@@ -202,7 +202,7 @@ class LogHistoryReader:
             first, ends = admin.start_offsets([half]), admin.end_offsets([half])
             since = admin.offsets_at([half], at_ms=at_ms)
         found = self._places_of(keys, since, ends)
-        if len(found) < len(keys) and since != first:  # somebody's clock is ahead
+        if len(found) < len(keys) and since != first:  # a clock is ahead
             found = self._places_of(keys, first, ends)
         return found
 
@@ -263,7 +263,7 @@ class LogHistoryReader:
         *,
         at_ms: int,
     ) -> None:
-        """The check topic, too, as far as it goes back; a namespace of an earlier version has none."""
+        """The whole check topic as well; a namespace of an earlier version has none."""
         topic = self._config.topics.check
         checks = [(topic, number) for number in range(admin.partition_count(topic) or 0)]
         if checks:
@@ -271,7 +271,7 @@ class LogHistoryReader:
             ends.update(admin.end_offsets(checks))
 
     def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
-        """When the half record at `offset` was stored: its op lines are not older."""
+        """The append time of the half record at `offset`: its op lines are not older."""
         with closing(self._make_reader()) as reader:
             for record in self._records(reader, {half: offset}, {half: end}):
                 return record.timestamp()[1]
@@ -283,7 +283,7 @@ class LogHistoryReader:
         positions: dict[TopicPartition, int],
         ends: dict[TopicPartition, int],
     ) -> Iterator[Record]:
-        """Everything from `positions` to before `ends`, in offset order within a partition."""
+        """Every record from `positions` to before `ends`, in offset order within a partition."""
         missing = {p: end for p, end in ends.items() if positions[p] < end}
         reader.assign({p: positions[p] for p in missing})
         quiet_since = self._clock()
@@ -303,9 +303,7 @@ class LogHistoryReader:
                 if error is not None:
                     if error.code() != Code.LOCAL_PARTITION_EOF:
                         raise translate_error(error, topic=partition[0], operation="read")
-                    missing.pop(
-                        partition, None
-                    )  # markers of Kafka transactions stand before the end
+                    missing.pop(partition, None)  # markers of Kafka transactions are before the end
                     continue
                 end = missing.get(partition)
                 if end is not None and record.offset() < end:
@@ -344,26 +342,26 @@ ENDS_TIMEOUT_S = 10.0
 """How long one question for a partition's end may take."""
 
 RETRY_S = 0.1
-"""Between two of them."""
+"""Pause between two of these questions."""
 
 
 class CheckRequestsRead(NamedTuple):
-    """What one read brought."""
+    """The result of one read."""
 
     records: Sequence[Record]
     own_partitions: frozenset[int]
-    """Whose questions were this instance's to answer when the records were read."""
+    """The partitions whose check-backs this instance had to answer when the records were read."""
 
 
 class CheckReader:
-    """Reads all partitions of the check topic as a member of a group. One thread uses it; no callback raises.
+    """Reads all partitions of the check topic as a member of a group. Not thread-safe; its callbacks do not raise.
 
     Args:
         member: of the producer group's check group, not started.
         topic: the check topic.
-        count_partitions: asks how many partitions it has now.
-        positions: where to go on, by partition; kept up to date here, so that the next reader finds them. A partition
-            that is not there is read from its end: what was missed is asked again.
+        count_partitions: returns the topic's current partition count.
+        positions: where to continue, by partition; kept up to date, so that the next reader can use it. A partition
+            without a position is read from its end: missed check-backs are asked again.
     """
 
     def __init__(
@@ -386,30 +384,30 @@ class CheckReader:
 
     @property
     def own_partitions(self) -> frozenset[int]:
-        """What the group gave to this instance; empty while it shares anew."""
+        """The partitions assigned to this instance; empty during a rebalance."""
         return self._own
 
     @property
     def is_member(self) -> bool:
-        """True from the first assignment on, while the group has not taken it back."""
+        """True from the first assignment until the group revokes it."""
         return self._is_assigned
 
     def start(self) -> None:
-        """Find the ends and join the group; a broker that may just be coming up is asked again for `start_patience_s`.
+        """Find the ends and join the group; retries for `start_patience_s` while a broker is starting.
 
         Raises:
-            TopicMismatchError: there is no such topic. Nothing was joined.
-            RetriableError, NotAuthorisedError: nobody said. Nothing was joined.
+            TopicMismatchError: the topic does not exist. Nothing was joined.
+            RetriableError, NotAuthorisedError: the cluster gave no answer. Nothing was joined.
         """
-        # The ends first: whoever sees a member may ask, and that question must be heard.
+        # The ends first: once the group has a member, a coordinator may ask, and that check-back must be read.
         self._find_ends(self._count_partitions(), patience_s=self._start_patience_s)
         self._member.start([self._topic])
 
     def read(self, *, record_count_max: int, timeout_s: float) -> CheckRequestsRead:
-        """Records as they come; serves the group.
+        """Records as they arrive; it also serves the group.
 
         Raises:
-            ConfigError: a position is not in the log any more.
+            ConfigError: a position is no longer in the log.
             TxLayerError: anything else that stops reading. Close this reader and make a new one.
         """
         own = self._own
@@ -425,7 +423,7 @@ class CheckReader:
         return CheckRequestsRead(records, own)
 
     def pause(self, *, is_paused: bool) -> None:
-        """Stop reading, or go on; the group is served either way."""
+        """Pause or resume reading; the group is served in both cases."""
         if is_paused is not self._is_paused:
             self._is_paused = is_paused
             if self._is_assigned:
@@ -441,7 +439,7 @@ class CheckReader:
         try:
             self._find_ends(self._count_partitions(), patience_s=ENDS_TIMEOUT_S)
         except RetriableError:
-            # Those that were known are read; a new one is found at the next assignment.
+            # Known partitions are read; a new one is found at the next assignment.
             logger.warning("responder.ends_unknown", exc_info=True)
         self._own = frozenset(partition for _, partition in share.partitions)
         self._member.resume_at({(self._topic, p): at for p, at in self._positions.items()})
@@ -471,7 +469,7 @@ class CheckReader:
             try:
                 return self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)[1]
             except RetriableError:
-                # A leader that moves, or is just made, answers so for a moment.
+                # A moving or new leader answers so for a moment.
                 if time.monotonic() > give_up_at:
                     raise
                 time.sleep(RETRY_S)

@@ -1,7 +1,7 @@
-"""How log lines look: a name and fields, as text or as JSON. Never users' values, never secrets.
+"""Format log lines: a name and fields, as text or as JSON, without users' values and secrets.
 
-Ids, groups, topics and reasons come from the log, where anybody may have put anything: `printable` is applied wherever they
-leave the process, to log lines, terminals and labels of metrics.
+Ids, groups, topics and reasons come from the log, where any client may have written anything. `printable` is applied
+wherever they leave the process: to log lines, terminals and metric labels.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def printable(text: str) -> str:
-    """Text in which nothing begins a line, moves a cursor or rings a bell: such characters are shown as Python escapes them."""
+    """Text without line breaks and control characters; these are shown as Python escapes them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """A traceback, whose lines stay; they are indented, so that none of them looks like a line of the log."""
+    """A traceback with its lines kept and indented, so that none of them looks like a log line."""
     return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 
 def set_up_logging(*, log_format: str, level: str) -> None:
-    """Send txlayer's log lines to standard error.
+    """Write txlayer's log lines to standard error.
 
     Raises:
-        ConfigError: `log_format` is neither text nor json, or there is no such level.
+        ConfigError: `log_format` is neither text nor json, or the level does not exist.
     """
     if log_format not in ("text", "json"):
         raise ConfigError(
@@ -53,7 +53,7 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.propagate = False
     root.setLevel(level.upper())
-    # The client repeats every lost connection; what matters of it is said by ourselves.
+    # The client repeats every lost connection; txlayer logs the relevant ones itself.
     logging.getLogger("txlayer.librdkafka").setLevel(
         logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG
     )
@@ -72,10 +72,10 @@ def _at(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The log line."""
         line = {
             "at": _at(record), "level": record.levelname, "logger": record.name, "event": record.getMessage(),
             "pid": record.process, **_fields(record),
@@ -89,7 +89,7 @@ class TextFormatter(logging.Formatter):
     """Time, level, name, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The log line."""
         fields = " ".join(f"{name}={_field(value)}" for name, value in _fields(record).items())
         line = f"{_at(record)} {record.levelname:<7} {printable(record.getMessage())} {fields}".rstrip()
         if record.exc_info:
@@ -98,6 +98,6 @@ class TextFormatter(logging.Formatter):
 
 
 def _field(value: object) -> str:
-    """Quoted where it could be taken for more fields than one."""
+    """The value, quoted if it could be read as more than one field."""
     text = printable(str(value))
     return json.dumps(text, ensure_ascii=False) if "=" in text or '"' in text else text

@@ -1,4 +1,4 @@
-"""The files of topics/ as mappings: from the checkout, or from the copy in the wheel. Never a broker."""
+"""The files of topics/ as mappings, from the checkout or from the copy in the wheel."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from txlayer.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# The wheel's copy first: beside an installed package `topics/` could be anything.
+# The wheel's copy first: next to an installed package, `topics/` could be anything.
 _FOLDERS = (_PACKAGE / "_topics", _PACKAGE.parent / "topics")
 
 NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")
-"""Topics of a namespace."""
+"""The topics of a namespace."""
 
 GROUP_ROLES = ("dlq", "replay")
-"""Topics of a consumer group, one of each for every topic that it consumes."""
+"""The topics of a consumer group, one of each for every topic that it consumes."""
 
 
 def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
-    """{role: content} of every topic file, the role being the name of the file (`half`, `op`, …).
+    """{role: content} of every topic file; the role is the name of the file (`half`, `op`, …).
 
-    The first of `catalog` that is there counts.
+    It uses the first existing folder.
 
     Raises:
-        ConfigError: the files are not there, or one is no TOML.
+        ConfigError: the files are missing, or one is not valid TOML.
     """
     return _read(folders, "")
 
 
 def read_acl_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
-    """{role: content} of every file of rights, the role being the name of the file (`producer`, `coordinator`, …).
+    """{role: content} of every file of rights; the role is the name of the file (`producer`, `coordinator`, …).
 
     Raises: as `read_topic_files`.
     """

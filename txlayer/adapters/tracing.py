@@ -1,8 +1,7 @@
-"""What services ask of a tracing library: Protocols whose docstrings are guarantees, and the one that does nothing.
+"""The Protocols that services expect of a tracing library; their docstrings are the guarantees. And one that is off.
 
-A service looks at `is_on` once, when it is made; while tracing is off, nothing here is called.
-Span names, roles and attributes are those of OpenTelemetry's conventions for messaging; users' keys, values and texts
-never appear in them.
+A service checks `is_on` once, when it is made; without tracing it uses classes that contain no tracing code. Span names,
+roles and attributes follow OpenTelemetry's conventions for messaging; they contain no users' keys, values or texts.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ Attributes = Mapping[str, str | int | bool]
 
 
 class SpanRole(Enum):
-    """What a span does in a conversation of messages."""
+    """The role of a span in messaging."""
 
-    PRODUCER = "producer"  #: makes messages that carry its own context
-    CLIENT = "client"  #: talks to the broker; what it sends carries another's context, or none
+    PRODUCER = "producer"  #: creates messages that carry its own context
+    CLIENT = "client"  #: calls the broker; what it sends carries another's context, or none
     CONSUMER = "consumer"  #: handles a message
 
 
 class Span(Protocol):
-    """Something that takes time. Any thread may end it; one that is never ended is never seen."""
+    """A timed operation. Any thread may end it; a span that is not ended is not exported."""
 
     @property
     def context(self) -> TraceContext | None:
-        """Where it stands, also when it is not recorded; None: nobody traces here."""
+        """Its trace context, even if the span is not recorded; None without tracing."""
         ...
 
     def active(self) -> AbstractContextManager[object]:
@@ -40,16 +39,16 @@ class Span(Protocol):
     def end(
         self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
     ) -> None:
-        """It is over; `error` names the kind of what went wrong."""
+        """End the span; `error` names the type of the error."""
         ...
 
 
 class Tracing(Protocol):
-    """Makes spans. Any thread may; nothing of it raises."""
+    """Makes spans. Thread-safe; its methods do not raise."""
 
     @property
     def is_on(self) -> bool:
-        """False: nobody need call anything else."""
+        """False: no other method needs to be called."""
         ...
 
     def start(
@@ -63,27 +62,28 @@ class Tracing(Protocol):
         links: Sequence[TraceContext] = (),
         started_ns: int | None = None,
     ) -> Span:
-        """A span that began now, or at `started_ns` since 1970.
+        """A span that begins now, or began at `started_ns` since 1970.
 
-        Its parent is `cause`, which happened `age_ms` ago; is that too long, it begins a trace of its own, with a link
-        to `cause`. Without a cause its parent is the current span.
+        Its parent is `cause`, which happened `age_ms` ago; if that is too long, it begins a new trace with a link to
+        `cause`. Without a cause its parent is the current span.
         """
         ...
 
 
 class NoSpan:
-    """Nothing."""
+    """A span that does nothing."""
 
     context: TraceContext | None = None
 
     def active(self) -> AbstractContextManager[object]:
-        """Changes nothing."""
+        """Change nothing."""
         return nullcontext()
 
     def end(
         self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
     ) -> None:
         """Nobody hears of it."""
+        """Do nothing."""
 
 
 class NoTracing:
@@ -102,7 +102,7 @@ class NoTracing:
         links: Sequence[TraceContext] = (),  # noqa: ARG002 - the protocol's
         started_ns: int | None = None,  # noqa: ARG002 - the protocol's
     ) -> Span:
-        """Nothing."""
+        """A `NoSpan`."""
         return NoSpan()
 
 

@@ -34,9 +34,9 @@ from txlayer.core.retry import Ack, RetryPolicy
 from txlayer.errors import LifecycleError
 
 LOOK_S = 0.25
-"""How often the deadlines of running tasks are looked at."""
+"""How often the deadlines of running tasks are checked."""
 CANCEL_S = 1.0
-"""How long a cancelled task may take to end before it is given up: it may have something to clean up."""
+"""How long a cancelled task may take to clean up before it is given up."""
 
 
 class AsyncPool:

@@ -1,7 +1,7 @@
-"""The queues that this process holds: assigned by the group, leased, taken over, given up. Never handling a message.
+"""The queues that this process owns: assigned by the group, leased, taken over, given up.
 
-A queue is worked off when the group assigned it, its lease is held, and no handler of an earlier lease of it still runs
-here. Taking it over asks the stored offsets what has ended; there is no other memory.
+A queue is processed once the group has assigned it, its lease is held, and no handler of an earlier lease of it still
+runs here. A take-over reads the stored offsets to learn which messages have ended; there is no other memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from txlayer.errors import (
 logger = logging.getLogger("txlayer.consumer")
 
 HARMLESS_S = 2.0
-"""How long it is tried to end what stores nothing: four times what that takes when its partitions take a marker."""
+"""How long to try to end a writer that stores nothing: four times its usual time while its partitions accept a marker."""
 PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
@@ -56,13 +56,13 @@ PATIENCE_S = 60.0
 def end_what_was_left(
     connections: WriterConnections, names: Iterable[str], *, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Fence the writers of these names, and abort what they left open; returns when all of it is ended.
+    """Fence the writers of these names and abort their open Kafka transactions; returns when all are ended.
 
-    It takes 0.06 s each, with an open Kafka transaction 0.56 s. Without it the dead-letter partition's readers, and
-    who wants the stable offsets, would wait for the broker's time-out.
+    This takes 0.06 s for each, or 0.56 s with an open Kafka transaction. Without it, readers of the dead-letter partition
+    and of the stable offsets would wait for the broker's time-out.
 
     Raises:
-        TxLayerError: a name could not be initialised; nothing is known of it and of those behind it.
+        TxLayerError: a name could not be initialised; the state of it and of the following ones is unknown.
     """
     for name in names:
         writer = connections.make_writer(name, batch_bytes_max=BATCH_BYTES)
@@ -74,12 +74,12 @@ def end_what_was_left(
 
 
 class TakeOverConnections(WriterConnections, Protocol):
-    """What taking queues over asks of a cluster."""
+    """The calls to a cluster that a take-over needs."""
 
     def stored_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored; with `is_stable` the answer waits for pending transactional offsets."""
+        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
         ...
 
 
@@ -95,12 +95,12 @@ def stable_offsets(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[TopicPartition, StoredOffset | None]:
-    """End what the former owners' dead-letter writers left open, then tell what is stored for good.
+    """End what the former owners' dead-letter writers left open, then return the final stored offsets.
 
-    `writer_of` reads a writer's name from stored metadata ("" for none); `former_writers` are ended whatever is stored. Those with
-    True left nothing open that stores an offset: they are ended if that is quick. Else the broker's time-out ends them, and
-    only the readers of those dead letters wait for it: a partition that takes no record takes no marker either.
-    `is_still_ours` is called while it waits and may raise.
+    `writer_of` reads a writer's name from stored metadata ("" for none). `former_writers` are ended in any case. Those with
+    the value True have left nothing open that stores an offset: they are ended if that is quick. Otherwise the broker's
+    time-out ends them, and only readers of those dead letters wait for it: a partition that accepts no record accepts no
+    marker either. `is_still_ours` is called while waiting and may raise.
 
     Raises:
         BrokerUnavailableError: offsets stayed pending for `patience_s`, longer than any Kafka transaction's time-out.
@@ -121,7 +121,7 @@ def stable_offsets(
                 return connections.stored_offsets(group, partitions, is_stable=is_stable)
             except BrokerUnavailableError:
                 if clock() > give_up_at:
-                    raise  # else: pending offsets answer as a time-out
+                    raise  # otherwise pending offsets answer as a time-out
 
     def writers(found: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
         return {writer_of(stored) for stored in found.values() if stored is not None} - {""}
@@ -135,7 +135,7 @@ def stable_offsets(
             logger.warning("dead_letters.left_open", extra=reason)
         ended.add(name)
     while True:
-        # Pending offsets do not hold this answer back: the names of those who wrote are there at once.
+        # This answer does not wait for pending offsets: the names of their writers are available at once.
         end(writers(ask(is_stable=False)))
         stored = ask(is_stable=True)
         if writers(stored) <= ended:
@@ -143,13 +143,13 @@ def stable_offsets(
 
 
 STORE_LOOK_S = 0.002
-"""How long one look for the acknowledgement of a store waits."""
+"""How long one check for the acknowledgement of a store waits."""
 ENDS_S = 1.0
-"""How often it is looked where the topics end."""
+"""How often the ends of the topics are recorded."""
 
 
 class Assignments:
-    """Used by the engine's thread."""
+    """The assigned, leased and owned queues. The engine's thread uses it."""
 
     def __init__(
         self,
@@ -181,9 +181,9 @@ class Assignments:
         self._tokens: dict[TopicPartition, int] = {}
         self._given: dict[
             TopicPartition, tuple[int, int]
-        ] = {}  # {queue: (its lease's token, what handlers got)}
-        self._assigned: dict[TopicPartition, None] = {}  # a set in order, the same in every process
-        self._former_writers: dict[str, bool] = {}  # True: what it left open stores nothing
+        ] = {}  # {queue: (its lease's token, the token given to handlers)}
+        self._assigned: dict[TopicPartition, None] = {}  # an ordered set, the same in every process
+        self._former_writers: dict[str, bool] = {}  # True: what it left open stores no offset
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
         """Writes the dead letters of everything that is owned."""
@@ -200,10 +200,10 @@ class Assignments:
         self._ends_at = float("-inf")
 
     def start(self) -> None:
-        """Get to know who holds what.
+        """Read the current leases.
 
         Raises:
-            TxLayerError: the lock topic is missing, or cannot be read; it may be called again.
+            TxLayerError: the lock topic is missing or cannot be read; you may call it again.
         """
         if self._has_leases_failed:
             self._renew_leases()
@@ -215,7 +215,7 @@ class Assignments:
             raise
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give all queues and leases back."""
         self.revoke()
         self._leases.close()
 
@@ -223,17 +223,17 @@ class Assignments:
 
     @property
     def assigned_count(self) -> int | None:
-        """Queues that the group gave to this member; None: it has not said."""
+        """Queues that the group assigned to this member; None before the first assignment."""
         return None if self.assignment is None else len(self._assigned)
 
     @property
     def replaced_count(self) -> int:
-        """Transactional producers that were replaced, since the start."""
+        """Transactional producers that were replaced since the start."""
         writer = self.writer
         return self._replaced_count + (0 if writer is None else writer.replaced_count)
 
     def look_at_ends(self, now: float) -> None:
-        """Remember where topics end; nobody is asked."""
+        """Record the ends of the topics, as known from fetches; without a request."""
         if now - self._ends_at >= ENDS_S:
             self._ends_at = now
             found = {place: self._reader.known_end(place) for place in self.owned}
@@ -242,7 +242,7 @@ class Assignments:
     # --- the group ----------------------------------------------------------------------------------------------------
 
     def look_at_group(self) -> bool:
-        """Take what the group changed; True when it changed something.
+        """Process changes of the assignment; True if there was one.
 
         Raises:
             TopicMismatchError: topics that belong together were not assigned together.
@@ -259,7 +259,7 @@ class Assignments:
         return is_changed
 
     def revoke(self) -> None:
-        """Nothing is assigned any more; whoever stores before does it now."""
+        """Give up the whole assignment; the caller has stored before."""
         self.give_up()
         self._storer.end()
         if self._assigned and not self._has_leases_failed:
@@ -294,10 +294,10 @@ class Assignments:
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def look_at_leases(self, is_still_ours: Callable[[], None]) -> None:
-        """Give up what was lost, take over what is held; `is_still_ours` is called meanwhile and may raise.
+        """Give up lost queues and take over leased ones; `is_still_ours` is called meanwhile and may raise.
 
         Raises:
-            TxLayerError: the leases or a take-over failed; give up everything and begin anew.
+            TxLayerError: the leases or a take-over failed; give up everything and start over.
         """
         if self._has_leases_failed:
             self._renew_leases()
@@ -325,7 +325,7 @@ class Assignments:
                 self._take_over(due, is_still_ours)
 
     def _renew(self, queues: Collection[TopicPartition]) -> None:
-        """The leases of these were written again, under other tokens, which are stored before anything begins under them."""
+        """These leases were written again, with new tokens; store the tokens before any handler starts under them."""
         tokens = {
             queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token)
             for queue in queues
@@ -340,13 +340,13 @@ class Assignments:
             self.owned[queue].renew(token)
 
     def _renew_leases(self) -> None:
-        """Nobody knows what the old ones hold: new ones, under a new name, ask for everything again.
+        """Replace the lock registry after an error, because the state of its leases is unknown; it claims under a new name.
 
         Raises:
-            TxLayerError: the lock log cannot be read; nothing is held, and the next look tries again.
+            TxLayerError: the lock log cannot be read; nothing is held, and the next turn tries again.
         """
         self._tokens.clear()
-        self._given.clear()  # the log may be another one, whose offsets begin anew
+        self._given.clear()  # the log may be a new one, whose offsets start again
         self._leases.close()
         self._leases = self._make_leases()
         self._leases.start()
@@ -355,7 +355,7 @@ class Assignments:
         self._has_leases_failed = False
 
     def _may_take(self, queue: TopicPartition) -> bool:
-        # A handler of the former lease may be at the same key; one that hangs is not waited for beyond its deadline.
+        # A handler of the former lease may be at the same key; a hanging one is waited for only until its deadline.
         since = self._clock() - self._config.attempt_timeout.total_seconds()
         return queue in self._assigned and self._dispatcher.is_clear(queue, since=since)
 
@@ -368,7 +368,7 @@ class Assignments:
             is_still_ours()
             self._surroundings.sleep(STORE_LOOK_S)
 
-        # Of a queue that was ours just now a store may be under way: it must land before anybody asks what is stored.
+        # A store for a queue that was ours a moment ago may be in flight: it must finish before the stored offsets are read.
         self._storer.wait(serve)
         replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
         if self.writer is None:
@@ -380,7 +380,7 @@ class Assignments:
             )  # fmt: skip
         stored = stable_offsets(
             self._connections, group, [*queues, *replays], writer_of=writer_of,
-            # What this very process left open may not be in the stored offsets yet.
+            # What this process itself left open may not be in the stored offsets yet.
             former_writers=self._former_writers, is_still_ours=is_still_ours, clock=self._clock,
         )  # fmt: skip
         self._former_writers.clear()
@@ -395,7 +395,7 @@ class Assignments:
         for owned in taken:
             self.owned[owned.place] = owned
             self.places[owned.place] = self.places[owned.replay_place] = owned
-        # From now on our writer's name is known to whoever comes next, and so is where we began.
+        # From now on the next owner finds our writer's name and our start offset in the stored metadata.
         self._storer.store_now(
             self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
         )
@@ -432,15 +432,15 @@ class Assignments:
     def _token_for(
         self, queue: TopicPartition, lease_token: int, *, last: int | None
     ) -> int | None:
-        """What handlers get under this lease; above every token of the queue before, which stands with the progress.
+        """The token that handlers get under this lease; larger than every earlier token of the queue, stored with the progress.
 
-        It is stored before a handler begins under it: what is stored is all that the next owner of the queue goes by, for the lock
-        log may be a new one.
+        It is stored before a handler starts under it. The next owner of the queue relies on the stored token only, because
+        the lock log may be a new one.
         """
         if lease_token == NO_TOKEN:
             return None
         if last is not None and self._given.get(queue) == (lease_token, last):
-            return last  # the same lease, whose queue is taken over again after an error
+            return last  # the same lease: the queue is taken over again after an error
         token = token_above(lease_token, last=last)
         if token != lease_token:
             logger.info(
@@ -453,7 +453,7 @@ class Assignments:
     # --- giving up ----------------------------------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """Work nothing off any more, and begin anew from the stored offsets with what is still held."""
+        """Stop processing all queues; those still held start over from the stored offsets."""
         if self.writer is not None:
             self._former_writers[self.writer.name] = self.writer.has_sent_nothing
             self._replaced_count += self.writer.replaced_count
@@ -481,14 +481,16 @@ class Assignments:
         positions: dict[TopicPartition, int] = {}
         for owned in self.owned.values():
             positions.update(owned.next_offsets)
-            owned.is_reading_paused = owned.is_replay_paused = False  # an assignment pauses nothing
+            owned.is_reading_paused = owned.is_replay_paused = (
+                False  # an assignment resumes all partitions
+            )
         self._reader.resume_at(positions)
 
     def raise_if_moved(self) -> None:
-        """For `is_still_ours`: the group's word counts also while a queue is taken over.
+        """For `is_still_ours`: a rebalance also takes effect during a take-over.
 
         Raises:
-            MemberFencedError: it moved the partitions.
+            MemberFencedError: the group moved the partitions.
         """
         if self.look_at_group() or self.assignment is None:
             raise MemberFencedError(

@@ -283,16 +283,16 @@ def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Cont
 
 
 Deserializer = Callable[[bytes | None, Any], Any]
-"""What makes a message's key or value of its bytes: any of confluent-kafka, or a function (bytes, `SerializedField`).
+"""Makes a message's key or value from its bytes: any of confluent-kafka, or a function (bytes, `SerializedField`).
 
-What it raises makes the message a dead letter, unless the same bytes may be read later (`is_passing`).
+If it raises, the message becomes a dead letter, unless the same bytes may be readable later (`is_passing`).
 """
 
 CAUSES_MAX = 20
-"""Exceptions that are looked at behind one."""
+"""Length of the chain of causes that is examined."""
 
 _OF_THE_RECORD = frozenset({404, 422})
-"""Answers of a registry that stay as they are: there is no such schema."""
+"""HTTP statuses of a registry that are final: there is no such schema."""
 
 
 class Deserializers:

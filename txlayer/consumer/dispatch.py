@@ -23,13 +23,13 @@ from txlayer.consumer.pools import (
 from txlayer.core.key_queue import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
-"""Jobs of one chunk whose jobs run side by side: queues get their turns."""
+"""Jobs of one chunk that run side by side; it lets queues take turns."""
 KEY_GROUP_COUNT_MAX = 1_000
-"""Names of `key_group` that are counted for a topic, the first ones seen: a group for each key would fill the memory."""
+"""Names of `key_group` that are counted per topic, the first ones seen: one name per key would fill the memory."""
 OTHER_KEY_GROUPS = "(other)"
-"""All that came later."""
+"""The name for all later ones."""
 NO_KEY_GROUP = "(failed)"
-"""Messages for whose key `key_group` raised, or returned no text."""
+"""The name for messages whose `key_group` call raised or returned no text."""
 
 REASON_LENGTH_MAX = 500
 """Characters of a handler's reason in a log line."""

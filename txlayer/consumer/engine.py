@@ -1,7 +1,7 @@
-"""The engine of every consumer: read → queues → handlers → what became of them → store. One plain thread. Never a rule.
+"""The engine of every consumer: read → queues → handlers → outcomes → store, in one thread. The rules are in `core`.
 
-Crash-only, like the coordinator: whatever goes wrong, the queues are thrown away and built again from the stored offsets,
-which tell what has ended. A handler's own exception is nothing that goes wrong here.
+Crash-only, like the coordinator: after any error of its own the engine drops the queues and rebuilds them from the stored
+offsets, which show what has ended. A handler's exception is not such an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from txlayer.errors import (
 logger = logging.getLogger("txlayer.consumer")
 
 LETTER_COUNT_MAX = 500
-"""Dead letters that are read again together: all of them are in memory then, as far as their bytes have room."""
+"""Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
 
 
 class DeadLetterSource(Protocol):
@@ -68,12 +68,12 @@ class DeadLetterSource(Protocol):
     def fetch(
         self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
     ) -> Mapping[int, Record | None]:
-        """The records at these offsets, the lowest first, up to `bytes_max`; None where there is none."""
+        """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
         ...
 
 
 class DeadLetterRecord:
-    """A dead letter as the record that it once was: topic, offset, time and headers are the original's."""
+    """A dead letter in the form of its original record: topic, offset, time and headers are the original's."""
 
     __slots__ = ("_letter", "_record")
 
@@ -82,33 +82,33 @@ class DeadLetterRecord:
         self._letter = letter
 
     def topic(self) -> str:
-        """The topic that it came from."""
+        """Topic of the original record."""
         return self._letter.origin.topic
 
     def partition(self) -> int:
-        """Its partition, the same in both topics."""
+        """Partition, the same in both topics."""
         return self._letter.origin.partition
 
     def offset(self) -> int:
-        """The offset that it had there."""
+        """Offset of the original record."""
         return self._letter.origin.offset
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Key of the record."""
         key: bytes | None = self._record.key()
         return key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Value of the record."""
         value: bytes | None = self._record.value()
         return value
 
     def headers(self) -> Headers:
-        """Its headers as it was read the first time."""
+        """Headers of the original record."""
         return original_headers(self._record.headers())
 
     def timestamp(self) -> tuple[int, int]:
-        """The original's time."""
+        """Timestamp of the original record."""
         return self._record.timestamp()[0], self._letter.origin_ms
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class DeadLetterRecord:
 
 
 class Ingest:
-    """Adds records to queues. Used by the engine's thread."""
+    """Adds records to queues. The engine's thread uses it."""
 
     def __init__(self, *, group: str, letters: DeadLetterSource, now_ms: Callable[[], int]) -> None:
         self._group = group
@@ -124,12 +124,12 @@ class Ingest:
         self._now_ms = now_ms
 
     def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
-        """Records of any of these queues' sources, in the order of their offsets; others are dropped.
+        """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
 
         Raises:
-            RetriableError: records came that others had overtaken; added now they would count as ended.
-            TxLayerError: dead letters that are to be handled again could not be read.
-                After either the queues are of no more use.
+            RetriableError: later records were added before; these would now count as ended.
+            TxLayerError: dead letters to be handled again could not be read.
+                After either error the queues must be dropped.
         """
         groups: dict[TopicPartition, list[Any]] = {}
         topic, partition, group = "", -1, []
@@ -141,7 +141,7 @@ class Ingest:
         for place, found in groups.items():
             queue = owned.get(place)
             if queue is None:
-                continue  # revoked, or lost, while it was on its way
+                continue  # revoked or lost while the record was on its way
             _check_order(found, place, next_offset=queue.next_offsets[place])
             queue.next_offsets[place] = found[-1].offset() + 1
             if place == queue.place:
@@ -153,10 +153,10 @@ class Ingest:
     def reach(
         self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]
     ) -> None:
-        """All that lies below was read, in the assignment that these queues belong to: what was not told of were markers.
+        """Everything below was read in the current assignment: offsets without a record are markers.
 
-        The stored offset passes them. Otherwise retention could empty the partition and leave it below the log's start,
-        as if messages had been lost.
+        The stored offset moves past them. Otherwise, after retention has emptied the partition, it would be below the
+        start of the log, as if messages had been lost.
         """
         for place, position in reached.items():
             queue = owned.get(place)
@@ -165,20 +165,20 @@ class Ingest:
                 if place == queue.place:
                     queue.queues.reach(ItemSource.TOPIC, position)
                 elif queue.requests:
-                    queue.reached = position  # what waits before it has no end
+                    queue.reached = position  # messages that wait below it have not ended
                 else:
                     queue.queues.reach(ItemSource.REPLAY, position)
 
     def add_waiting(
         self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int
     ) -> None:
-        """Add the requests that were read while there is room for their dead letters: so many of each queue, and so many bytes.
+        """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
 
-        While an operator's pause lasts there is no limit: nothing is handled, and the request that ends it may stand behind them.
-        When no more keys can be parked they are read on until one of them can make room.
+        During an operator's pause there is no limit: nothing is handled, and the request that ends the pause may follow
+        them. If no more keys can be parked, requests are read on until one can make room.
 
         Raises:
-            TxLayerError: dead letters could not be read; the queues are of no more use.
+            TxLayerError: dead letters could not be read; the queues must be dropped.
         """
         for owned in queues:
             queue = owned.queues
@@ -211,10 +211,10 @@ class Ingest:
             now_ms=self._now_ms(),
         )
         if not records or records[-1].offset() != last:
-            owned.queues.reach(ItemSource.TOPIC, last + 1)  # whatever nobody asked for has its end
+            owned.queues.reach(ItemSource.TOPIC, last + 1)  # messages without a handler have ended
 
     def _add_requests(self, owned: OwnedPartition, *, bytes_max: int) -> None:
-        """The first of those that wait, and those behind it whose dead letters fit."""
+        """Add the first waiting request, and those after it whose dead letters fit."""
         part = list(islice(owned.requests, LETTER_COUNT_MAX))
         topic = dead_letter_topic(self._group, owned.topic)
         wanted = sorted(
@@ -241,7 +241,7 @@ class Ingest:
     ) -> None:
         offset = record.offset()
         if isinstance(request, Undecodable):
-            # Nobody can be told: it names no request.
+            # It names no request, so there is no one to answer.
             logger.warning(
                 "replay.undecodable",
                 extra={"topic": owned.topic, "partition": owned.partition, "offset": offset,
@@ -275,7 +275,7 @@ class Ingest:
         ):
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
-            return None, ReplayOutcome.MISSING  # another group's topic has the form of ours
+            return None, ReplayOutcome.MISSING  # another group's dead letter has the same form
         content = DeadLetterRecord(found, letter)
         if owned.route.handler_of(content) is None:
             return None, ReplayOutcome.UNKNOWN
@@ -283,7 +283,7 @@ class Ingest:
 
 
 def _letter_at(request: ReplayRecord | Undecodable) -> int | None:
-    """The dead letter that must be read for a request."""
+    """The offset of the dead letter to read for a request; None if none is needed."""
     if isinstance(request, Undecodable) or request.kind is not ReplayKind.REPLAY:
         return None
     return request.dead_letter_offset
@@ -298,7 +298,7 @@ def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: 
 
 
 class ReadLimits:
-    """Pauses partitions whose share of the memory is used up, and reads them again below half of it."""
+    """Pauses partitions that have used their share of the memory; reading resumes below half of it."""
 
     def __init__(
         self, reader: StoringGroupReader, *, record_count_max: int, record_bytes_max: int
@@ -308,12 +308,12 @@ class ReadLimits:
         self._bytes_max = record_bytes_max
 
     def share(self, queue_count: int) -> tuple[int, int]:
-        """(records, bytes) of each queue: equal, so that one that is stuck leaves the others theirs; as much for its replays."""
+        """(records, bytes) of each queue: equal shares, so that a blocked queue leaves the others theirs; the same for replays."""
         count = max(queue_count, 1)
         return max(self._count_max // count, 1), max(self._bytes_max // count, 1)
 
     def apply(self, queues: Iterable[OwnedPartition]) -> None:
-        """Look at every queue."""
+        """Apply the limits to every queue."""
         found = list(queues)
         count_max, bytes_max = self.share(len(found))
         for owned in found:
@@ -333,30 +333,30 @@ class ReadLimits:
 
 
 END_COUNT_MAX = 500
-"""Ends of one queue in one Kafka transaction: bounds how long the readers of the dead letters wait for it.
+"""Ends of one queue in one Kafka transaction; it limits how long readers of the dead letters wait.
 
-After a Kafka transaction that took too long the next one has half as many of all queues together, or half the bytes, and so
-on: with as many as before it would take too long for ever.
+After a Kafka transaction that took too long, the next one holds half as many of all queues together, or half the bytes, and
+so on: with as many as before it would take too long again.
 """
 
 HOLD_FIRST_MS = 100
-"""How long a queue's ends wait at least after they could not be written."""
+"""Shortest pause of a queue's ends after they could not be written."""
 HOLD_MAX_MS = 60_000
-"""And at most: with `kafka_transaction_timeout` for each try, other keys wait for a seventh of the time."""
+"""Longest pause: with `kafka_transaction_timeout` per attempt, other keys wait for a seventh of the time."""
 
 CUT_COUNT_MAX = 10_000
-"""Refused dead letters that are remembered until they are written; one that is forgotten is refused once more."""
+"""Refused dead letters that are remembered until they are written; a forgotten one is refused once more."""
 
 
 class _Hold(NamedTuple):
-    """How long ends of one topic and partition wait."""
+    """The pause of the ends of one topic and partition."""
 
     until_ms: int
     wait_ms: int
 
 
 class Completions:
-    """Writes what is due. Used by the engine's thread."""
+    """Writes dead letters and answers that are due. The engine's thread uses it."""
 
     def __init__(
         self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int
@@ -366,18 +366,20 @@ class Completions:
         self._long_ms = kafka_transaction_timeout_ms // 2
         self._size = BatchSize()
         self._turn = 0
-        self._turns: dict[TopicPartition, int] = {}  # when ends of that source were written last
+        self._turns: dict[TopicPartition, int] = {}  # when ends of that source were last written
         self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
-        self._were_answers = False  # what was tried last
-        self._cut: dict[Origin, Truncation] = {}  # those that their topic refused whole, in order
+        self._were_answers = False  # the kind of the last attempt
+        self._cut: dict[
+            Origin, Truncation
+        ] = {}  # dead letters whose topic refused the whole record, in order
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
-        """When something that is due of this queue may be written."""
+        """When this queue's due ends may be written."""
         found = [self._until_ms(place) for place in _places(owned)]
         return min(found, default=0)
 
     def has_due(self, owned: OwnedPartition) -> bool:
-        """True when something of this queue is to be written now."""
+        """True if ends of this queue are to be written now."""
         return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
 
     def _until_ms(self, place: TopicPartition) -> int:
@@ -387,17 +389,17 @@ class Completions:
     def write(
         self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any
     ) -> None:
-        """One Kafka transaction with all answers or all dead letters that are due; nothing else may be stored of these queues meanwhile.
+        """Write one Kafka transaction with due answers or due dead letters; no other store of these queues may run meanwhile.
 
-        Answers and dead letters stand in topics of their own: where one takes nothing, the other must not wait for it.
+        Answers and dead letters have different topics: if one accepts nothing, the other must not wait for it.
 
-        A dead letter that its topic refuses goes there without its content at the next write, and then without its key: with them,
-        it would stop its queue.
-        Queues whose ends could not be written wait a while, and are tried each alone: the others must not wait for them.
+        A dead letter that its topic refuses is written without its content at the next write, and then also without its
+        key; otherwise it would block its queue. Queues whose ends could not be written wait a while, and are then tried
+        one by one, so that the others do not wait for them.
 
         Raises:
-            ConfigError: its topic refuses it even so.
-            TxLayerError: nobody knows whether it happened; these queues and the writer are of no more use.
+            ConfigError: the topic refuses the dead letter even without content and key.
+            TxLayerError: the outcome is unknown; these queues and the writer must be dropped.
         """
         due = self._due(list(queues))
         if not due:
@@ -449,7 +451,7 @@ class Completions:
                     self._log_letter(owned, item, offset)
 
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
-        """What one Kafka transaction may take of what is due, from the queue on that waits longest: answers, else dead letters, in turn."""
+        """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
         now_ms = self._now_ms()
         found = [
             (owned, p) for owned in queues for p in _places(owned) if self._until_ms(p) <= now_ms
@@ -480,9 +482,9 @@ class Completions:
         return due
 
     def _failed(self, due: list[tuple[OwnedPartition, list[Item[Any]]]], *, took_ms: int) -> None:
-        """These could not be written: each queue waits as long as that took, and ever longer if its ends cannot be fewer.
+        """Delay these queues, as their ends could not be written: by the time it took, longer if they cannot be fewer.
 
-        If it took too long, the next Kafka transaction holds fewer of them, or fewer bytes.
+        If it took too long, the next Kafka transaction holds fewer ends, or fewer bytes.
         """
         for owned, items in due:
             wait_ms = max(took_ms, HOLD_FIRST_MS)
@@ -493,7 +495,7 @@ class Completions:
             self._held[place] = _Hold(self._now_ms() + wait_ms, wait_ms)
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
-        # The broker ends a Kafka transaction that lasts too long; its writer is told of a fence then.
+        # The broker aborts a Kafka transaction that lasts too long; its writer then gets a fencing error.
         if took_ms < self._long_ms or len(items) == 1:
             return
         for _ in range(HALVINGS_MAX):
@@ -527,7 +529,7 @@ class Completions:
             )  # fmt: skip
 
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int) -> None:
-        """A dead letter is for a person; those that follow a parked key's first one are named, and wake nobody."""
+        """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
         reason, more = _end_of(item), item.more
         assert more is not None
         is_follower = reason is DeadLetterReason.KEY_PARKED
@@ -554,7 +556,7 @@ class Completions:
 
 
 def _places(owned: OwnedPartition) -> list[TopicPartition]:
-    """The sources of a queue of which something is due: each has its ends written by itself."""
+    """The sources of a queue that have due ends; the ends of each are written separately."""
     queues = owned.queues
     return [owned.replay_place] * queues.has_answers + [owned.place] * queues.has_letters
 
@@ -585,28 +587,28 @@ def _answer(owned: OwnedPartition, item: Item[Any]) -> Answered:
 
 
 READ_COUNT_MAX = 5_000
-"""Records of one read: bounds how long results wait meanwhile."""
+"""Records of one read; it limits how long results wait meanwhile."""
 IDLE_WAIT_S = 0.1
-"""How long a read waits when nothing is to do; a record ends the wait."""
+"""How long an idle read waits; a record ends the wait."""
 BUSY_WAIT_S = 0.005
-"""How long the engine waits for handlers before it looks for records again; half a chunk, if that is longer and no
-worker is free: then only an end lets something begin, and it ends the wait."""
+"""How long the engine waits for handlers before it looks for records again; half a chunk, if that is longer and no worker is
+free: then only an outcome lets a job start, and it ends the wait."""
 READY_FACTOR = 4
-"""More is read while fewer messages than so many times `in_flight_max` could start."""
+"""Reading goes on while fewer than this many times `in_flight_max` messages could start."""
 AHEAD_FACTOR = 10
-"""Records in memory, as so many times `in_flight_max`, beyond which only who has not enough to begin reads on: what is
-used long after it was read has left the processor's caches, and an empty handler then costs a quarter more."""
+"""Records in memory, in multiples of `in_flight_max`; beyond it only a consumer with too few runnable messages reads on. Records
+used long after they were read have left the processor's caches, and an empty handler then costs a quarter more."""
 FILLED_SHARE = 0.9
-"""What of `in_flight_max` is enough to begin: the last slots may wait for keys that have failed and come back by themselves,
-and who reads on for them fills the memory."""
+"""The share of `in_flight_max` that counts as filled: the last slots may wait for failed keys that return by themselves, and
+reading on for them would fill the memory."""
 STORING_WAIT_S = 0.002
-"""The same while a store is under way: next attempts wait for its acknowledgement."""
+"""The same during a store: next attempts wait for its acknowledgement."""
 DRAIN_LOOK_S = 0.02
-"""How often a drain looks at the group."""
+"""How often a drain serves the group."""
 REBUILD_WAIT_MAX_S = 5.0
 """Longest pause between two rebuilds."""
 POOL_END_S = 0.5
-"""How long the pool may take to end once what was in flight is given up."""
+"""How long the pool may take to end after handlers in flight were given up."""
 
 
 class Engine:
@@ -616,7 +618,7 @@ class Engine:
         plan: what is consumed, and how.
         connections: the cluster.
         pool: where handlers run.
-        make_leases: who says that a queue may be worked off; asked for a new one after that one failed.
+        make_leases: makes the lease keeper, which decides whether a queue may be processed; called again after it failed.
     """
 
     def __init__(
@@ -668,9 +670,9 @@ class Engine:
         """Work until `should_stop`, then let handlers end, store what ended, and leave the group.
 
         Raises:
-            UsageError: topics, settings or stored offsets are not as they must be.
+            UsageError: topics, settings or stored offsets are not valid.
             BrokerUnavailableError: no broker answered at the start.
-            InvariantError: txlayer itself is wrong; what is stored is right.
+            InvariantError: a bug in txlayer; what is stored is correct.
         """
         failure_count = 0
         try:
@@ -689,11 +691,11 @@ class Engine:
             self.close()
 
     def start(self) -> None:
-        """Check the topics and join the group; a cluster that may just be coming up is asked again until `start_timeout`.
+        """Check the topics and join the group; retries until `start_timeout` while the cluster is starting.
 
         Raises:
-            TopicMismatchError: a topic is missing, or those that belong together have different partitions.
-            RetriableError, NotAuthorisedError: the cluster did not say.
+            TopicMismatchError: a topic is missing, or topics that belong together have different partition counts.
+            RetriableError, NotAuthorisedError: the cluster gave no answer.
         """
         timeout_s = self._config.start_timeout.total_seconds()
         give_up_at = self._clock() + timeout_s
@@ -705,7 +707,7 @@ class Engine:
                 break
             except (
                 RetriableError
-            ) as exc:  # also a leader that just moved, of which nobody says where its log ends
+            ) as exc:  # also a leader that just moved and cannot report the end of its log yet
                 if self._clock() >= give_up_at:
                     raise
                 reason = {"group": self._plan.group, "reason": str(exc)}
@@ -714,29 +716,29 @@ class Engine:
         self._reader.start(self._plan.sources, on_revoke=self._on_revoke)
 
     def _end(self) -> None:
-        """Let what runs end, and store it while the group lets us."""
+        """Let running handlers end, and store their results while the member is in the group."""
         try:
             self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
         except (UsageError, InvariantError):
             raise
         except TxLayerError as exc:
-            # The session is over, or nobody answers: what is not stored is done again by whoever comes next.
+            # The session is over, or no broker answers: the next owner repeats what is not stored.
             logger.warning(
                 "consumer.end_not_stored", extra={"group": self._plan.group, "reason": str(exc)}
             )
 
     def turn(self) -> None:
-        """One round; when there is nothing to do it waits, for at most `IDLE_WAIT_S`.
+        """One round; if there is nothing to do, it waits for at most `IDLE_WAIT_S`.
 
         Raises:
-            TxLayerError: the queues must be built anew.
+            TxLayerError: the queues must be rebuilt.
         """
         holdings, dispatcher = self._holdings, self._dispatcher
         self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
         reached = self._reader.take_reached()
         if not holdings.look_at_group():
-            # Before anything else is read: taking a queue over reads on, and what is added late counts as ended.
+            # Before anything else is read: a take-over reads on, and records that are added late count as ended.
             self._add(records, reached)
         holdings.look_at_leases(self._serve_take_over)
         dispatcher.take()
@@ -757,7 +759,7 @@ class Engine:
             dispatcher.wait(min(self._busy_wait_s(), self._next_s()))
 
     def close(self) -> None:
-        """Store what ended, leave the group, give everything back. What still runs counts for nothing."""
+        """Store what ended, leave the group and close everything. Results of handlers that still run are discarded."""
         self._is_ending = True
         try:
             self._reader.close()  # calls `_on_revoke`, which stores
@@ -768,7 +770,7 @@ class Engine:
             self._connections.close()
 
     def stats(self) -> ConsumerStats:
-        """What it did and has before it; any thread may ask."""
+        """The consumer's figures; thread-safe."""
         owned = list(self._holdings.owned.values())
         now_ms = self._now_ms()
         return ConsumerStats(
@@ -790,7 +792,7 @@ class Engine:
             hung_count_max=self._config.hung_handlers_max,
         )
 
-    # --- how long nothing is to do ------------------------------------------------------------------------------------
+    # --- how long to wait ---------------------------------------------------------------------------------------------
 
     def _read_count(self) -> int:
         in_flight_max = self._config.in_flight_max
@@ -801,7 +803,7 @@ class Engine:
             ready + self._dispatcher.in_flight_count >= busy_count
             and sum(queues.count for queues in found) >= AHEAD_FACTOR * in_flight_max
         )
-        # Who has enough to begin serves the group, and reads no more than that takes.
+        # With enough runnable messages, read only as much as serving the group requires.
         return 1 if has_enough else READ_COUNT_MAX
 
     def _read_s(self) -> float:
@@ -810,15 +812,15 @@ class Engine:
         return min(STORING_WAIT_S if self._storer.is_under_way else IDLE_WAIT_S, self._next_s())
 
     def _next_s(self) -> float:
-        """Seconds until something is to be done that nobody wakes the engine for."""
+        """Seconds until the next action that no event triggers."""
         at, now = FOR_EVER, self._clock()
-        # Without room for more in flight nothing begins although workers are free: only an end changes that.
+        # At `in_flight_max` nothing starts even if workers are free; only an outcome changes that.
         has_room = self._dispatcher.in_flight_count < self._config.in_flight_max
         has_workers = has_room and self._pool.free_count() > 0
         for owned in self._holdings.owned.values():
             queues = owned.queues
             if queues.has_due and not self._storer.is_under_way:
-                # Else its end cannot be written before the acknowledgement.
+                # Otherwise its end cannot be written before the acknowledgement.
                 at = min(at, self._ends.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
@@ -837,13 +839,13 @@ class Engine:
         return any(map(self._ends.has_due, self._holdings.owned.values()))
 
     def _now_ms(self) -> int:
-        # The wall clock of the start and the monotonic time since: back-offs do not jump with the machine's clock.
+        # The wall clock at the start plus monotonic time: back-offs do not jump with the machine's clock.
         return int((self._wall_base + self._clock()) * 1000)
 
     # --- dead letters -------------------------------------------------------------------------------------------------
 
     def _write_ends(self) -> None:
-        # The newest append wins at the broker: while a store is under way no Kafka transaction may store the same.
+        # The last append wins at the broker: during a store, no Kafka transaction may store the same offsets.
         if self._storer.is_under_way or not self._has_due():
             return
         holdings = self._holdings
@@ -858,10 +860,10 @@ class Engine:
                 self._keep_progress()
             raise
 
-    # --- the group goes on --------------------------------------------------------------------------------------------
+    # --- serving the group --------------------------------------------------------------------------------------------
 
     def _serve_take_over(self) -> None:
-        """The group is served also while a queue is taken over; what is read meanwhile belongs to the others."""
+        """Serve the group during a take-over; records that arrive belong to the other queues."""
         records = self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.0)
         reached = self._reader.take_reached()
         self._holdings.raise_if_moved()
@@ -874,14 +876,14 @@ class Engine:
             self._intake.reach(reached, self._holdings.places)
 
     def _serve_group(self) -> None:
-        """The group is served, and what ends is stored, while the last handlers end; nothing new is begun."""
+        """Serve the group and store results while the last handlers end; start nothing new."""
         self._reader.read(record_count_max=1, timeout_s=0.0)
         self._holdings.look_at_group()
         self._storer.look()
         self._storer.begin(self._holdings.owned.values())
 
     def _on_revoke(self, is_lost: bool) -> None:  # noqa: FBT001 - the port's
-        """Called from within a read: what has ended is stored before the group goes on without these partitions."""
+        """Called from within a read: store what has ended before the group continues without these partitions."""
         holdings = self._holdings
         try:
             if holdings.owned and not is_lost:
@@ -895,7 +897,7 @@ class Engine:
             holdings.revoke()
 
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
-        """Begin nothing more and wait for what was begun; what does not end in time is given up."""
+        """Start nothing more and wait for the running handlers; give up those that do not end in time."""
         dispatcher, give_up_at = self._dispatcher, self._clock() + timeout_s
         in_flight = dispatcher.cut()
         while self._holdings.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
@@ -908,10 +910,10 @@ class Engine:
                 extra={"group": self._plan.group, "in_flight": in_flight, "given_up": dispatcher.in_flight_count},
             )  # fmt: skip
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def _keep_progress(self) -> None:
-        """Dead letters were not written, and no offset was sent: what else has ended is stored, so that it runs no second time."""
+        """Dead letters were not written, and no offset was sent: store the other progress, so that it is not repeated."""
         try:
             self._drain(self._config.revoke_timeout.total_seconds())
             self._dispatcher.take()
@@ -936,7 +938,7 @@ class Engine:
         self._holdings.give_up()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
-            # Somebody else may own the queues already: let the group say so first.
+            # Another member may own the queues already: wait for the group's answer first.
             wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
         give_up_at = self._clock() + wait_s
         while self._clock() < give_up_at:

@@ -1,15 +1,15 @@
-"""The leases of one consumer process: claimed when the group assigns, renewed, given back. Never who holds (core/leases.py).
+"""The leases of one consumer process: claimed on assignment, renewed, released. `core/leases.py` decides who holds a lease.
 
-The engine's loop drives it, no call but `start` and `close` waits for anything. What it holds follows from the lock log
-as it was read back, not from what was sent. Its guards, each of which a simulation may take out by a subclass:
+The engine's loop drives it; only `start` and `close` block. What it holds follows from the lock log as it was read back,
+not from what was sent. Its guards, each of which a simulation may remove by a subclass:
 
 * `valid_until`: a lease counts from the moment when its last renewal was *sent*, by this machine's monotonic clock, less a
-  share for clocks that run apart. Who was frozen past it starts no handler, whatever the log will say; but a machine that was
-  suspended, whose clock may have stood still.
-* `_answers_void_claim`: a holder that reads a void claim behind its own claims again, so that a reader that began in the
-  middle of the log agrees with it (the rules of `txlayer.core.leases` stand on it).
-* `_may_claim_again`: a member claims when it was assigned; again only when nobody holds the queue, and never after it lost
-  it to a higher generation or to a newer process of the same static member.
+  margin for clock drift. A process that was frozen past it starts no handler, whatever the log says. Exception: on a
+  suspended machine the monotonic clock may have stopped.
+* `_answers_void_claim`: a holder that reads a void claim after its own claims again, so that a reader that began in the
+  middle of the log reaches the same result (the rules of `txlayer.core.leases` depend on it).
+* `_may_claim_again`: a member claims on assignment. It claims again only if the queue has no holder, and not after it lost
+  the queue to a higher generation or to a newer process of the same static member.
 * nothing is claimed before the log was read from ten expiries ago to its end (`LockLog.is_caught_up`).
 """
 
@@ -34,7 +34,7 @@ NO_TOKEN = -1
 
 
 class LeaseChanges(NamedTuple):
-    """What happened since the last look."""
+    """The changes since the last turn."""
 
     gained: Mapping[TopicPartition, int]
     """Queues that may be worked off now, each with its fencing token."""
@@ -43,65 +43,65 @@ class LeaseChanges(NamedTuple):
 
 
 class LeaseKeeper(Protocol):
-    """The lock registry, driven by the engine's thread; no call but `start` and `close` takes longer than some milliseconds."""
+    """The lock registry, driven by the engine's thread; calls other than `start` and `close` take a few milliseconds at most."""
 
     def start(self) -> None:
-        """Get to know who holds what."""
+        """Read the current leases."""
         ...
 
     def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
-        """The group gave these to this member."""
+        """The group assigned these queues to this member."""
         ...
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """They are given back."""
+        """Release these queues."""
         ...
 
     def turn(self) -> LeaseChanges:
-        """What is to be done now, and what changed."""
+        """Do what is due, and return the changes."""
         ...
 
     def valid_until(self, queue: TopicPartition) -> float | None:
-        """Monotonic seconds: no handler may start after it. None: it is not held."""
+        """Monotonic seconds after which no handler may start; None if the lease is not held."""
         ...
 
     def close(self) -> None:
-        """End."""
+        """End, and release what is held."""
         ...
 
 
 class NoLeases:
-    """For consumers that keep no order: what the group assigned may be worked off at once."""
+    """For consumers without order: an assigned queue may be processed at once."""
 
     def __init__(self) -> None:
         self._gained: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
 
     def start(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:  # noqa: ARG002 - the port's
-        """They are held from now on."""
+        """Hold these queues from now on."""
         self._gained.update(dict.fromkeys(queues, NO_TOKEN))
         self._held.update(queues)
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """They are not held any more."""
+        """Stop holding these queues."""
         self._held.difference_update(queues)
         for queue in queues:
             self._gained.pop(queue, None)
 
     def turn(self) -> LeaseChanges:
-        """What was assigned since the last call."""
+        """The queues assigned since the last call."""
         gained, self._gained = self._gained, {}
         return LeaseChanges(gained, ())
 
     def valid_until(self, queue: TopicPartition) -> float | None:
-        """For ever."""
+        """Forever."""
         return FOR_EVER if queue in self._held else None
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 logger = logging.getLogger("txlayer.locks")
@@ -124,34 +124,34 @@ NO_CHANGES = LeaseChanges({}, ())
 
 @dataclass(slots=True)
 class _Wanted:
-    """A queue that the group gave to this process."""
+    """A queue that the group assigned to this process."""
 
     name: str
     generation: int
-    not_before: float  # nothing is written earlier
+    not_before: float  # no record is written earlier
     written_at: float = 0.0
-    token: int | None = None  # what the engine was told
+    token: int | None = None  # the token reported to the engine
     has_held: bool = False
     claim_offset: int | None = None  # of this assignment's first claim
     is_writing: bool = False
-    is_challenged: bool = False  # a void claim stands behind the lease
+    is_challenged: bool = False  # there is a void claim after the lease
     sent_at: dict[int, float] = field(default_factory=dict)  # {offset: when its record was sent}
     confirmed_at: float | None = None
 
 
 class LockRegistry:
-    """Keeps the leases of a consumer's queues. One thread uses it.
+    """Keeps the leases of a consumer's queues. Not thread-safe.
 
     After an error the state is unknown: close it and make a new one, with a new `holder`.
 
     Args:
-        connections: to the cluster.
+        connections: the cluster.
         group: the consumer group.
-        holder: a name that no other process has or had.
+        holder: a name unique to this process, not used by any other before or after.
         instance_id: of a static member, else "".
         topics: of the namespace.
-        lease_renewal_ms: how often a lease is renewed.
-        lease_expiry_ms: how long after its last renewal it ends; all members of a namespace must say the same.
+        lease_renewal_ms: interval between renewals of a lease.
+        lease_expiry_ms: time from the last renewal to the end of the lease; equal for all members of a namespace.
         clock: monotonic, in seconds.
     """
 
@@ -177,17 +177,17 @@ class LockRegistry:
         self._table = self._make_table(lease_expiry_ms)
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._by_name: dict[str, _Wanted] = {}
-        self._leaving: dict[str, float] = {}  # queues given back while a claim was under way
+        self._leaving: dict[str, float] = {}  # queues released while a claim was in flight
         self._look_at = 0.0
         self._is_started = False
 
     # --- what the engine calls ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to read the lock log; it waits for the broker.
+        """Begin to read the lock log; waits for the broker.
 
         Raises:
-            TopicMismatchError: the namespace has no lock topic, or one without append times.
+            TopicMismatchError: the namespace has no lock topic, or its records have no append time.
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
         """
         if not self._is_started:
@@ -195,7 +195,7 @@ class LockRegistry:
             self._is_started = True
 
     def assigned(self, queues: Iterable[TopicPartition], *, generation: int) -> None:
-        """The group gave these queues to this process: claim them; `turn` tells what was gained."""
+        """Claim these newly assigned queues; `turn` returns those gained."""
         now = self._clock()
         for queue in queues:
             name = queue_name(self._group, *queue)
@@ -205,10 +205,10 @@ class LockRegistry:
         self._look_at = now
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """Give these queues back; whatever ran under their leases has ended or counts for nothing.
+        """Release these queues; handlers under their leases have ended, or their results are discarded.
 
         Raises:
-            UsageError, FencedError: nothing can be written any more; the leases expire.
+            UsageError, FencedError: the writer can no longer write; the leases expire.
         """
         self._give_back(queues)
         if self._is_started:
@@ -224,17 +224,17 @@ class LockRegistry:
             if lease is not None:
                 self._release(lease)
             if lease is None or wanted.is_writing:
-                # A claim may still come to count; nobody would end that lease.
+                # A claim in flight may still take effect, and no release would follow it.
                 self._leaving[wanted.name] = self._clock() + self._valid_s
 
     def turn(self) -> LeaseChanges:
-        """Read on, renew what is due; a few microseconds when there is nothing to do.
+        """Read on and renew what is due; takes a few microseconds if there is nothing to do.
 
-        A queue that is gained though it is held already has a new token, for what starts from now on.
+        A queue that is gained although it is held already has a new token, for handlers that start from now on.
 
         Raises:
-            RetriableError: the log was deleted behind this reader. Begin anew.
-            TxLayerError: the log cannot be read or written. Begin anew, or stop.
+            RetriableError: the log was deleted before it was read. Start over.
+            TxLayerError: the log cannot be read or written. Start over, or stop.
         """
         reported_count = self._log.poll()
         entries = self._log.read()
@@ -261,14 +261,14 @@ class LockRegistry:
         return LeaseChanges(gained, lost) if gained or lost else NO_CHANGES
 
     def valid_until(self, queue: TopicPartition) -> float | None:
-        """When, by the clock, the lease of a queue must count as over: no handler starts later. None: it is not held."""
+        """The time, by the clock, at which the lease of a queue counts as ended: no handler starts later. None: not held."""
         wanted = self._wanted.get(queue)
         if wanted is None or wanted.token is None or wanted.confirmed_at is None:
             return None
         return wanted.confirmed_at + self._valid_s
 
     def close(self) -> None:
-        """Give everything back, and end. It waits for at most `CLOSE_S` seconds."""
+        """Release everything and end. It waits at most `CLOSE_S` seconds."""
         if self._is_started:
             self._is_started = False
             try:
@@ -282,13 +282,13 @@ class LockRegistry:
         return LeaseTable(expiry_ms=expiry_ms)
 
     def _own(self, name: str) -> QueueLease | None:
-        """The lease of a queue if this process is the last who had it."""
+        """The lease of a queue if this process was its last holder."""
         lease = self._table.lease(name)
         is_own = lease is not None and lease.holder == self._holder and not lease.is_released
         return lease if is_own else None
 
     def _own_of(self, wanted: _Wanted) -> QueueLease | None:
-        """The same, if it comes from this assignment and not from one before."""
+        """The same, if it belongs to this assignment and not to an earlier one."""
         lease = self._own(wanted.name)
         if lease is None or wanted.claim_offset is None or lease.token < wanted.claim_offset:
             return None
@@ -318,7 +318,7 @@ class LockRegistry:
         if lease is not None and lease.is_released:
             wanted.not_before = (
                 now + self._renewal_s
-            )  # a person ended it: whoever waits comes first
+            )  # an operator ended it: a waiting member comes first
 
     def _fold(self, entry: LockEntry) -> None:
         record = entry.record
@@ -351,7 +351,7 @@ class LockRegistry:
     def _may_claim(self, wanted: _Wanted) -> bool:
         if wanted.claim_offset is None:
             return True
-        # Its claim must have been read back: only then is it known that it was void.
+        # Its claim must have been read back; only then is it known to be void.
         return self._log.position(wanted.name) > wanted.claim_offset and self._may_claim_again(
             wanted
         )
@@ -363,7 +363,7 @@ class LockRegistry:
         is_newer = lease.generation > wanted.generation
         is_same_member = bool(self._instance_id) and lease.instance_id == self._instance_id
         if wanted.has_held and (is_newer or is_same_member):
-            return False  # the group went on without this process
+            return False  # the group continued without this process
         return not self._table.is_live_at(lease, self._log.now_ms)
 
     def _write(
@@ -376,7 +376,7 @@ class LockRegistry:
 
     def _written(self, wanted: _Wanted, kind: LockKind, sent_at: float, offset: int | None) -> None:
         wanted.is_writing = False
-        # Its effect is read back before the next one is thought of; one that was lost is not repeated at once.
+        # Wait until its effect is read back before the next record; a lost one is not repeated at once.
         wanted.not_before = self._clock() + WRITE_AGAIN_S
         if offset is None:
             wanted.written_at = 0.0
@@ -400,7 +400,7 @@ class LockRegistry:
                 del self._leaving[name]
 
     def _next_look(self, now: float) -> float:
-        """When something is due although nothing is heard."""
+        """When the next action is due, even if no record arrives."""
         looks = [now + self._renewal_s, *self._leaving.values()]
         for wanted in self._wanted.values():
             if wanted.token is not None and wanted.confirmed_at is not None:
@@ -413,4 +413,4 @@ class LockRegistry:
 
 
 def _nobody_waits(_offset: int | None) -> None:
-    """A release that is lost is an expiry later over anyway."""
+    """A lost release does no harm: the lease ends after one expiry."""

@@ -1,4 +1,4 @@
-"""A queue that this consumer works off: its lease, its order, its figures. Never deciding any of it."""
+"""An owned queue with its lease, order and counts; and the store of offsets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from txlayer.core.retry import ReplayRecord
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 CHUNK_COUNT_MAX = 1_000
-"""Jobs of one chunk: what a crash of a process repeats, and what waits behind one slow job."""
+"""Jobs of one chunk; it limits what a crash of a process repeats, and what waits behind a slow job."""
 FORMER_COUNT_MAX = 10
-"""Leases written again that running handlers may have begun under; those of older ones end with theirs."""
+"""Rewritten leases that running handlers may have started under; handlers of older ones end with their own lease."""
 _SLOW_FACTOR = 4
-"""A chunk that took so many times what it should have held others up: the next ones begin small again."""
+"""A chunk that took this many times its target delayed others: the next ones start small again."""
 
 
 class ChunkSize:
-    """How many jobs make a chunk of the right length, found by trying: doubled while quick, cut when slow."""
+    """The number of jobs in a chunk of the target duration, found by trying: doubled while quick, reduced when slow."""
 
     __slots__ = ("_target_s", "count")
 
@@ -34,7 +34,7 @@ class ChunkSize:
         self.count = 1
 
     def learn(self, job_count: int, seconds: float) -> None:
-        """A chunk of so many jobs took so long."""
+        """A chunk of this many jobs took this long."""
         if seconds * 2 <= self._target_s:
             if job_count >= self.count:
                 self.count = min(self.count * 2, CHUNK_COUNT_MAX)
@@ -45,7 +45,7 @@ class ChunkSize:
 
 
 class OwnedPartition:
-    """One queue from taking it over until it goes. Used by the engine's thread alone, but for the lease."""
+    """One queue from its take-over to its loss. Only the engine's thread uses it; the lease is shared."""
 
     __slots__ = (
         "_former", "chunk_size", "is_over", "is_reading_paused", "is_replay_paused", "lease", "next_offsets", "partition", "place", "queues",
@@ -84,31 +84,31 @@ class OwnedPartition:
         """True: what its handlers still say counts for nothing."""
 
     def renew(self, token: int | None) -> None:
-        """What starts from now on has this token, which is stored."""
+        """Use this token, which is stored, for handlers that start from now on."""
         old = self.lease
         self._former.append(old)
         self.lease = Lease(old.group, old.topic, old.partition, token=token)
         self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
 
     def extend(self, valid_until: float) -> None:
-        """The lease was renewed, or not: also for handlers that began before it was written again."""
+        """Set the end of the lease, also for handlers that started before it was rewritten."""
         self.lease.valid_until = valid_until
         for lease in self._former:
             lease.valid_until = valid_until
 
     def end(self) -> None:
-        """It is somebody else's, or is taken over anew: nothing of it starts, and running handlers are told."""
+        """The queue is lost or taken over again: start no handler of it, and notify the running ones."""
         self.is_over = True
         self.lease.lost.set()
         self.queues.drop_queued()
 
 
 Told = list[tuple[OwnedPartition, ItemSource, int]]
-"""What an acknowledgement means: snapshots by their versions."""
+"""The meaning of an acknowledgement: snapshots by their versions."""
 
 
 class OffsetStorer:
-    """Used by the engine's thread."""
+    """Stores the progress of queues. The engine's thread uses it."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class OffsetStorer:
         return self._begun_at + self._interval_s
 
     def look(self) -> None:
-        """Take the acknowledgement: whose attempts are counted now may go on.
+        """Process the acknowledgement; messages whose attempts are now stored may go on.
 
         Raises:
-            TxLayerError: the store failed, or nobody answered; it is not known what is stored.
+            TxLayerError: the store failed or was not answered; the stored state is unknown.
         """
         if not self.is_under_way:
             return
@@ -156,9 +156,9 @@ class OffsetStorer:
             )
 
     def wait(self, serve: Callable[[], None]) -> None:
-        """Until nothing is under way: who asked meanwhile what is stored would be told what is older than that.
+        """Wait until no store is in flight; the stored offsets read before that would be out of date.
 
-        `serve` is called again and again; it waits a little, and may raise.
+        `serve` is called repeatedly; it waits a little, and may raise.
 
         Raises:
             TxLayerError: as `look`.
@@ -168,7 +168,7 @@ class OffsetStorer:
             self.look()
 
     def begin(self, queues: Iterable[OwnedPartition]) -> None:
-        """Begin to store what changed, when it is time and nothing is under way."""
+        """Begin to store changes, if the interval has passed and no store is in flight."""
         now = self._clock()
         if self.is_under_way or now < self._begun_at + self._interval_s:
             return
@@ -179,10 +179,10 @@ class OffsetStorer:
             self.is_under_way = True
 
     def store_now(self, queues: Iterable[OwnedPartition], *, timeout_s: float) -> None:
-        """Store everything of these queues, and wait; what was begun before is older, and lands before.
+        """Store everything of these queues and wait. An outstanding older store takes effect before.
 
         Raises:
-            TxLayerError: it is not known what is stored.
+            TxLayerError: the stored state is unknown.
         """
         self._begun = []
         offsets, told = snapshots(queues, only_changed=False)
@@ -192,11 +192,11 @@ class OffsetStorer:
             tell(told)
 
     def forget(self) -> None:
-        """The queues are gone; an acknowledgement says nothing any more, but is waited for."""
+        """The queues are lost: an outstanding acknowledgement is waited for but has no effect."""
         self._begun = []
 
     def end(self) -> None:
-        """The group took everything back: its generation fences what is under way."""
+        """The group revoked everything: its new generation fences an outstanding store."""
         self.forget()
         self.is_under_way = False
 
@@ -204,7 +204,7 @@ class OffsetStorer:
 def snapshots(
     queues: Iterable[OwnedPartition], *, only_changed: bool
 ) -> tuple[dict[TopicPartition, StoredOffset], Told]:
-    """What is to be stored of both sources of each queue, and what its acknowledgement means."""
+    """The progress to store, for both sources of each queue, and the meaning of its acknowledgement."""
     offsets: dict[TopicPartition, StoredOffset] = {}
     told: Told = []
     for owned in queues:
@@ -221,6 +221,6 @@ def snapshots(
 
 
 def tell(told: Told) -> None:
-    """These snapshots are stored."""
+    """Mark these snapshots as stored."""
     for owned, source, version in told:
         owned.queues.stored(source, version)

@@ -1,9 +1,9 @@
-"""Handlers in processes of their own, for those that compute. Never what follows from how a handler ended.
+"""Handlers in separate processes, for CPU-bound work.
 
-Each process has a thread here that gives it a chunk and waits for the answer. A process that dies is replaced, as soon as the
-machine lets another one start. What it was doing counts as a failed attempt, because the message may be what killed it. One whose
-handler has not come back by its deadline is killed. It notes in memory of both when it begins a message, so that nothing else
-of its chunk is charged.
+Each process has a thread here that sends it chunks and waits for the outcomes. A process that dies is replaced as soon as
+the machine can start another one. The message that it was handling counts as a failed attempt, because it may have caused
+the crash. A process whose handler has not returned by its deadline is killed. In shared memory a process notes when it begins
+a message, so that no other message of its chunk counts as failed.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from txlayer.errors import ConfigError
 logger = logging.getLogger("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
-"""Work of one chunk for a process: a pipe there and back, and the engine's turn, cost 1 to 2 ms of waiting on a full machine."""
+"""Work of one chunk for a process: a round trip of the pipe and the engine's turn cost 1 to 2 ms on a busy machine."""
 GIVEN_COUNT_MAX = 2
-"""Chunks that a process is given at a time: the next one is in its pipe when it ends one, whoever has the CPU then."""
+"""Chunks that a process holds at a time: the next one is in its pipe when it ends one."""
 CHUNKS_EACH = GIVEN_COUNT_MAX + 1
-"""Chunks begun for each process: with one more here nobody waits for the engine."""
+"""Chunks started for each process; with one more here, no process waits for the engine."""
 PIPE_SHARE = 4
-"""What surely fits into an empty pipe, as a part of its buffer, which holds its own accounts, too: 52 KiB on Linux. Who
-sends more waits for a reader that may itself wait to be read."""
+"""The share of a pipe's buffer that is sure to fit into the empty pipe; the buffer also holds bookkeeping: 52 KiB on Linux. A
+larger chunk would block the sender on a reader that may itself be blocked."""
 LOOK_S = 0.05
-"""How often a thread that waits for its process looks whether the lease was lost."""
+"""How often a thread that waits for its process checks whether the lease was lost."""
 START_S = 60.0
-"""How long a process may take until it begins a message, which is to import what it needs; then it is killed, and another one started."""
+"""How long a process may take until it begins a message, imports included; then it is killed and replaced."""
 END_S = 1.0
 """How long an idle process may take to end."""
 TRACEBACK_LENGTH_MAX = 8_000
-"""Characters of a traceback that a process sends: its begin and its end."""
+"""Characters of a traceback that a process sends: its beginning and its end."""
 SAFE_PATH = "PYTHONSAFEPATH"
 _SAFE_FOR_START = "while-txlayer-starts-it"
 _starting = threading.Lock()
-"""The environment is the process's: two pools must not change it at once."""
+"""The environment is shared by the process: two pools must not change it at once."""
 
 
 class SentRecord(NamedTuple):
-    """A record as a process gets it; it answers as the client's records do."""
+    """A record as it is sent to a process; it has the methods of the client's records."""
 
     place: tuple[str, int, int]
     raw_key: bytes | None
@@ -78,27 +78,27 @@ class SentRecord(NamedTuple):
     stamp: tuple[int, int]
 
     def topic(self) -> str:
-        """Its topic."""
+        """Topic of the record."""
         return self.place[0]
 
     def partition(self) -> int:
-        """Its partition."""
+        """Partition of the record."""
         return self.place[1]
 
     def offset(self) -> int:
-        """Its offset."""
+        """Offset of the record."""
         return self.place[2]
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Key of the record."""
         return self.raw_key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Value of the record."""
         return self.raw_value
 
     def headers(self) -> Headers | None:
-        """Its headers."""
+        """Headers of the record."""
         return self.raw_headers
 
     def timestamp(self) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class SentRecord(NamedTuple):
 
 
 class SentFailure(NamedTuple):
-    """A job of a chunk that failed, by its place."""
+    """A failed job of a chunk, by its index."""
 
     place: int
     result: Retry | Reject
@@ -116,25 +116,25 @@ class SentFailure(NamedTuple):
     started_ms: int
     place_in_batch: int
     is_undecodable: bool
-    traceback: str  # empty: nothing was raised
+    traceback: str  # empty: no exception
 
 
 class RaisedElsewhereError(Exception):
-    """What a handler raised in its process; its text is the traceback there."""
+    """A handler's exception in its process; the text is the traceback from there."""
 
 
 class SentOutcome(NamedTuple):
-    """How a chunk ended; failures were sent before it."""
+    """How a chunk ended; its failures were sent before."""
 
     ran_count: int
     seconds: float
 
 
 class ProcessPool(Workers):
-    """A `Pool` of processes; each is served by a thread here."""
+    """A `Pool` of processes; one thread here serves each."""
 
     chunk_s = PROCESS_CHUNK_S
-    has_runs = False  # who dies before it begins anything fails all of its chunk, and of a key only the first may fail
+    has_runs = False  # a process that dies before its first job fails the whole chunk, and only the first of a key may fail
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-process")
@@ -152,11 +152,11 @@ class ProcessPool(Workers):
         self._closed = threading.Event()
 
     def free_count(self) -> int:
-        """Chunks that would find a process now, or be among the next of one."""
+        """Chunks that a process would start at once, or hold as its next one."""
         return self._worker_count * CHUNKS_EACH - self._begun_count
 
     def close(self, timeout_s: float) -> None:
-        """End; a process that is still in a handler then is killed."""
+        """End; kill processes that are still in a handler after `timeout_s`."""
         give_up_at = time.monotonic() + timeout_s
         with self._lock:
             self._closed.set()
@@ -183,10 +183,10 @@ class ProcessPool(Workers):
                 self._bury(process)
 
     def _run_there(self, process: _Process, chunk: Chunk) -> None:
-        """Run this chunk, and those that can stand ready behind it while it runs.
+        """Run this chunk, and further ones that can wait in the pipe meanwhile.
 
         Raises:
-            EOFError, OSError: the process died; what it was given stands in `process.given`.
+            EOFError, OSError: the process died; its chunks are in `process.given`.
         """
         process.give(chunk)
         while process.given:
@@ -197,7 +197,7 @@ class ProcessPool(Workers):
                     pass
                 else:
                     if following is None:
-                        self._chunks.put(None)  # for later: what was begun ends first
+                        self._chunks.put(None)  # for later: started chunks end first
                         process.is_last = True
                     else:
                         process.give(following)
@@ -225,7 +225,7 @@ class ProcessPool(Workers):
             try:
                 process = _Process(self._caller)
             except Exception:
-                # The machine may have no room for another one just now: nothing was run, and it is tried again.
+                # The machine may be unable to start a process right now: nothing was run, and it is tried again.
                 logger.exception("process.not_started")
             else:
                 self._processes.append(process)
@@ -235,10 +235,10 @@ class ProcessPool(Workers):
 
 
 class _Process:
-    """One process and its pipe. One thread speaks to it."""
+    """One process and its pipe. Not thread-safe."""
 
     def __init__(self, caller: bytes) -> None:
-        # Not fork: the Kafka client has threads, and their locks would be copied as they stand.
+        # Not fork: the Kafka client has threads, and a fork would copy their locks in any state.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         with _starting_safely():
@@ -260,15 +260,15 @@ class _Process:
         """Chunks without an answer; the first one is what it is doing."""
         self.is_last = False
         """True: it gets no more."""
-        self._held: bytes | None = None  # the last of them, when it was not sent yet
+        self._held: bytes | None = None  # the last chunk, if it was not sent yet
         self._number = 0  # of chunks that were sent
-        self._failed: list[SentFailure] = []  # of the first one
-        self._place = 0  # of the job of the first one that runs
-        self._killed_at: tuple[Chunk, int] | None = None  # whose handler hung
+        self._failed: list[SentFailure] = []  # of the first chunk
+        self._place = 0  # of the first chunk's running job
+        self._killed_at: tuple[Chunk, int] | None = None  # the chunk and job whose handler hung
 
     @property
     def exit_code(self) -> int | None:
-        """Why it ended; below 0: by a signal."""
+        """The exit code; negative: killed by a signal."""
         return self._process.exitcode
 
     def is_alive(self) -> bool:
@@ -276,16 +276,16 @@ class _Process:
         return self._process.is_alive()
 
     def has_room(self) -> bool:
-        """True when another chunk may stand ready behind what it is doing."""
+        """True if another chunk may wait in the pipe."""
         if len(self.given) == GIVEN_COUNT_MAX or self._held is not None or self.is_last:
             return False
-        # A single job may be slow, or kill the process: nobody waits behind it.
+        # A single job may be slow, or kill the process, so no chunk waits behind it.
         return len(self.given[0].jobs) > 1
 
     def give(self, chunk: Chunk) -> None:
-        """Send a chunk; one that may not fit into the pipe, when the process waits for it."""
+        """Send a chunk; one that may not fit into the pipe is sent once the process waits for it."""
         self.given.append(chunk)
-        lost = self._number % GIVEN_COUNT_MAX  # who had it before has answered
+        lost = self._number % GIVEN_COUNT_MAX  # its previous user has answered
         self._number += 1
         flag = self._lost[lost]
         if chunk.lease.lost.is_set():
@@ -303,19 +303,21 @@ class _Process:
         self._pipe.send_bytes(sent)
 
     def wait(self) -> bool:
-        """Wait a moment; True when there is an answer. It is told of leases that were lost."""
+        """Wait a moment; True if there is an answer. Passes lost leases on to the process."""
         if self._held is not None and len(self.given) == 1:
             held, self._held = self._held, None
             self._pipe.send_bytes(held)
         if self._pipe.poll(LOOK_S):
             return True
-        for back, chunk in enumerate(reversed(self.given), start=1):  # who is next before who goes
+        for back, chunk in enumerate(
+            reversed(self.given), start=1
+        ):  # the next one before the first
             if chunk.lease.lost.is_set():
                 self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
         return False
 
     def take(self) -> JobOutcome | None:
-        """The answer to what it was given first; None: it has sent a part of it."""
+        """The outcome of its first chunk; None: it has sent a part of it."""
         answer: SentOutcome | SentFailure = self._pipe.recv()
         if isinstance(answer, SentFailure):
             self._failed.append(answer)
@@ -326,7 +328,7 @@ class _Process:
         return self._outcome(chunk, answer.ran_count, answer.seconds)
 
     def drained(self) -> Iterator[JobOutcome]:
-        """What it has sent before it died."""
+        """The outcomes that it sent before it died."""
         with contextlib.suppress(EOFError, OSError):
             while self._pipe.poll(0):
                 outcome = self.take()
@@ -334,7 +336,7 @@ class _Process:
                     yield outcome
 
     def kill_if_hung(self, timeout_s: float) -> None:
-        """Kill it when its handler takes longer than that; what it has sent can still be taken."""
+        """Kill it if its handler takes longer than `timeout_s`; outcomes that it has sent can still be taken."""
         place, begun_at = self._running()
         limit_s = timeout_s if begun_at else START_S
         begun_at = begun_at or self.given[0].begun_at
@@ -344,7 +346,7 @@ class _Process:
             self._process.kill()
 
     def last_outcome(self, timeout_s: float) -> JobOutcome:
-        """How the first chunk ended, of a process that has ended and said nothing more."""
+        """The outcome of the first chunk of a dead process that sent no further answer."""
         chunk, code, now = self.given[0], self.exit_code, time.monotonic()
         place, begun_at = self._running()
         if not begun_at and self._killed_at is not None:
@@ -354,7 +356,7 @@ class _Process:
         died = [
             Failed(job, Retry(reason=text), "ProcessDied", text, started_ms) for job in chunk.jobs
         ]
-        if not begun_at:  # nobody knows which of them it could not even begin
+        if not begun_at:  # it is unknown which of them it could not even begin
             return JobOutcome(chunk, (), died, seconds=now - chunk.begun_at)
         has_failed = any(sent.place == place for sent in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
@@ -367,7 +369,7 @@ class _Process:
         return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
 
     def _running(self) -> tuple[int, float]:
-        """(place of the job that runs, when it began); (0, 0.0): none of the first chunk has begun."""
+        """(index of the running job, its start); (0, 0.0): no job of the first chunk has begun."""
         if not self.given:
             return 0, 0.0
         begun = self._begun[(self._number - len(self.given)) % GIVEN_COUNT_MAX]
@@ -402,9 +404,9 @@ class _Process:
 
 @contextlib.contextmanager
 def _starting_safely() -> Iterator[None]:
-    """A block whose new processes find no module in the working directory before they have their parent's path.
+    """A block in which new processes import no module from the working directory before they have their parent's path.
 
-    `multiprocessing` starts them with `-c`, which looks there first, and takes no option of the interpreter.
+    `multiprocessing` starts them with `-c`, which searches there first, and takes no option of the interpreter.
     """
     with _starting:
         if sys.flags.safe_path:
@@ -422,7 +424,7 @@ def _starting_safely() -> Iterator[None]:
 
 
 class _Turns:
-    """The jobs of a chunk in their process: each is noted before it begins, and what failed before it was sent by then."""
+    """The jobs of a chunk in their process: each is noted before it begins, after earlier failures were sent."""
 
     def __init__(self, chunk: Chunk, begun: Any, pipe: Connection) -> None:
         self._chunk = chunk
@@ -450,12 +452,12 @@ class _Turns:
 
 
 def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], caller: bytes) -> None:
-    """What a process does: run chunks until the pipe ends, as it does when the parent ends, however."""
-    # Ctrl-C goes to the whole process group; the parent says when this one ends.
+    """The main function of a process: run chunks until the pipe closes, which also happens when the parent dies."""
+    # Ctrl-C goes to the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.environ.get(SAFE_PATH) == _SAFE_FOR_START:
-        del os.environ[SAFE_PATH]  # what a handler starts is the handler's choice
+        del os.environ[SAFE_PATH]  # it must not apply to processes that a handler starts
     calls: Caller = pickle.loads(caller)  # noqa: S301 - from our own parent
     while True:
         try:

@@ -1,7 +1,6 @@
-"""What a consumer has of the process around it: clocks, pauses, dice, names. Never a rule, never Kafka.
+"""The process around a consumer: clocks, pauses, random numbers and names.
 
-Everything on the engine's thread that would ask the time, wait or draw does it through these, so that a simulated world
-can run the very same engine.
+The engine's thread takes the time, waits and draws only through these, so that a simulated world can run the same engine.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 
 
 def draw_name() -> str:
-    """A name that nobody had before."""
+    """A unique name."""
     return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The real ones, unless told otherwise."""
+    """The real clocks and pauses by default."""
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
