@@ -108,6 +108,14 @@ def test_a_lock_log_that_cannot_be_read_again_just_then_does_not_end_the_consume
     stage.write(b"0")
     with consumer(stage, wavering):
         stage.journal.wait_for(1)
+        # What is handled and not stored yet is handled again after a rebuild.
+        place = (stage.topic, 0)
+
+        def is_stored() -> bool:
+            found = wavering.stored_offsets(stage.group, [place], is_stable=True)[place]
+            return found is not None and found.offset == 1
+
+        wait_until(is_stored, within=PATIENCE_S, what="stored progress")
         wavering.refusals[f"{stage.namespace}.locks"] = 2
         wavering.is_read_failing = True
         wait_until(lambda: wavering.refused_count == 2, within=PATIENCE_S, what="both refusals")

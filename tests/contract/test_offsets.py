@@ -31,7 +31,6 @@ from txlayer.adapters.ports import (
 )
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.surroundings import Surroundings
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.transaction import Transaction
@@ -41,6 +40,7 @@ from txlayer.errors import (
     MemberFencedError,
     TxLayerError,
 )
+from txlayer.runtime.environment import Environment
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
     book.learn([topic])
     publisher = Publisher(
         config, name=unique_name("writer"), make_writer=connections.make_writer, book=book,
-        surroundings=Surroundings(clock=lambda: clock[0]),
+        environment=Environment(clock=lambda: clock[0]),
     )  # fmt: skip
     publisher.start()
     first, share = joined

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from tests.simulation.processes import Process
 from tests.simulation.world import SimulatedWorld
-from txlayer.coordinator.surroundings import Running
 from txlayer.errors import TxLayerError
+from txlayer.runtime.environment import Running
 
 T = TypeVar("T")
 

@@ -32,11 +32,11 @@ from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import check_policies
-from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
+from txlayer.runtime.environment import Environment
 
 if TYPE_CHECKING:
     from tests.simulation.memory import Memory
@@ -263,17 +263,17 @@ class Society(Stage):
 
     def _coordinate(self, process: Process, number: int) -> None:
         world = self.world
-        surroundings = Surroundings(
+        environment = Environment(
             clock=world.monotonic,
             wall_clock=world.wall_clock,
             sleep=world.pause,
             draw_name=lambda: f"{world.random.getrandbits(128):032x}",
             keep_for_long=_nothing,
-            aside=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
+            background=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
         )
         connections = self.kafka.connect_coordinator(self.config, client=process.name)
         coordinator = self.variant.make(
-            self.config, self.variant.wrap(connections), surroundings=surroundings
+            self.config, self.variant.wrap(connections), environment=environment
         )
         self.coordinators.append(coordinator)
         self.running[process.slot] = coordinator

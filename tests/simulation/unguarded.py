@@ -135,11 +135,11 @@ class StubbornCoordinator(Coordinator):
             super()._start_over(reason, failure_count)
             return
         before.abandon()
-        self._surroundings.sleep(0.05)
-        name = self._config.topics.transactional_id(self._surroundings.draw_name())
+        self._environment.sleep(0.05)
+        name = self._config.topics.transactional_id(self._environment.draw_name())
         self._publisher = Publisher(
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
-            surroundings=self._surroundings,
+            environment=self._environment,
         )  # fmt: skip
         try:
             self._publisher.start()

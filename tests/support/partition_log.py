@@ -21,7 +21,6 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import LogTime, Shard, fill_contents
 from txlayer.coordinator.publish import Publisher, Refusals
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
-from txlayer.coordinator.surroundings import Surroundings
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions
@@ -31,6 +30,7 @@ from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import CheckRecord, Headers, Origin, ParkReason
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Target, Transaction, record_size
 from txlayer.errors import RefusedRecordError
+from txlayer.runtime.environment import Environment
 
 CONFIG = CoordinatorConfig()
 TOPICS = CONFIG.topics
@@ -97,7 +97,7 @@ class PartitionLog:
         self._doubt_end = 0
         self._limit_of = limit_of
         self.connections = cast("CoordinatorConnections", _Connections(self))
-        self._surroundings = Surroundings(clock=lambda: 0.0, wall_clock=lambda: self.now_ms / 1000)
+        self._environment = Environment(clock=lambda: 0.0, wall_clock=lambda: self.now_ms / 1000)
         self.book = Targets(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
@@ -150,7 +150,7 @@ class PartitionLog:
     def _new_publisher(self) -> Publisher:
         publisher = Publisher(
             CONFIG, name="writer", make_writer=self.connections.make_writer, book=self.book,
-            surroundings=self._surroundings, question_bytes_max=self.refusals.question_bytes_max,
+            environment=self._environment, question_bytes_max=self.refusals.question_bytes_max,
         )  # fmt: skip
         publisher.start()
         return publisher
@@ -263,7 +263,7 @@ class PartitionLog:
         self._publisher = self._new_publisher()
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
         recovery = Recovery(
-            CONFIG, self.connections, is_still_ours=lambda: None, surroundings=self._surroundings
+            CONFIG, self.connections, is_still_ours=lambda: None, environment=self._environment
         )
         recovery.replay({PARTITION: ledger}, {PARTITION: StoredPositions(self.stored, "writer")})
         ledger.end_replay(self.stored)

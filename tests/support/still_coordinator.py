@@ -13,9 +13,9 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.surroundings import Running, Surroundings
 from txlayer.core.codec import HALF_HEADER, decode_summary, parse_doubt_key
 from txlayer.core.messages import DoubtSummary
+from txlayer.runtime.environment import Environment, Running
 
 T = TypeVar("T")
 
@@ -50,18 +50,18 @@ class StillCoordinator:
         """A coordinator, the first or a successor."""
         self._started_count += 1
         world = self.world
-        self.surroundings = Surroundings(
+        self.environment = Environment(
             clock=world.monotonic,
             wall_clock=lambda: world.now_ms() / 1000 + self.wall_skew_s,
             sleep=lambda seconds: world.advance(ms=round(seconds * 1000)),
             draw_name=lambda: f"name-{self._started_count}-{world.passed_s}",
             keep_for_long=lambda: None,
-            aside=AtOnce(),
+            background=AtOnce(),
         )
         connections = self.kafka.connect_coordinator(
             self.config, client=f"coordinator-{self._started_count}"
         )
-        self.coordinator = self._make(self.config, connections, surroundings=self.surroundings)
+        self.coordinator = self._make(self.config, connections, environment=self.environment)
 
     def work(self, *, seconds: float) -> None:
         """A coordinator works for so long, and leaves cleanly."""

@@ -26,8 +26,8 @@ from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.engine import DeadLetterRecord
 from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, LockRegistry
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome, Pool, ThreadPool, items_of
-from txlayer.consumer.surroundings import draw_name
 from txlayer.core.retry import AfterExhausted, HandlerResult
+from txlayer.runtime.environment import draw_name
 
 PER_MILLE = 1_000
 

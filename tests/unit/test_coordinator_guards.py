@@ -198,7 +198,7 @@ def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
     )  # fmt: skip
     recovery(
         stage.config, LateCommit(connections, commit_and_go_on), is_still_ours=lambda: None,
-        surroundings=stage.surroundings,
+        environment=stage.environment,
     ).rebuild(ledgers)  # fmt: skip
     stage.world.advance(ms=60_000)
     stage.kafka.append("orders", b"of another transaction")

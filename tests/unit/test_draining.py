@@ -12,8 +12,8 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller, Chunk
-from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.runtime.environment import Environment
 
 
 class Late(AtOnce):
@@ -58,7 +58,7 @@ def test_who_ends_begins_nothing_of_what_was_handed_over() -> None:
         connections=kafka.connect_consumer(config),
         pool=pool,
         make_leases=lambda: leases,
-        surroundings=Surroundings(clock=world.monotonic, sleep=lambda _: None),
+        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
     )
     turns = count()
 

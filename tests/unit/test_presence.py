@@ -11,8 +11,8 @@ import pytest
 
 from txlayer.config import SystemTopics
 from txlayer.coordinator.presence import BELIEVE_S, GIVE_UP_S, LOOK_S, GroupPresence
-from txlayer.coordinator.surroundings import REAL
 from txlayer.errors import BrokerUnavailableError
+from txlayer.runtime.environment import REAL
 
 TOPICS = SystemTopics("ns")
 
@@ -26,7 +26,7 @@ class World:
         self.error: Exception | None = None
         self.presence = GroupPresence(
             cast("Any", self), TOPICS,
-            surroundings=replace(REAL, clock=lambda: self.now, aside=cast("Any", self)),
+            environment=replace(REAL, clock=lambda: self.now, background=cast("Any", self)),
         )  # fmt: skip
 
     def start(self, call: Callable[[], Any], *, name: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from tests.support.fake_records import FakeRecord
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core.batch import Batch
 from txlayer.core.messages import NO_OPTIONS
 from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError
+from txlayer.runtime.environment import Environment
 
 
 class Writer:
@@ -64,7 +64,7 @@ class World:
         book: Any = self
         self.publisher = Publisher(
             CoordinatorConfig(), name="w", make_writer=self._make_writer, book=book,
-            surroundings=Surroundings(clock=lambda: self.now),
+            environment=Environment(clock=lambda: self.now),
         )  # fmt: skip
         self.batch_bytes_max = 1
         self.publisher.start()

@@ -16,8 +16,8 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import AHEAD_FACTOR, FILLED_SHARE, READ_COUNT_MAX, Engine
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
-from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.runtime.environment import Environment
 
 IN_FLIGHT_MAX = 50
 RECORD_COUNT = 8 * READ_COUNT_MAX
@@ -67,7 +67,7 @@ def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(
         connections=kafka.connect_consumer(config),
         pool=pool,
         make_leases=lambda: leases,
-        surroundings=Surroundings(clock=world.monotonic, sleep=lambda _: None),
+        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
     )
     engine.start()
     leases.gained = {EARLY: 1}

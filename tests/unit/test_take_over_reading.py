@@ -19,10 +19,10 @@ from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome
-from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
 from txlayer.errors import RetriableError
+from txlayer.runtime.environment import Environment
 
 GROUP = "g"
 EARLY, LATE = ("early", 0), ("late", 0)
@@ -133,7 +133,7 @@ def test_what_was_read_before_a_further_queue_is_taken_over_is_handled_first() -
         connections=Busy(kafka, config),  # type: ignore[arg-type]  # passes on all but one
         pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic)),
         make_leases=lambda: leases,
-        surroundings=Surroundings(clock=world.monotonic, sleep=lambda _: None),
+        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
     )
     engine.start()
     leases.gained = {EARLY: 1}

@@ -33,7 +33,6 @@ from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of, writer_of
-from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import KeyQueues, Start
 from txlayer.core.leases import token_above
@@ -44,6 +43,7 @@ from txlayer.errors import (
     TopicMismatchError,
     TxLayerError,
 )
+from txlayer.runtime.environment import Environment
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -162,7 +162,7 @@ class Assignments:
         storer: OffsetStorer,
         dispatcher: Dispatcher,
         chunk_s: float,
-        surroundings: Surroundings,
+        environment: Environment,
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -175,8 +175,8 @@ class Assignments:
         self._storer = storer
         self._dispatcher = dispatcher
         self._chunk_s = chunk_s
-        self._surroundings = surroundings
-        self._clock = surroundings.clock
+        self._environment = environment
+        self._clock = environment.clock
         self._now_ms = now_ms
         self._tokens: dict[TopicPartition, int] = {}
         self._given: dict[
@@ -366,13 +366,13 @@ class Assignments:
 
         def serve() -> None:
             is_still_ours()
-            self._surroundings.sleep(STORE_LOOK_S)
+            self._environment.sleep(STORE_LOOK_S)
 
         # A store for a queue that was ours a moment ago may be in flight: it must finish before the stored offsets are read.
         self._storer.wait(serve)
         replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
         if self.writer is None:
-            name = writer_name(group, self._surroundings.draw_name())
+            name = writer_name(group, self._environment.draw_name())
             self.writer = DeadLetterWriter(
                 self._connections, group=group, name=name,
                 timeout_s=self._config.kafka_transaction_timeout.total_seconds(),

@@ -34,7 +34,6 @@ from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
-from txlayer.consumer.surroundings import REAL, Surroundings
 from txlayer.core.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.dead_letters import (
     dead_letter_of,
@@ -55,6 +54,7 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
+from txlayer.runtime.environment import REAL, Environment
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -629,15 +629,15 @@ class Engine:
         connections: ConsumerConnections,
         pool: Pool,
         make_leases: Callable[[], LeaseKeeper],
-        surroundings: Surroundings = REAL,
+        environment: Environment = REAL,
     ) -> None:
         self._config = config
         self._plan = plan
         self._connections = connections
         self._pool = pool
-        self._surroundings = surroundings
-        self._clock = surroundings.clock
-        self._wall_base = surroundings.wall_clock() - surroundings.clock()
+        self._environment = environment
+        self._clock = environment.clock
+        self._wall_base = environment.wall_clock() - environment.clock()
         self._is_ending = False
         self.rebuild_count = 0
         self._turned_at: float | None = None
@@ -648,11 +648,11 @@ class Engine:
         )  # fmt: skip
         self._dispatcher = Dispatcher(
             pool, in_flight_max=config.in_flight_max, clock=self._clock, now_ms=self._now_ms,
-            draw=surroundings.draw, key_group=plan.key_group,
+            draw=environment.draw, key_group=plan.key_group,
         )  # fmt: skip
         self._holdings = Assignments(
             config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
-            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, surroundings=surroundings, now_ms=self._now_ms,
+            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, environment=environment, now_ms=self._now_ms,
         )  # fmt: skip
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
@@ -951,7 +951,7 @@ class Engine:
                 raise
             except TxLayerError as exc:
                 logger.info("group.unreadable", extra={"reason": str(exc)})
-                self._surroundings.sleep(min(0.05, wait_s))
+                self._environment.sleep(min(0.05, wait_s))
 
 
 def _topic_stats(

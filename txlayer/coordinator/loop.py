@@ -30,7 +30,6 @@ from txlayer.coordinator.partition import (
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, PublishObserver, Refusals
 from txlayer.coordinator.recovery import Recovery, encode_stored
-from txlayer.coordinator.surroundings import REAL, Surroundings
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize
@@ -46,6 +45,7 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
+from txlayer.runtime.environment import REAL, Environment
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -79,20 +79,20 @@ class Coordinator:
         config: CoordinatorConfig,
         connections: CoordinatorConnections,
         *,
-        surroundings: Surroundings = REAL,
+        environment: Environment = REAL,
         observer: PublishObserver | None = None,
     ) -> None:
         self._observer = observer
         self._traces = {} if observer is None else observer.remembered
         self._config = config
         self._connections = connections
-        self._surroundings = surroundings
-        self._clock = surroundings.clock
+        self._environment = environment
+        self._clock = environment.clock
         self._topics = config.topics
         self._book = Targets(config, connections, clock=self._clock)
         self._refusals = Refusals()
         self._batch_size = BatchSize()
-        self._presence = GroupPresence(connections, config.topics, surroundings=surroundings)
+        self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
         self._shards: dict[int, Shard] = {}
@@ -198,7 +198,7 @@ class Coordinator:
                 raise
             except TxLayerError as exc:
                 logger.info("group.unreadable", extra={"reason": str(exc)})
-                self._surroundings.sleep(min(0.05, wait_s))
+                self._environment.sleep(min(0.05, wait_s))
 
     def _group_moved(self, *, wait_s: float) -> bool:
         """Serve the group without reading. Returns True if it assigned partitions."""
@@ -228,10 +228,10 @@ class Coordinator:
         self._refusals.keep_only(partitions)
         if not partitions:
             return
-        name = self._config.topics.transactional_id(self._surroundings.draw_name())
+        name = self._config.topics.transactional_id(self._environment.draw_name())
         publisher = self.make_publisher(
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
-            surroundings=self._surroundings, stats=self.measures.publishing,
+            environment=self._environment, stats=self.measures.publishing,
             doubt_bytes_max=self._book.limit_of(self._topics.doubt),
             question_bytes_max=self._refusals.question_bytes_max, observer=self._observer,
         )  # fmt: skip
@@ -244,7 +244,7 @@ class Coordinator:
         )
         recovery = self.make_recovery(
             self._config, self._connections, is_still_ours=self._raise_if_moved,
-            surroundings=self._surroundings,
+            environment=self._environment,
         )  # fmt: skip
         # What this process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
@@ -264,7 +264,7 @@ class Coordinator:
         for p, shard in self._shards.items():
             resume[self._topics.half, p] = shard.ledger.half_next
             resume[self._topics.op, p] = shard.ledger.op_next[0]
-        self._surroundings.keep_for_long()
+        self._environment.keep_for_long()
         self._group.resume_at(resume)
         logger.info(
             "partitions.taken_over",
@@ -286,7 +286,7 @@ class Coordinator:
 
     def _fold(self, records: Sequence[Any]) -> None:
         half_topic, ledgers = self._topics.half, {p: s.ledger for p, s in self._shards.items()}
-        header_name, latest = codec.HALF_HEADER, latest_ms(self._surroundings.wall_clock)
+        header_name, latest = codec.HALF_HEADER, latest_ms(self._environment.wall_clock)
         for ledger in ledgers.values():
             ledger.believe_until(latest)
             ledger.batch_bytes_max = self._bytes_max
@@ -363,7 +363,7 @@ class Coordinator:
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
         mended = self._book.mended()
-        if self._book.has_widened(self._surroundings.aside):
+        if self._book.has_widened(self._environment.background):
             # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")
         patience_s = self._config.misplaced_after.total_seconds()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import SystemTopics
-from txlayer.coordinator.surroundings import Surroundings
 from txlayer.core.checks import CheckSchedule
 from txlayer.errors import TxLayerError
+from txlayer.runtime.environment import Environment
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -29,12 +29,12 @@ class GroupPresence:
         connections: CoordinatorConnections,
         topics: SystemTopics,
         *,
-        surroundings: Surroundings,
+        environment: Environment,
     ) -> None:
         self._connections = connections
         self._topics = topics
-        self._clock: Callable[[], float] = surroundings.clock
-        self._aside = surroundings.aside
+        self._clock: Callable[[], float] = environment.clock
+        self._background = environment.background
         self._present: frozenset[str] = frozenset()
         self._known_at = 0.0
         self._asked_at = float("-inf")
@@ -54,7 +54,7 @@ class GroupPresence:
             self._is_looking = True
             self._look_number = number = self._look_number + 1
             names = {self._topics.check_group(group): group for group in groups}
-            self._aside.start(lambda: self._look(names, now, number), name="txlayer-presence")
+            self._background.start(lambda: self._look(names, now, number), name="txlayer-presence")
         # Without an answer no group counts as present: due check-backs stay due.
         return self._present if now - self._known_at < BELIEVE_S else frozenset()
 

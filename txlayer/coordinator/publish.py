@@ -23,7 +23,6 @@ from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.partition import trace_of
-from txlayer.coordinator.surroundings import REAL, Running, Surroundings
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Bisection, RecordToQuarantine
@@ -40,6 +39,7 @@ from txlayer.errors import (
     RetriableError,
     TxLayerError,
 )
+from txlayer.runtime.environment import REAL, Environment, Running
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -102,7 +102,7 @@ class Publisher:
         name: str,
         make_writer: MakeWriter,
         book: Targets,
-        surroundings: Surroundings = REAL,
+        environment: Environment = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
         question_bytes_max: int = NO_LIMIT,
@@ -115,9 +115,9 @@ class Publisher:
         self._doubt_keys: Collection[bytes] = ()
         self._is_careful = self._is_watched = False
         self._answers = _Answers()
-        self._clock = surroundings.clock
-        self._wall_clock = surroundings.wall_clock
-        self._aside = surroundings.aside
+        self._clock = environment.clock
+        self._wall_clock = environment.wall_clock
+        self._background = environment.background
         self._book = book
         self.stats = stats or PublishStats()
         self._config = config
@@ -254,7 +254,7 @@ class Publisher:
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
         # A close after a fatal error may hang, as in `abandon`.
-        self._aside.start(partial(close_all, [old]), name="txlayer-close")
+        self._background.start(partial(close_all, [old]), name="txlayer-close")
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
@@ -266,7 +266,7 @@ class Publisher:
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""
         # A close after a fatal error may hang (librdkafka #4674): it must not hang the coordinator.
-        self._aside.start(self.close, name="txlayer-close")
+        self._background.start(self.close, name="txlayer-close")
 
     def close(self) -> None:
         """End both writers."""
@@ -280,7 +280,7 @@ class Publisher:
 
     def _replace_aside(self, turn: int) -> None:
         """Make the successor of a writer that may be haunted while the other one works (it takes 3 to 550 ms)."""
-        self._successors[turn] = self._aside.start(
+        self._successors[turn] = self._background.start(
             partial(self._successor_of, self._writers[turn]), name="txlayer-successor"
         )
 

@@ -11,10 +11,10 @@ from functools import partial
 
 from txlayer.adapters.ports import CoordinatorConnections, TopicLimits
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.surroundings import Aside
 from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Target, accepting_target
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
+from txlayer.runtime.environment import Background
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -108,14 +108,14 @@ class Targets:
         for topic in sorted(set(topics)):
             self._set(topic, self._look(topic))
 
-    def has_widened(self, aside: Aside) -> bool:
+    def has_widened(self, background: Background) -> bool:
         """Ask again in the background about the topic with the oldest answer. Returns True if a topic has more partitions now."""
         now = self._clock()
         oldest = min(((at, topic) for topic, at in self._looked_at.items()), default=(now, ""))
         if not self._is_refreshing and now - oldest[0] >= REFRESH_S:
             self._looked_at[oldest[1]] = now  # at its turn again, whatever the answer
             self._is_refreshing = True
-            aside.start(partial(self._look_aside, oldest[1]), name="txlayer-targets")
+            background.start(partial(self._look_aside, oldest[1]), name="txlayer-targets")
         is_wider = False
         while self._refreshed:
             topic, limits = self._refreshed.popleft()

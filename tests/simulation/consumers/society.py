@@ -33,10 +33,10 @@ from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
-from txlayer.consumer.surroundings import Surroundings
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import BrokerUnavailableError, TxLayerError
+from txlayer.runtime.environment import Environment
 
 SYSTEM_TOPICS = SystemTopics(NAMESPACE)
 SESSION_S = 1.5
@@ -281,7 +281,7 @@ class ConsumerSociety(Stage):
             connections=connections,
             pool=pool,
             make_leases=partial(self._leases, process, connections),
-            surroundings=Surroundings(
+            environment=Environment(
                 clock=world.monotonic, wall_clock=world.wall_clock, sleep=world.pause, draw=world.random.random,
                 draw_name=lambda: f"{world.random.getrandbits(64):016x}",
             ),

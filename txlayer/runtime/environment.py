@@ -1,13 +1,14 @@
-"""The coordinator's process environment: clocks, pauses, random names, background threads.
+"""What a service has of the process around it: clocks, pauses, dice, names, background calls.
 
-All code in this package that needs the time, a wait, a random name or a background call uses these, so that a
-simulation can run the same coordinator.
+Coordinators and consumers ask the time, wait, draw and start background calls only through an `Environment`, so that a
+simulated world can run the same code.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import random
 import threading
 import time
 import uuid
@@ -35,7 +36,7 @@ class Running(Protocol[T_co]):
         ...
 
 
-class Aside(Protocol):
+class Background(Protocol):
     """Runs calls in the background, beside the coordinator's thread."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
@@ -48,7 +49,7 @@ class Aside(Protocol):
 
 
 class Threads:
-    """An `Aside` of real threads."""
+    """An `Background` of real threads."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
         """Run the call in a thread of its own."""
@@ -85,15 +86,16 @@ def keep_for_long() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """The real environment by default."""
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+    draw: Callable[[], float] = random.random
     draw_name: Callable[[], str] = draw_name
     keep_for_long: Callable[[], None] = keep_for_long
-    aside: Aside = Threads()  # noqa: RUF009 - it has no state
+    background: Background = Threads()  # noqa: RUF009 - it has no state
 
 
-REAL = Surroundings()
+REAL = Environment()

@@ -1,0 +1,1 @@
+"""What all services share: the process around them, and how they meet Kafka."""
