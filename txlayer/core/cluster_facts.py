@@ -9,7 +9,9 @@ from typing import NamedTuple
 from txlayer.core.topics import Change
 
 CLOCK_ERROR_MS = 60_000
-"""Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by more than a grace."""
+"""Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by
+more than a grace.
+"""
 
 
 @dataclass(frozen=True, slots=True)

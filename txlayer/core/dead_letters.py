@@ -283,7 +283,7 @@ class PartitionStates:
     unreadable_count: int = 0
 
     def fold(self, said: DeadLetterEvent) -> None:
-        """Fold the next record of the replay topic."""
+        """Fold the next record of this partition of the replay topic, in offset order."""
         record = said.record
         if record.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
             self.pause = said

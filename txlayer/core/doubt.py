@@ -348,7 +348,9 @@ class DoubtFold:
     def __init__(self, *, op_offset: int = 0) -> None:
         self._op_offset = op_offset
         self.lines_aside: dict[int, bytearray] = {}
-        """By op offset, from `op_offset` on: one byte per line, 1 if it was quarantined, even if an operator has removed the record since."""
+        """By op offset, from `op_offset` on: one byte per line, 1 if it was quarantined, even if an operator has removed the
+        record since.
+        """
         self.transactions: dict[str, Transaction] = {}
         self.dormant: dict[str, bytes] = {}
         """Transactions that need no object yet. A key is either here or in `transactions`."""

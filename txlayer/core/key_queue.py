@@ -947,7 +947,7 @@ class KeyQueues(Generic[R]):
         return batches
 
     def handled(self, items: Sequence[Item[R]], lasts: Sequence[Item[R]] | None = None) -> None:
-        """The handler succeeded with these items; several batches may come together. Requests now wait until their answers are written.
+        """The handler succeeded with these items; several batches may come together. Requests wait until their answers are written.
 
         `lasts`: those of them that `take_runs` returned as last; None: each item is the only one of its chain.
 
@@ -991,7 +991,10 @@ class KeyQueues(Generic[R]):
             self._uncounted[source, item.offset] = item
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
-        """End the items before `index`, which the handler handled; it began none behind it. Returns the item at `index`, which must end next."""
+        """End the items before `index`, which the handler handled; it began none behind it.
+
+        Returns the item at `index`, which must end next.
+        """
         before = batch[:index]
         self.in_flight_count -= len(batch) - 1
         self._topic.finish([item.offset for item in before])
@@ -1054,8 +1057,10 @@ class KeyQueues(Generic[R]):
     ) -> list[Item[R]]:
         """Take at most `count_max` items whose ends must be written, in order: answers to requests, then dead letters.
 
-        The dead letter that reaches `bytes_max` is the last one. `item.more.end` is the end, and `item.more` contains what to write of the attempts.
-        `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and one of these may refuse writes.
+        The dead letter that reaches `bytes_max` is the last one. `item.more.end` is the end, and `item.more` contains what to
+        write of the attempts.
+        `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and
+        one of these may refuse writes.
         """
         return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
 

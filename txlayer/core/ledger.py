@@ -71,7 +71,9 @@ FRESH_COUNT_MAX = 20_000
 
 
 class UnsettledTransactions(MutableMapping[str, Transaction]):
-    """The unsettled transactions of one partition, by key, in the order of arrival. One thread changes it; any thread may take a `snapshot`.
+    """The unsettled transactions of one partition, by key, in the order of arrival.
+
+    One thread changes it; any thread may take a `snapshot`.
 
     Two tables, for the processor's caches: most transactions are settled soon after their half record is read. In one table
     with a million open transactions, each of them would access uncached memory three times: when it is added, found and
@@ -172,7 +174,7 @@ class HalfMarks:
             self._marks.append((offset, byte_count))
 
     def copies_from(self, low_water: int) -> int:
-        """Half offset from which a restart must read keys, so that it recognises second copies behind `low_water` within the distance."""
+        """Half offset from which a restart must read keys to recognise second copies behind `low_water` within the distance."""
         marks = self._marks
         at_low = bisect_right(marks, (low_water, _END)) - 1
         if at_low < 0:
@@ -189,15 +191,18 @@ class HalfMarks:
 
 
 UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 750, 250, 350, 300
-"""Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them name; each half
-record of a transaction beyond the first, with a topic of its own. A transaction in half takes 500 bytes, but moves to doubt when memory is short: it counts in full."""
+"""Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
+name; each half record of a transaction beyond the first, with a topic of its own. A transaction in half takes 500 bytes,
+but moves to doubt when memory is short: it counts in full."""
 
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries, beside those that its op lines name. One mended topic or settled transaction
 may free a hundred thousand, and the size of a Kafka transaction is limited."""
 
 KEY_IN_HALF_MAX = 5_000
-"""Above this number of transactions of one ordering key, those that wait move to doubt at once: from there, several batches can release them."""
+"""Above this number of transactions of one ordering key, those that wait move to doubt at once: from there, several batches
+can release them.
+"""
 
 NEVER_MS = 1 << 62
 """Later than any time."""
@@ -335,7 +340,7 @@ class Ledger:
         self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
         self._hopeless_before = 0  # earlier op records waited long enough for half
-        # Quarantined lines that a replay would read again: the last one of each group, and the doubt offset where a restart finds them.
+        # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
         self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
         self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` explains the values
@@ -348,7 +353,10 @@ class Ledger:
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
 
     def believe_until(self, latest_ms: int) -> None:
-        """Set the upper limit of trusted append times: only one broker reports later ones. They take no effect before that time comes."""
+        """Set the upper limit of trusted append times.
+
+        Only one broker reports later ones; they take no effect before that time comes.
+        """
         self.latest_ms = latest_ms
         if self.newest_ms < self._beyond_ms <= latest_ms:
             self.newest_ms = self._beyond_ms
@@ -381,7 +389,10 @@ class Ledger:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Estimated memory of the unsettled transactions without content, in memory or later on doubt: by number, as measured with names of usual length."""
+        """Estimated memory of the unsettled transactions without content, in memory or later on doubt.
+
+        Estimated by number, as measured with names of usual length.
+        """
         return (
             UNSETTLED_BYTES * len(self.transactions)
             + SLEEPER_BYTES * len(self.asleep)
@@ -437,7 +448,10 @@ class Ledger:
         self._recent_before_end = self.half_next
 
     def _began_at(self, place: int | None) -> int:
-        """Half offset where a settled transaction begins. Committed: `place`; rolled back: -1 - `place`; None (state unknown): the end of the replay."""
+        """Half offset where a settled transaction begins.
+
+        Committed: `place`; rolled back: -1 - `place`; None (state unknown): the end of the replay.
+        """
         if place is None:
             return self._replay_end
         return place if place >= 0 else -1 - place
@@ -808,7 +822,7 @@ class Ledger:
         return plain
 
     def _plain_options(self, asked: str) -> PlainOptions:
-        """Parse options that contain only an ordering key. Returns them with the key's checksum, which determines the partition.
+        """Parse options that contain only an ordering key, and return them with the key's checksum.
 
         Raises:
             ValueError: the options contain something else.
@@ -974,7 +988,7 @@ class Ledger:
         )
 
     def _tell_refused(self, op: OpMessage) -> None:
-        """Tell the producer group that its resolution came too late."""
+        """Add a record that tells the producer group that its resolution came too late."""
         if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
             return
         self.batch.checks[f"{op.key}/{op.resolution.value}"] = CheckRecord(
@@ -983,7 +997,7 @@ class Ledger:
         )  # fmt: skip
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        """Send check-backs that are due to groups with a live responder; give up on transactions that are too old or out of checks."""
+        """Add due check-backs to groups with a live responder; give up on transactions that are too old or out of checks."""
         self._grow_old(now_ms)
         schedule = self.schedule
         self._wake_those_due(now_ms, count_max)
@@ -1134,7 +1148,8 @@ class Ledger:
         self._fold_those_behind()
         self._go_on()
         if self._leave_before and not self.is_replaying:
-            # Otherwise a restart could take a second copy of a transaction that is settled here for new. A replay applies what was applied before.
+            # Otherwise a restart could take a second copy of a transaction that is settled here for new. A replay applies what
+            # was applied before.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
@@ -1142,7 +1157,7 @@ class Ledger:
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
-        dropped_bytes = 0  # content of quick ones that is not in memory
+        dropped_bytes = 0  # of those on the fast path, not in memory
         topic, topic_bytes_max = "", -1
         self.waits_for_half = None
         marked_ms = -1
@@ -1174,7 +1189,7 @@ class Ledger:
                         topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
                     size = txn.size
                     if size <= topic_bytes_max and (txn.options is NO_OPTIONS or passes(txn)):
-                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table; a test compares this path with the table.
+                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table; a test compares the two.
                         del table[key]
                         txn.state = _COMMITTED
                         recent[key] = txn.first_offset

@@ -120,7 +120,10 @@ def fixed_part(
     token: int | None = None,
     waiting: WaitingKeys | None = None,
 ) -> tuple[str, str]:
-    """The fields before and behind the runs. Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`."""
+    """The fields before and behind the runs.
+
+    Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`.
+    """
     assert writer.isascii(), writer
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""

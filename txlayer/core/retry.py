@@ -1,4 +1,7 @@
-"""Handler results and what follows from them: handled, tried again, or given up. Also the values of dead letters, replays and locks."""
+"""Handler results and what follows from them: handled, tried again, or given up.
+
+Also the values of dead letters, replays and locks.
+"""
 
 from __future__ import annotations
 
