@@ -456,7 +456,7 @@ class Chains(Generic[R]):
 
     @property
     def has_due(self) -> bool:
-        """True if an item is due that still has to be looked at for room."""
+        """True if an item is due, apart from those that wait for room to park their key."""
         return len(self._due) + len(self._answers) > 0
 
     @property
@@ -466,7 +466,7 @@ class Chains(Generic[R]):
 
     @property
     def has_letters(self) -> bool:
-        """True if a dead letter is due that still has to be looked at for room."""
+        """True if a dead letter is due, apart from those that wait for room to park their key."""
         return len(self._due) > 0
 
     @property
@@ -588,7 +588,7 @@ class Chains(Generic[R]):
                 continue
             taken.append(item)
             size_bytes += letter_bytes(item)
-            # Take followers whose end is certain along; otherwise each would need a Kafka transaction of its own.
+            # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
             while (
                 len(taken) < count_max
                 and size_bytes < bytes_max
@@ -1058,8 +1058,7 @@ class KeyQueues(Generic[R]):
         """Take at most `count_max` items whose ends must be written, in order: answers to requests, then dead letters.
 
         The dead letter that reaches `bytes_max` is the last one. `item.more.end` is the end, and `item.more` contains what to
-        write of the attempts.
-        `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and
+        write of the attempts. `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and
         one of these may refuse writes.
         """
         return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
