@@ -1,7 +1,7 @@
 """Transactional messages for Apache Kafka: a database change and its messages, both or neither.
 
-Names are loaded when they are first used, and no import of this package loads a Kafka client: programs that only name
-an error or a constant pay for nothing else.
+Names are loaded on first use, and importing this package loads no Kafka client. A program that only uses an error or a
+constant does not pay for the rest.
 """
 
 from __future__ import annotations

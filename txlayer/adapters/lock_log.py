@@ -35,8 +35,6 @@ BATCH_BYTES_MAX = 100_000
 PATIENCE_S = 10.0
 """How long reading the newest record may take at start."""
 
-"""What a record's timestamp says of itself where the broker set it."""
-
 
 class LockConnections(Protocol):
     """The calls to a cluster that the lock log needs; `ConsumerConnections` has them."""

@@ -356,6 +356,9 @@ class CheckRequestsRead(NamedTuple):
 class CheckReader:
     """Reads all partitions of the check topic as a member of a group. Not thread-safe; its callbacks do not raise.
 
+    Limits and refused resolutions concern every instance of a producer group, a check-back only one. Each instance
+    therefore reads every partition, and the group's assignment says which check-backs it answers.
+
     Args:
         member: of the producer group's check group, not started.
         topic: the check topic.

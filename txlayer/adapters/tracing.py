@@ -82,7 +82,6 @@ class NoSpan:
     def end(
         self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
     ) -> None:
-        """Nobody hears of it."""
         """Do nothing."""
 
 

@@ -67,7 +67,7 @@ class AsyncPool:
         self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
         self._hung = HungHandlers(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
-        """Jobs without an end: whoever takes one out, its task or the engine's thread, says how it ended."""
+        """Jobs that have not ended; the thread or task that removes one reports how it ended."""
         self._look_at = 0.0
         self._is_watching = False
         self._ended = threading.Event()

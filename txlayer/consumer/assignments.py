@@ -1,7 +1,8 @@
 """The queues that this process owns: assigned by the group, leased, taken over, given up.
 
 A queue is processed once the group has assigned it, its lease is held, and no handler of an earlier lease of it still
-runs here. A take-over reads the stored offsets to learn which messages have ended; there is no other memory.
+runs here. A take-over reads the stored offsets to learn which messages have ended; there is no other memory. Its steps are
+the coordinator's (docs/explanation/protocol.md, "Recovery", 1 and 2).
 """
 
 from __future__ import annotations
@@ -186,14 +187,14 @@ class Assignments:
         self._former_writers: dict[str, bool] = {}  # True: what it left open stores no offset
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
-        """Writes the dead letters of everything that is owned."""
+        """The writer of dead letters for all owned queues."""
         self.owned: dict[TopicPartition, OwnedPartition] = {}
-        """By queue."""
+        """The owned queues, by queue."""
         self.places: dict[TopicPartition, OwnedPartition] = {}
-        """The same, by both sources of each."""
+        """The owned queues, by both sources of each."""
         self.tallies = {topic: TopicCounts() for topic in plan.topics}
         self.ends: dict[TopicPartition, int] = {}
-        """Where the topics of what is owned end, as the last fetches told it."""
+        """The ends of the owned topics, as of the last fetches."""
         self.rebalance_count = 0
         self.lost_lease_count = 0
         self._replaced_count = 0

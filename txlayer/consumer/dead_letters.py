@@ -59,7 +59,6 @@ class Answered(NamedTuple):
 
 
 OffsetsOf = Callable[[list[int]], Mapping[TopicPartition, StoredOffset]]
-"""The offsets of the dead letters just written → what is stored with them. A parked key's metadata hold its last one."""
 """Maps the offsets of the dead letters just written to what is stored with them. A parked key's metadata hold its last one."""
 
 
@@ -168,7 +167,6 @@ class DeadLetterWriter:
 
 
 PATIENCE_S = 10.0
-"""Nothing came for so long: the broker does not answer any more."""
 """Without a record for this long, the broker counts as unreachable."""
 
 

@@ -68,7 +68,7 @@ class Dispatcher:
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
         self.in_flight_count = 0
-        """Messages handed over and not told of, also those of queues that are gone."""
+        """Messages handed over without an outcome so far, including those of lost queues."""
         self.stale_count = 0
 
     # --- handing over -------------------------------------------------------------------------------------------------

@@ -369,9 +369,7 @@ class Completions:
         self._turns: dict[TopicPartition, int] = {}  # when ends of that source were last written
         self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
         self._were_answers = False  # the kind of the last attempt
-        self._cut: dict[
-            Origin, Truncation
-        ] = {}  # dead letters whose topic refused the whole record, in order
+        self._cut: dict[Origin, Truncation] = {}  # refused as whole records, in order
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
         """When this queue's due ends may be written."""

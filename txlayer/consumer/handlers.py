@@ -20,7 +20,7 @@ AsyncBatchHandlerFunction = Callable[[list[ReceivedMessage], Context], Awaitable
 F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH_COUNT_MAX = 100
-"""Messages of one call of a batch handler that says nothing else."""
+"""Default `count_max` of a batch handler."""
 
 
 class Interceptor:
@@ -68,7 +68,7 @@ class Route:
     def __init__(self, handlers: Sequence[Handler]) -> None:
         self._handlers = tuple(handlers)
         self.only: Handler | None = None
-        """The one handler that takes every message; None: a message's tags say who takes it, if anybody."""
+        """The only handler, if it takes every message; None if the tags of a message decide."""
         if len(handlers) == 1 and handlers[0].tags.wanted is None:
             self.only = handlers[0]
         self.batch_count_max = handlers[0].batch_count_max

@@ -21,19 +21,19 @@ from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableErro
 logger = logging.getLogger("txlayer.consumer")
 
 BATCH_BYTES = 16_384
-"""One produce batch: far below every topic's largest message, because the broker refuses a batch as it refuses a message."""
+"""Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""
 
 TIMEOUT_S = 10.0
-"""Of a Kafka transaction: the broker ends one that hangs, and until then its partitions' readers wait."""
+"""Time-out of a Kafka transaction: the broker aborts a hanging one, and the partitions' readers wait until then."""
 
 RECYCLE_AFTER_S = 0.07
-"""0.7 x retry.backoff.ms: a slower send_offsets or commit may have been re-sent."""
+"""0.7 x retry.backoff.ms: a slower send_offsets or commit may have been sent twice."""
 
 COMMIT_PATIENCE_S = 10.0
-"""How much longer than its own time-out an unanswered commit is asked for again."""
+"""How long beyond its own time-out an unanswered commit is repeated."""
 
 IDLE_S_MAX = 3_600.0
-"""An idle producer is replaced after this: brokers forget its id after a day, and refuse what it writes then."""
+"""An idle producer is replaced after this: brokers forget its id after a day, and then refuse its records."""
 
 
 class WriterConnections(Protocol):
@@ -81,9 +81,9 @@ class KafkaTransactions:
         self.count = 0
         self.replaced_count = 0
         self.refused: list[int] = []
-        """Places of the entries that were refused, when the last `write` raised `RefusedRecordError`."""
+        """Indexes of the entries that were refused when the last `write` raised `RefusedRecordError`."""
         self.has_sent_nothing = False
-        """True: the last `write` failed before any offset was sent, so it stores none and is never committed."""
+        """True if the last `write` failed before any offset was sent: it stores none and cannot be committed."""
         self._connections = connections
         self._timeout_s = timeout_s
         self._recycle_after_s = recycle_after_s

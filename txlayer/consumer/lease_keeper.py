@@ -30,16 +30,16 @@ from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, queue_name
 from txlayer.core.retry import LockKind, LockRecord
 
 NO_TOKEN = -1
-"""Of a queue that is held without a lease."""
+"""The token of a queue that is held without a lease."""
 
 
 class LeaseChanges(NamedTuple):
     """The changes since the last turn."""
 
     gained: Mapping[TopicPartition, int]
-    """Queues that may be worked off now, each with its fencing token."""
+    """Queues that may be processed now, each with its fencing token."""
     lost: Collection[TopicPartition]
-    """Queues that may not any more."""
+    """Queues that may not be processed any more."""
 
 
 class LeaseKeeper(Protocol):
@@ -107,16 +107,16 @@ class NoLeases:
 logger = logging.getLogger("txlayer.locks")
 
 VALID_SHARE = 0.95
-"""Of the expiry: clocks of machines and brokers may run apart by a twentieth."""
+"""The used share of the expiry: the clocks of machines and brokers may drift by a twentieth."""
 
 WRITE_AGAIN_S = 1.0
 """Pause after a record that was not acknowledged."""
 
 LOOK_S = 0.1
-"""How often a queue that somebody else holds is looked at."""
+"""How often a queue with another holder is checked."""
 
 CLOSE_S = 2.0
-"""How long the releases of the end may take: without them the next owner wins by its generation all the same."""
+"""How long the releases at the end may take; without them the next owner still wins by its generation."""
 
 
 NO_CHANGES = LeaseChanges({}, ())

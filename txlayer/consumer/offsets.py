@@ -72,16 +72,16 @@ class OwnedPartition:
         self.replay_place = (replay_topic(lease.group, lease.topic), lease.partition)
         self.chunk_size = ChunkSize(chunk_s)
         self.next_offsets = next_offsets
-        """Of both sources: where reading goes on."""
+        """The offsets at which reading of both sources goes on."""
         self.is_reading_paused = False
         self.is_replay_paused = False
         self.requests: deque[tuple[Any, ReplayRecord | Undecodable]] = deque()
-        """Requests that were read, and whose dead letters have no room in memory yet."""
+        """Requests that were read, but whose dead letters have no room in memory yet."""
         self.reached = 0
-        """Behind them: up to here nothing but markers follows."""
+        """After these requests, only markers follow up to this offset."""
         self._former: deque[Lease] = deque(maxlen=FORMER_COUNT_MAX)
         self.is_over = False
-        """True: what its handlers still say counts for nothing."""
+        """True if results of its handlers are discarded."""
 
     def renew(self, token: int | None) -> None:
         """Use this token, which is stored, for handlers that start from now on."""
@@ -108,7 +108,7 @@ Told = list[tuple[OwnedPartition, ItemSource, int]]
 
 
 class OffsetStorer:
-    """Stores the progress of queues. The engine's thread uses it."""
+    """Stores the progress of queues, with one outstanding store at a time. The engine's thread uses it."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class OffsetStorer:
         self._begun: Told = []
         self._begun_at = 0.0
         self.is_under_way = False
-        """True until the store that was begun is acknowledged, also when its acknowledgement says nothing any more."""
+        """True until the outstanding store is acknowledged, even if its acknowledgement no longer matters."""
 
     @property
     def next_at(self) -> float:

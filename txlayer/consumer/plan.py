@@ -104,7 +104,7 @@ def _start_of(
     if stored.offset < first:
         return Start(
             first
-        )  # requests older than their topic keeps; nobody can answer them any more
+        )  # requests that are older than the retention of their topic can no longer be answered
     return Start(stored.offset, found)
 
 

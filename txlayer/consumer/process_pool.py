@@ -257,9 +257,9 @@ class _Process:
         self._bytes_max = buffer_bytes // PIPE_SHARE
         self.pid = self._process.pid
         self.given: deque[Chunk] = deque()
-        """Chunks without an answer; the first one is what it is doing."""
+        """Chunks without an outcome; the first one is running."""
         self.is_last = False
-        """True: it gets no more."""
+        """True if it gets no further chunk."""
         self._held: bytes | None = None  # the last chunk, if it was not sent yet
         self._number = 0  # of chunks that were sent
         self._failed: list[SentFailure] = []  # of the first chunk

@@ -1,1 +1,1 @@
-"""Transactional producers: threads, asyncio and pipelined, over one protocol of steps."""
+"""Transactional producers for threads, for asyncio and pipelined; all run the same protocol steps."""

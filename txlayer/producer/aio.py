@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class LoopEngine:
-    """The engine and the wake-ups that the tasks of one event loop share."""
+    """The engine and the wake-ups that the tasks of one event loop share; one wake-up of the loop per round of reports."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = engine

@@ -1,6 +1,6 @@
-"""One transaction's side of the barrier: joining a local transaction, and what its end means for the resolution.
+"""One transaction's use of the barrier: join a local transaction, and derive the resolution from its end.
 
-Never here: what a barrier is made of.
+The barrier itself is in `adapters/sql`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NO_BARRIER = "join needs a barrier: make the producer with barrier=…, or call 
 
 
 class Ending(NamedTuple):
-    """What a local transaction's end leads to."""
+    """The resolution that follows from the end of a local transaction."""
 
     resolution: Resolution
-    misfit: str | None = None  # why it ended in a way that is the caller's mistake
+    misfit: str | None = None  # the caller's mistake, if the way it ended was one
 
 
 class LocalPart:
-    """Joins one local transaction and judges its end. It belongs to the thread or task of its transaction."""
+    """Joins one local transaction and evaluates its end. It belongs to the thread or task of its transaction."""
 
     __slots__ = ("__weakref__", "_barrier", "_group", "_joined")
 
@@ -37,18 +37,18 @@ class LocalPart:
         self._joined: Joined | None = None
 
     def begin(self) -> None:
-        """The half messages are stored: a local transaction of this thread or task that commits must have joined."""
+        """The half messages are stored: from now on this thread's or task's local transactions must join to commit."""
         self._barrier.expect_join(self)
 
     def end(self) -> None:
-        """The resolution is said: local transactions are the user's own again."""
+        """The resolution is given: local transactions need not join any more."""
         self._barrier.forget_join(self)
 
     def check_steps(self, session: Any) -> Steps[None]:
         """Refuse a session that cannot be joined, before anything is sent or written.
 
         Raises:
-            LifecycleError: one was joined already.
+            LifecycleError: a session was joined already.
             UsageError: what `Barrier.check_session` raises.
         """
         if self._joined is not None:
@@ -56,18 +56,18 @@ class LocalPart:
         yield BarrierCall(partial(self._barrier.check_session, session))
 
     def write_steps(self, session: Any, *, txn_id: str, nonce: str) -> Steps[None]:
-        """Write the barrier's row as a part of the session's local transaction.
+        """Write the barrier's row inside the session's local transaction.
 
         Raises:
             TxLayerError: what `Barrier.write` raises.
         """
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
         self._joined = yield BarrierCall(write)
-        # The work may be rolled back and done again, without the row: until the end of the block that must not commit.
+        # The work may be rolled back and done again without the row; until the end of the block that must not commit.
         self._barrier.expect_join(self, self._joined)
 
     def end_steps(self, *, txn_id: str, nonce: str, has_failed: bool) -> Steps[Ending]:
-        """What the end of the block means: by an exception (`has_failed`), or normally."""
+        """The resolution at the end of the block, after an exception (`has_failed`) or normally."""
         self.end()
         joined = self._joined
         if joined is None and not has_failed:
@@ -80,24 +80,24 @@ class LocalPart:
         if state is LocalState.COMMITTED:
             return Ending(COMMIT)
         if state is LocalState.OPEN:
-            # Asking the barrier would wait for this very row.
+            # A question to the barrier would wait for this transaction's own row.
             misfit = "the joined local transaction is still open; end it inside the block. A check-back settles it"
             return Ending(UNKNOWN, None if has_failed else misfit)
         ask = partial(self._barrier.resolve, txn_id, nonce, group=self._group)
         try:
             resolution: Resolution = yield BarrierCall(ask)
         except Exception as exc:  # noqa: BLE001 - border: the user's database
-            # The user's own exception, if there is one, must not be replaced by this one; nothing is decided by it.
-            reason = type(exc).__name__  # its text may hold the address of the database
+            # It must not replace the user's own exception, if there is one; it decides nothing.
+            reason = type(exc).__name__  # its text may contain the address of the database
             logger.warning("barrier.unreadable", extra={"txn_id": txn_id, "reason": reason})
             return Ending(UNKNOWN)
         return Ending(resolution)
 
     def check_said(self, resolution: Resolution) -> None:
-        """Refuse a word that the local transaction contradicts, or may yet contradict.
+        """Refuse a resolution that the local transaction contradicts, or may still contradict.
 
         Raises:
-            LifecycleError: nothing was said.
+            LifecycleError: it does. The transaction has no resolution yet.
         """
         state = None if self._joined is None else self._joined.state
         if resolution is COMMIT and state is not LocalState.COMMITTED:
@@ -115,7 +115,7 @@ class LocalPart:
     def said_steps(
         self, said: Resolution | None, *, txn_id: str, nonce: str, has_failed: bool
     ) -> Steps[Ending]:
-        """As `end_steps`, for a local transaction that may also return a resolution."""
+        """Like `end_steps`, for a local transaction that may also return a resolution."""
         self.end()
         if said is ROLLBACK or said is UNKNOWN:
             try:
@@ -128,10 +128,10 @@ class LocalPart:
 
 
 def check_kind(barrier: Barrier | None, *, is_async: bool) -> None:
-    """Refuse a barrier of the other kind of producer.
+    """Refuse a barrier for the other kind of producer (threads or asyncio).
 
     Raises:
-        UsageError: its calls cannot be made here.
+        UsageError: this producer cannot make the barrier's calls.
     """
     if barrier is not None and barrier.is_async is not is_async:
         kinds = ("AsyncSqlBarrier", "an AsyncTransactionalProducer")
@@ -143,12 +143,12 @@ def check_kind(barrier: Barrier | None, *, is_async: bool) -> None:
 
 
 def part_of(barrier: Barrier | None, *, group: str) -> LocalPart | None:
-    """The side of one transaction; None without a barrier."""
+    """The `LocalPart` of one transaction; None without a barrier."""
     return None if barrier is None else LocalPart(barrier, group=group)
 
 
 def joinable(part: LocalPart | None) -> LocalPart:
-    """The side itself.
+    """Return `part` if there is one.
 
     Raises:
         UsageError: there is no barrier. Nothing was sent.

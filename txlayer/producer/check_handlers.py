@@ -1,4 +1,8 @@
-"""What a check handler is asked, and what its answer counts for. Never: COMMIT or ROLLBACK out of an exception or a time-out."""
+"""Call check handlers and interpret their answers. An exception or a time-out gives UNKNOWN, not COMMIT or ROLLBACK.
+
+A call that does not end in time is abandoned: its later result is dropped. The responder's thread begins calls; their
+outcomes go to `done`, from any thread.
+"""
 
 from __future__ import annotations
 
@@ -19,35 +23,35 @@ from txlayer.core.messages import UNKNOWN, Resolution, Source
 from txlayer.errors import UsageError
 
 BATCH_COUNT_MAX = 1_000
-"""Questions of one call of the barrier: as many as it settles in one database transaction."""
+"""Check-backs in one call of the barrier: as many as it settles in one database transaction."""
 
 AHEAD_COUNT_MAX = 1_000
-"""Calls that may wait for a worker; more questions than these wait where a newer one can replace them."""
+"""Calls that may wait for a worker; further check-backs wait where a newer one can replace them."""
 
 BATCHES_AHEAD_MAX = 2
-"""Calls of the barrier under way: questions that come meanwhile gather for the next one."""
+"""Calls of the barrier in flight; check-backs that arrive meanwhile are collected for the next one."""
 
 CAUSE_LENGTH_MAX = 40
-"""An op line has room for a short cause."""
+"""Longest cause in an op line."""
 
 TIMED_OUT = "TimeoutError"
-"""The cause of an answer that was not there in time."""
+"""The cause of an answer that did not arrive in time."""
 
 
 class CheckRequest(NamedTuple):
-    """A question: what became of this transaction's local transaction?"""
+    """A check-back: how did this transaction's local transaction end?"""
 
     txn_id: str
-    nonce: str  # of the attempt: the transaction is id and nonce together
+    nonce: str  # of the attempt: id and nonce together identify the transaction
     group: str
     born_at_ms: int  # the producer's clock when the transaction began
-    number: int  # of the question, from 1 on
+    number: int  # of the check-back, from 1 on
     topics: tuple[str, ...]  # the real topics of its messages
-    traceparent: str = ""  # of the question, where the coordinator traces
+    traceparent: str = ""  # of the check-back, if the coordinator traces
 
 
 CheckHandler = Callable[[CheckRequest], Resolution]
-"""COMMIT when the local transaction is durable, ROLLBACK when it never will be, UNKNOWN while nobody can say."""
+"""COMMIT if the local transaction is durable, ROLLBACK if it can no longer commit, otherwise UNKNOWN."""
 
 AsyncCheckHandler = Callable[[CheckRequest], Resolution | Awaitable[Resolution]]
 """The same for asyncio; a coroutine function runs on the producer's loop."""
@@ -55,22 +59,22 @@ AsyncCheckHandler = Callable[[CheckRequest], Resolution | Awaitable[Resolution]]
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How questions are put to an application."""
+    """How check-backs are passed to an application."""
 
     answer: Callable[[Sequence[CheckRequest]], Any]
     """One answer for each, in order; with `is_async` awaited."""
     source: Source
     request_count_max: int  # of one call
-    call_count_max: int  # at a time
-    ahead_count_max: int  # calls begun or waiting for a worker
+    call_count_max: int  # concurrent calls
+    ahead_count_max: int  # calls that run or wait for a worker
     is_async: bool = False
 
 
 class AnswerVerdict(NamedTuple):
-    """What one answer counts for."""
+    """The meaning of one answer."""
 
     resolution: Resolution
-    cause: str = ""  # why it is UNKNOWN
+    cause: str = ""  # the reason for UNKNOWN
 
 
 def handling_of(
@@ -80,10 +84,10 @@ def handling_of(
     worker_count: int,
     is_async: bool,
 ) -> Handling | None:
-    """How a producer with this handler or barrier answers; None: it does not.
+    """How a producer with this handler or barrier answers check-backs; None if it has neither.
 
     Raises:
-        UsageError: both are given, or a handler that this kind of producer cannot call.
+        UsageError: both are given, or this kind of producer cannot call the handler.
     """
     if check is None and barrier is None:
         return None
@@ -94,7 +98,7 @@ def handling_of(
             partial(_ask_barrier, answer),
             Source.BARRIER,
             BATCH_COUNT_MAX,
-            # One at a time: two would only wait for each other's rows.
+            # One at a time: two calls would only wait for each other's rows.
             call_count_max=1,
             ahead_count_max=BATCHES_AHEAD_MAX,
             is_async=is_async,
@@ -130,19 +134,19 @@ def is_coroutine_function(handler: object) -> bool:
 
 
 def verdicts(said: object, *, count: int) -> list[AnswerVerdict]:
-    """What the answers of one call count for; anything but `count` clear words is UNKNOWN for all of them."""
+    """The verdicts for the answers of one call; if they are not `count` valid resolutions, all are UNKNOWN."""
     if not isinstance(said, list | tuple) or len(said) != count:
         return [AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")] * count
     return [_verdict(one) for one in said]
 
 
 def failed(error: BaseException, *, count: int) -> list[AnswerVerdict]:
-    """What a call that raised counts for."""
+    """The verdicts for a call that raised."""
     return [AnswerVerdict(UNKNOWN, type(error).__name__)] * count
 
 
 def told_cause(source: Source, cause: str) -> str:
-    """The reason in the op line of an UNKNOWN: who was asked, and the kind of what went wrong, never its text."""
+    """The cause in the op line of an UNKNOWN: who was asked and the type of the error, without its text."""
     who = "handler" if source is Source.CHECK else source.value
     return f"{who}: {re.sub(r'[^A-Za-z0-9_. ]', '_', cause)[:CAUSE_LENGTH_MAX]}"
 
@@ -151,7 +155,7 @@ def _verdict(said: object) -> AnswerVerdict:
     if isinstance(said, Resolution):
         return AnswerVerdict(said, "UNKNOWN" if said is UNKNOWN else "")
     if inspect.iscoroutine(said):
-        said.close()  # nobody awaits it, and Python would say so later
+        said.close()  # it is not awaited, which Python would report later
     return AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")
 
 
@@ -172,20 +176,20 @@ def _ask_barrier(
 
 
 LOST_COUNT_MAX = 64
-"""Threads that may hang in a handler and be replaced; with more of them, calls wait for one that comes back."""
+"""Threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns."""
 
 Clock = Callable[[], float]
 
 
 class Call:
-    """One call of the handler, for one or more questions."""
+    """One call of the handler, for one or more check-backs."""
 
     __slots__ = ("is_done", "is_given_up", "requests", "stale_at", "started_at", "task")
 
     def __init__(self, requests: Sequence[CheckRequest], *, stale_at: float) -> None:
         self.requests = requests
         self.stale_at = stale_at
-        """Who begins it later than this need not: it is asked again."""
+        """A worker drops the call after this time: the check-backs are asked again."""
         self.started_at: float | None = None
         self.is_done = False
         self.is_given_up = False
@@ -193,12 +197,12 @@ class Call:
 
 
 class CallOutcome(NamedTuple):
-    """What a call brought."""
+    """The result of a call."""
 
     call: Call
     said: object = None
     error: BaseException | None = None
-    is_stale: bool = False  # it was not made at all
+    is_stale: bool = False  # the call was not made
 
 
 Answer = Callable[[Sequence[CheckRequest]], Any]
@@ -207,28 +211,28 @@ Done = Callable[[CallOutcome], None]
 
 
 class CallRunner(Protocol):
-    """Makes calls, so many at a time."""
+    """Makes a limited number of concurrent calls."""
 
     @property
     def is_able(self) -> bool:
-        """False while no call could be made: whoever is asked then should let others answer."""
+        """False if no call could be made: other instances should then answer the check-backs."""
         ...
 
     def begin(self, call: Call) -> None:
-        """Have it made as soon as a worker is free."""
+        """Make the call as soon as a worker is free."""
         ...
 
     def give_up(self, call: Call) -> bool:
-        """Nobody waits for it any more; False: it has ended, and its outcome is under way."""
+        """Stop waiting for the call; False if it has ended and its outcome is on its way."""
         ...
 
     def close(self, timeout_s: float) -> None:
-        """Begin no more, and wait for those that are under way for at most so long."""
+        """Start no more calls, and wait up to `timeout_s` for the running ones."""
         ...
 
 
 class ThreadCallRunner:
-    """Calls on daemon threads, made when they are needed; one that hangs in the handler is replaced."""
+    """Calls on daemon threads, created when needed; a thread that hangs in the handler is replaced."""
 
     def __init__(
         self, answer: Answer, *, call_count_max: int, done: Done, name: str, clock: Clock
@@ -246,19 +250,19 @@ class ThreadCallRunner:
 
     @property
     def is_able(self) -> bool:
-        """False while every thread hangs and none may be added."""
+        """False if every thread hangs and no further one is allowed."""
         with self._lock:
             return len(self._threads) > self._lost_count or self._lost_count <= LOST_COUNT_MAX
 
     def begin(self, call: Call) -> None:
-        """Have it made as soon as a thread is free."""
+        """Make the call as soon as a thread is free."""
         with self._lock:
             self._begun_count += 1
             self._queue.put(call)
             self._add_thread()
 
     def give_up(self, call: Call) -> bool:
-        """Nobody waits for it any more; its thread is replaced."""
+        """Stop waiting for the call, and replace its thread."""
         with self._lock:
             if call.is_done:
                 return False
@@ -269,7 +273,7 @@ class ThreadCallRunner:
             return True
 
     def close(self, timeout_s: float) -> None:
-        """End the threads as soon as they come back; wait at most so long."""
+        """End the threads as they return; wait up to `timeout_s`."""
         with self._lock:
             threads = list(self._threads)
         for _ in threads:
@@ -299,7 +303,7 @@ class ThreadCallRunner:
                     self._begun_count -= 1
             self._done(outcome)
             if is_late:
-                return  # another thread took its place
+                return  # another thread has replaced this one
 
     def _outcome(self, call: Call) -> CallOutcome:
         now = self._clock()
@@ -313,7 +317,7 @@ class ThreadCallRunner:
 
 
 class LoopCallRunner:
-    """Calls as tasks of the producer's loop; one that is given up is cancelled."""
+    """Calls as tasks of the producer's loop; a call that is given up is cancelled."""
 
     def __init__(
         self,
@@ -329,7 +333,7 @@ class LoopCallRunner:
         self._done = done
         self._loop = loop
         self._clock = clock
-        # What follows is the loop's own.
+        # The following fields belong to the loop's thread.
         self._queue: deque[Call] = deque()
         self._running: set[Call] = set()
 
@@ -339,25 +343,25 @@ class LoopCallRunner:
         return not self._loop.is_closed()
 
     def begin(self, call: Call) -> None:
-        """Have it made as soon as fewer than `call_count_max` run; not at all in a loop that is closed."""
+        """Make the call as soon as fewer than `call_count_max` run; a closed loop makes none."""
         if not self._soon(self._put, call):
             self._done(CallOutcome(call, is_stale=True))
 
     def give_up(self, call: Call) -> bool:
-        """Nobody waits for it any more; its task is cancelled."""
+        """Stop waiting for the call, and cancel its task."""
         call.is_given_up = True
         self._soon(self._cancel, call)
         return True
 
     def close(self, timeout_s: float) -> None:  # noqa: ARG002 - the protocol's: a loop that ends takes its tasks along
-        """Begin no more, and cancel those that run."""
+        """Start no more calls, and cancel the running ones."""
         self._soon(self._cancel_all)
 
     def _soon(self, call: Callable[..., object], *arguments: object) -> bool:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
-            return False  # closed: nothing runs there any more
+            return False  # the loop is closed
         return True
 
     # --- the loop's thread --------------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ class LoopCallRunner:
     def _cancel(self, call: Call) -> None:
         if call.task is not None:
             call.task.cancel()
-        self._leave(call)  # also when it does not heed the cancellation
+        self._leave(call)  # even if it ignores the cancellation
 
     def _cancel_all(self) -> None:
         self._queue.clear()

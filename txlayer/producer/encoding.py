@@ -1,7 +1,7 @@
-"""Messages as half records: made bytes, and checked against what the topics allow, before anything is sent.
+"""Encode messages as half records, and check them against the limits of their topics before anything is sent.
 
-Sizes are counted without compression, and with the headers that a forwarded record gets. So a message that passes
-here is refused later only when its topic changes meanwhile; one that only compression makes fit is refused here.
+Sizes are counted without compression, and include the headers of a forwarded record. A message that passes here is
+refused later only if its topic changes; a message that fits only when compressed is refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHead
 from txlayer.producer.identity import Placement
 
 HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str]
-"""(real topic, key, value, the user's headers, options): what `Pipeline.store` sends."""
+"""(real topic, key, value, the user's headers, options): the arguments of `Pipeline.store`."""
 
 Serialize = Callable[..., bytes | None]
 """`ProducerConnections.serialize` with the user's serializer: (value, topic=…, headers=…) → bytes."""
@@ -26,17 +26,17 @@ Serialize = Callable[..., bytes | None]
 BATCH_BYTES = 61
 """Overhead of a record batch of format 2; the smallest batch holds one record."""
 RECORD_BYTES = 32
-"""Upper end of a record's own overhead: lengths, deltas, attributes."""
+"""Upper bound of a record's own overhead: lengths, deltas, attributes."""
 HEADER_BYTES = 6
-"""Upper end of one header's overhead with lengths below 2 MB."""
+"""Upper bound of one header's overhead with lengths below 2 MB."""
 FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
-"""Upper end of `txl-id` and `txl-origin`."""
+"""Upper bound of `txl-id` and `txl-origin`."""
 HALF_BYTES = 800
-"""Upper end of `txl`: id 128, group 200, topic 249, options and numbers."""
+"""Upper bound of `txl`: id 128, group 200, topic 249, options and numbers."""
 
 
 class KnownTopic(NamedTuple):
-    """What a message for this topic is checked against."""
+    """The limits that a message for this topic is checked against."""
 
     partition_count: int
     message_bytes_max: int  # of key, value and headers, counted by `size_of`
@@ -53,7 +53,7 @@ def size_of(
 
 
 class Encoder:
-    """Checks and encodes the messages of one producer. Any thread may call it."""
+    """Checks and encodes the messages of one producer. Thread-safe."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Encoder:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def unknown_topics(self, messages: Iterable[Message]) -> list[str]:
-        """Topics that must be asked for before `records`.
+        """Topics whose limits must be learned before `records`.
 
         Raises:
-            ForbiddenTopicError: one is no topic that anybody may send to. Nothing was sent.
+            ForbiddenTopicError: a topic is one that users may not send to. Nothing was sent.
         """
         unknown = list(dict.fromkeys(m.topic for m in messages if m.topic not in self._known))
         for topic in unknown:
@@ -83,23 +83,23 @@ class Encoder:
         return unknown
 
     def check_topic(self, topic: str) -> None:
-        """Return when a message may name this topic, as far as one can say without asking.
+        """Return if a message may name this topic, as far as that is known without asking the broker.
 
         Raises:
-            ForbiddenTopicError: it is no topic's name, or the name of a system topic. Nothing was sent.
+            ForbiddenTopicError: it is not a valid topic name, or names a system topic. Nothing was sent.
         """
         if topic not in self._known:
             check_topic(topic, self._config)
 
     def is_known(self, topic: str) -> bool:
-        """True when messages for the topic can be checked."""
+        """True if messages for the topic can be checked."""
         return topic in self._known
 
     def learn(self, topic: str, limits: TopicLimits | None) -> None:
-        """What the broker says of a topic.
+        """Store the broker's limits of a topic.
 
         Raises:
-            ForbiddenTopicError: there is no such topic; it is asked for again the next time. Nothing was sent.
+            ForbiddenTopicError: the topic does not exist; it is asked for again the next time. Nothing was sent.
         """
         if limits is None:
             self._known.pop(topic, None)
@@ -114,13 +114,13 @@ class Encoder:
         )
 
     def forget(self, topic: str) -> None:
-        """Ask for it again: what is known contradicts a message, and may be out of date."""
+        """Drop the stored limits of a topic: they contradict a message, and may be out of date."""
         self._known.pop(topic, None)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def plain_record(self, message: Message, place: Placement) -> HalfRecord | None:
-        """The half record of a message that is bytes for a known topic with nothing else asked for; None: it is not."""
+        """The half record of a plain message: bytes, a known topic, no options; None if it is not plain."""
         topic, key, value, headers, tags, partition, timestamp = message
         known = self._known.get(topic)
         if (
@@ -138,10 +138,10 @@ class Encoder:
         return None
 
     def records(self, messages: Sequence[Message], place: Placement) -> list[HalfRecord] | None:
-        """Half records of one transaction; None: one of its `unknown_topics` must be learned first.
+        """Half records of one transaction; None if one of its `unknown_topics` must be learned first.
 
         Raises:
-            UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
+            UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
         """
         if not messages:
             raise UsageError("an empty transaction: send at least one message before prepare")
@@ -221,10 +221,10 @@ class Encoder:
 
 
 def check_topic(topic: str, config: ProducerConfig) -> None:
-    """Return when a message may name this topic, as far as one can say without a broker.
+    """Return if a message may name this topic, as far as that is known without a broker.
 
     Raises:
-        ForbiddenTopicError: it is no topic's name, or the name of a system topic. Nothing was sent.
+        ForbiddenTopicError: it is not a valid topic name, or names a system topic. Nothing was sent.
     """
     if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
         raise ForbiddenTopicError(
@@ -243,7 +243,7 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
 
     Raises:
         ReservedHeaderError: a name begins with `txl`. Nothing was sent.
-        UsageError: they are no headers. Nothing was sent.
+        UsageError: the argument is not a valid set of headers. Nothing was sent.
     """
     pairs = headers.items() if isinstance(headers, Mapping) else (headers or ())
     made = []
@@ -266,8 +266,8 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
 
 
 def _room(bytes_max: int | None, ours: int) -> int:
-    """Bytes that a topic's largest message leaves to its user; the broker counts the batch."""
-    if bytes_max is None:  # it did not tell: then it alone judges
+    """Bytes that a topic's largest message leaves to the user; the broker counts the whole batch."""
+    if bytes_max is None:  # not reported: only the broker can check it
         return 2**31
     return max(bytes_max - BATCH_BYTES - RECORD_BYTES - ours, 0)
 

@@ -1,4 +1,4 @@
-"""Ids, nonces and places of new transactions: here the time and the dice are drawn, and nowhere else in a producer."""
+"""Ids, nonces and partitions of new transactions. A producer takes its time and random numbers only here."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ from txlayer.core.messages import HalfOptions, Message, OrderMode
 from txlayer.errors import UsageError
 
 _TAILS_AT_ONCE = 512
-"""Ids made ahead: one call for random bytes serves them all."""
+"""Ids made ahead: one call for random bytes serves all of them."""
 
 _STICKY_MS = 8
-"""Ids drawn within so many milliseconds live in one partition: fewer and larger requests to the broker."""
+"""Ids drawn within this many milliseconds share a partition, which gives fewer and larger requests to the broker."""
 
 _TAILS_PER_SHARE = 16
-"""Drawn at once on average, where there are many partitions."""
+"""The average number of ids drawn at once, with many partitions."""
 
 _ID_TAIL_LENGTH = UUID_LENGTH - len(uuid7_head(0))
 
 _PLACES_KEPT = 8_192
-"""Ordering keys whose hash is remembered: hashing one takes longer than storing its message."""
+"""Ordering keys whose hash is cached: hashing one takes longer than storing its message."""
 
 
 _BY_COMMIT = ("commit", OrderMode.COMMIT)
 
 
 class KeyChoice(Enum):
-    """Where a transaction's ordering key comes from when none is named."""
+    """The source of a transaction's ordering key if none is given."""
 
-    OF_MESSAGES = "of messages"  #: the key that all of its messages have, if they have one
+    OF_MESSAGES = "of messages"  #: the common key of all its messages, if they have one
 
 
 OF_MESSAGES = KeyChoice.OF_MESSAGES
 
 OrderingKey = bytes | str | KeyChoice | None
-"""What `ordering_key` takes; None: no order."""
+"""The values of `ordering_key`; None: no order."""
 
 
 class Placement(NamedTuple):
-    """What an ordering key and the options of a transaction lead to."""
+    """The partition and options that follow from an ordering key and a transaction's settings."""
 
     partition: int | None  # of half and op; None: by the transaction id
     options: str  # of each half header, encoded
     ordering_key: bytes | None
     open_wish: tuple[str | OrderMode, timedelta | None] | None = None
-    """Order and immunity of a place that the messages' own key will decide."""
+    """Order and immunity of a placement that the messages' own key will decide."""
 
     def options_of(self, *, has_key: bool, partition: int | None, timestamp_ms: int | None) -> str:
         """The options of one message's half header, encoded."""
         murmur = None
         if not has_key and partition is None and self.ordering_key is not None:
-            # Where its own partitioner would draw, the forwarded record follows the ordering key (P6).
+            # Where the target's partitioner would choose at random, the forwarded record follows the ordering key (P6).
             murmur = murmur2(self.ordering_key)
         own = codec.encode_options(
             HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur)
@@ -84,20 +84,20 @@ ANYWHERE = Placement(None, "", None)
 """No ordering key and no options."""
 
 BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None))
-"""Nothing was asked for: the messages' own key decides. By far the most frequent one."""
+"""No settings: the messages' own key decides. The most frequent placement by far."""
 
 
 class Identity:
-    """Draws ids and finds places for one producer. Any thread may call it."""
+    """Draws ids and places transactions for one producer. Thread-safe."""
 
     def __init__(self, *, partition_count: int) -> None:
         self._partition_count = partition_count
-        # An id is its head (the time) and a tail; the partition is told by both. Tails are kept by their share in it.
+        # An id is a head (the time) and a tail; both decide the partition. Tails are kept by their share in it.
         self._share_count = share_count(partition_count)
         self._tails: list[list[str]] = [[] for _ in range(self._share_count)]
         self._is_sticky = self._share_count == partition_count
         self._now: tuple[int, tuple[str, list[str], int | None]] = (-1, ("", [], None))
-        # Producers that begin together do not go from partition to partition together.
+        # Producers that start together do not move from partition to partition together.
         self._first_partition = int.from_bytes(os.urandom(2))
         self._place = lru_cache(_PLACES_KEPT)(self._find_place)
 
@@ -105,7 +105,7 @@ class Identity:
         """A new "id/nonce"; the id is `txn_id`, or a UUIDv7 of `at_ms`.
 
         Raises:
-            UsageError: `txn_id` is no transaction id.
+            UsageError: `txn_id` is not a valid transaction id.
         """
         head, tails, _ = self._at(at_ms)
         tail = self._draw_tail(tails)
@@ -120,7 +120,7 @@ class Identity:
         return key, self.partition(ANYWHERE, key) if partition is None else partition
 
     def _at(self, at_ms: int) -> tuple[str, list[str], int | None]:
-        """The head of the ids of this millisecond, the tails that fit, and the partition that both lead to."""
+        """The head of the ids of this millisecond, the suitable tails, and the partition of both."""
         seen_ms, at = self._now
         if seen_ms != at_ms:
             head = uuid7_head(at_ms)
@@ -137,7 +137,7 @@ class Identity:
     def _draw_tail(self, tails: list[str]) -> str:
         while True:
             try:
-                return tails.pop()  # atomic: no two threads get the same
+                return tails.pop()  # atomic: each tail goes to one thread
             except IndexError:
                 self._draw_tails()
 
@@ -165,10 +165,10 @@ class Identity:
         )
 
     def place_of(self, place: Placement, messages: Sequence[Message]) -> Placement:
-        """The place itself, or what the key of all messages makes of one that they decide.
+        """The place itself, or, if the messages decide it, the place of their common key.
 
         Raises:
-            UsageError: the messages have no such key, and the order needs one. Nothing was sent.
+            UsageError: the messages have no common key, and the order needs one. Nothing was sent.
         """
         if place.open_wish is None:
             return place
@@ -181,10 +181,10 @@ class Identity:
     def place(
         self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None
     ) -> Placement:
-        """The place of a transaction with these wishes; `place_of` must follow once its messages are known.
+        """The place of a transaction with these settings; `place_of` must follow once its messages are known.
 
         Raises:
-            UsageError: one of them cannot be. Nothing was sent.
+            UsageError: a setting is not valid. Nothing was sent.
         """
         if ordering_key is OF_MESSAGES:
             if immunity is None and order in _BY_COMMIT:
@@ -223,14 +223,14 @@ class Identity:
 
 
 def common_key(messages: Sequence[Message]) -> bytes | None:
-    """The key that every message has; None where they have none, or several."""
+    """The common key of all messages; None if they have none, or several."""
     common: bytes | None = None
     for message in messages:
         key: object = message.key
         if isinstance(key, str):
             key = key.encode(
                 errors="surrogatepass"
-            )  # no such message is sent; what says so comes later
+            )  # such a message is not sent; a later check reports it
         elif isinstance(key, bytearray | memoryview):
             key = bytes(key)
         if not isinstance(key, bytes) or (common is not None and key != common):

@@ -1,7 +1,7 @@
-"""What may be seen of the producers of a program: counts that follow from op records, and states looked at by whoever scrapes.
+"""Metrics of the producers of a program: counts derived from op records, and states read at each scrape.
 
-Nothing here is called for a single message or asked for a clock by one: a record of op tells, when it is acknowledged, how its
-transactions ended. A producer without metrics asks once per op record whether there are any.
+No code here runs per message or takes the time per message: when an op record is acknowledged, it shows how its
+transactions ended. A producer without metrics checks once per op record whether there are any.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from txlayer.producer.pipeline import OpRecord
 
 SAMPLE_COUNT_MAX = 4
-"""Transactions of one op record whose duration is looked at; of more, evenly spaced ones stand for their neighbours."""
+"""Transactions of one op record whose duration is measured; evenly spaced samples represent the others."""
 
 
 class TransactionOutcome(Enum):
     """How a transaction ended, as its producer saw it."""
 
     COMMIT = "commit"  #: the broker acknowledged this resolution
-    ROLLBACK = "rollback"  #: likewise
-    UNKNOWN = "unknown"  #: likewise; a check-back settles it
-    FAILED = "failed"  #: not all of its half messages were stored; it never counts
+    ROLLBACK = "rollback"  #: the broker acknowledged this resolution
+    UNKNOWN = "unknown"  #: the broker acknowledged this resolution; a check-back settles it
+    FAILED = "failed"  #: not all of its half messages were stored; it cannot commit
     LOST = "lost"  #: its resolution may not be stored; a check-back settles it
 
 
@@ -69,9 +69,9 @@ FAMILIES = (ENDED, DURATION, OP_DURATION, IN_FLIGHT, IN_FLIGHT_MAX, LIMITED, OPE
 
 
 class ProducerMetrics:
-    """Figures of the producers that it is given to as `metrics=`, of any number and of any groups.
+    """Metrics of the producers that receive it as `metrics=`, of any number and of any groups.
 
-    `txlayer.adapters.exposition.SampleCollector(metrics)` gives them to a registry of Prometheus' client. Any thread may ask.
+    `txlayer.adapters.exposition.SampleCollector(metrics)` passes them to a registry of Prometheus' client. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class ProducerMetrics:
         self._lock = threading.Lock()
 
     def follow(self, engine: Engine) -> None:
-        """A producer was started; txlayer calls it."""
+        """Include a started producer; txlayer calls this."""
         group = engine.pipeline.group
         with self._lock:
             if group not in self._groups and len(self._groups) >= LABEL_COUNT_MAX:
@@ -87,13 +87,13 @@ class ProducerMetrics:
             engine.pipeline.meter = self._groups.setdefault(group, _Group()).begin(engine)
 
     def samples(self) -> Iterator[Sample]:
-        """Every figure."""
+        """All samples."""
         with self._lock:
             return iter([s for name, group in self._groups.items() for s in group.samples(name)])
 
 
 class Meter:
-    """Counts of one producer, or of those that are gone; one thread at a time writes."""
+    """Counts of one producer, or of closed ones; one thread at a time writes."""
 
     def __init__(self) -> None:
         self.ended: Counter[TransactionOutcome] = Counter()
@@ -103,9 +103,9 @@ class Meter:
         self.answered: Counter[Resolution] = Counter()
 
     def acknowledged(self, record: OpRecord) -> None:
-        """Its lines are stored; called before its flights are told."""
+        """The record's lines are stored; called before its transactions are notified."""
         self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))
-        # What failed was counted then; a line that came twice is acknowledged already.
+        # A failed transaction was counted then; a line written twice is acknowledged already.
         flights = [f for f in record.flights if f.op_offset == UNSTORED and f.stage is not FAILED]
         for resolution, count in Counter(flight.resolution for flight in flights).items():
             assert resolution is not None
@@ -115,7 +115,7 @@ class Meter:
             self.durations.observe(max(at_ms - flight.born_ms, 0) / 1000, weight)
 
     def lost(self, record: OpRecord) -> None:
-        """Its lines may not be stored; called before its flights are told."""
+        """The record's lines may not be stored; called before its transactions are notified."""
         self.ended[TransactionOutcome.LOST] += sum(
             flight.stage is not FAILED for flight in record.flights
         )
@@ -125,13 +125,13 @@ class Meter:
         self.ended[TransactionOutcome.FAILED] += 1
 
     def look(self, engine: Engine) -> None:
-        """Take what the producer's responder counted so far."""
+        """Take over the current counts of the producer's responder."""
         if engine.responder is not None:
             stats = engine.responder.stats()
             self.asked, self.answered = stats.asked, Counter(stats.answered)
 
     def add(self, other: Meter) -> None:
-        """Count what the other did, too."""
+        """Add the counts of another meter."""
         self.ended.update(other.ended)
         self.durations.add(other.durations)
         self.op_durations.add(other.op_durations)
@@ -140,7 +140,7 @@ class Meter:
 
 
 class _Group:
-    """The producers of one group: those that are there, and what the others left."""
+    """The producers of one group: the open ones, and the sums of the closed ones."""
 
     def __init__(self) -> None:
         self._there: list[tuple[weakref.ref[Engine], Meter]] = []
@@ -169,7 +169,7 @@ class _Group:
             yield Sample(family, value, (name,))
 
     def _look(self) -> tuple[list[Engine], Meter]:
-        """(those that are open, the sums over all)."""
+        """(the open producers, the sums over all)."""
         there, engines, sums = [], [], Meter()
         for reference, meter in self._there:
             engine = reference()
@@ -188,7 +188,7 @@ class _Group:
 
 @cache
 def _version() -> str:
-    """Which release runs here; asked of the installed package, because services do not import the whole of txlayer."""
+    """The installed version, from the package's metadata, because services do not import the whole of txlayer."""
     try:
         return version("txlayer")
     except PackageNotFoundError:  # a folder on PYTHONPATH
@@ -196,7 +196,7 @@ def _version() -> str:
 
 
 def _spaced(flights: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransaction, int]]:
-    """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, and for how many each stands."""
+    """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, each with the number of transactions that it represents."""
     bounds = [len(flights) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
     return (
         (flights[first], behind - first) for first, behind in pairwise(bounds) if behind > first
@@ -204,7 +204,7 @@ def _spaced(flights: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTran
 
 
 def measured(make: Assemble, metrics: ProducerMetrics | None) -> Assemble:
-    """The same parts, with a meter; `make` itself where nobody wants to see them."""
+    """`make` with a meter; `make` itself without metrics."""
     if metrics is None:
         return make
 

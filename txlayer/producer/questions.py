@@ -1,6 +1,6 @@
-"""What becomes of each record of the check topic: asked, answered, skipped. Never: a thread, a wait, a client.
+"""Decides about each record of the check topic: call the handler, answer, or skip. It has no thread, wait or client.
 
-One thread uses it; the time is an argument.
+Not thread-safe; the time is an argument.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from txlayer.producer.check_handlers import (
 )
 
 LIMIT_KEPT_S = 30.0
-"""A coordinator repeats `on` every 10 s; one that is gone must not stop a group for ever."""
+"""A coordinator repeats `on` every 10 s; a limit of one that is gone must expire."""
 
 ON = "on"
 
 
 class OpenLimit(NamedTuple):
-    """The group has too many open transactions."""
+    """The limit that applies because the group has too many open transactions."""
 
-    partitions: tuple[int, ...]  # half partitions that have reached the limit
+    partitions: tuple[int, ...]  # half partitions at the limit
     open_count: int  # in the fullest of them
 
     def error(self, group: str) -> OpenTransactionLimitError:
-        """What entering a transaction raises."""
+        """The error for a new transaction."""
         return OpenTransactionLimitError(
             "the group has too many open transactions: settle some, or wait. Nothing was sent",
             producer_group=group,
@@ -62,20 +62,20 @@ class OpenLimit(NamedTuple):
 
 
 class OpenLimits:
-    """By half partition. One thread uses it."""
+    """The reported limits, by half partition. Not thread-safe."""
 
     def __init__(self) -> None:
         self._on: dict[int, tuple[int, float]] = {}
 
     def hear(self, record: CheckRecord, now: float) -> None:
-        """A limit was switched on, repeated, or switched off."""
+        """Process a record that switches a limit on, repeats it, or switches it off."""
         if record.text == ON:
             self._on[record.partition] = (record.number, now + LIMIT_KEPT_S)
         else:
             self._on.pop(record.partition, None)
 
     def current(self, now: float) -> OpenLimit | None:
-        """The limit that holds now."""
+        """The current limit; None without one."""
         if not self._on:
             return None
         for partition in [p for p, (_, until) in self._on.items() if until <= now]:
@@ -86,13 +86,13 @@ class OpenLimits:
 
 
 STALE_AFTER_S = 30.0
-"""A question that waited for so long is dropped: by then it is asked again, with a new number."""
+"""A check-back that waited this long is dropped: by then it is asked again, with a new number."""
 
 WAITING_COUNT_MAX = 50_000
-"""Questions that wait; with more of them reading pauses."""
+"""Check-backs that wait for a call; at the limit reading pauses."""
 
 CAUSE_COUNT_MAX = 50
-"""Kinds of causes that are counted apart: names of users' exceptions are not ours to bound."""
+"""Causes that are counted separately: the names come from users' exceptions, whose number has no bound."""
 
 OTHER_CAUSE = "other"
 
@@ -100,43 +100,43 @@ OTHER_CAUSE = "other"
 class Skip(Enum):
     """Why a record of the check topic led to no answer here."""
 
-    OTHER_GROUP = "other-group"  #: it is of another producer group
+    OTHER_GROUP = "other-group"  #: it is for another producer group
     OTHER_INSTANCE = "other-instance"  #: another instance of the group answers this partition
-    UNDECODABLE = "undecodable"  #: bytes that are no check record, or a partition that is not there
-    DUPLICATE = "duplicate"  #: the same question is being answered
+    UNDECODABLE = "undecodable"  #: not a valid check record, or its partition does not exist
+    DUPLICATE = "duplicate"  #: the same check-back is being answered
     STALE = "stale"  #: it waited too long for a worker, and is asked again
     CLOSED = "closed"  #: the responder ended first
 
 
 class RefusedResolution(NamedTuple):
-    """A resolution of the group that came too late: the contrary decision stands."""
+    """A resolution of the group that came too late: the contrary decision is final."""
 
     txn_id: str
     nonce: str
     group: str
     partition: int  # of half and op
-    text: str  # which resolution, and by whom
-    trace_id: str = ""  # where the coordinator traces
+    text: str  # which resolution, and from which writer
+    trace_id: str = ""  # if the coordinator traces
 
 
 @dataclass(frozen=True, slots=True)
 class ResponderStats:
-    """What a responder did since its start."""
+    """The counts of a responder since its start."""
 
-    asked: int  # questions that were this instance's to answer
+    asked: int  # check-backs that this instance had to answer
     answered: Mapping[Resolution, int]
     unknown: Mapping[str, int]  # answers UNKNOWN, by cause
     skipped: Mapping[str, int]  # records that led to no answer, by reason
     late: int  # results that came after their time-out, dropped
     stored: int  # answers that the broker acknowledged
     lost: int  # answers that may not be stored; they are asked again
-    refused: int  # refusals heard
-    own_partitions: tuple[
-        int, ...
-    ]  # of the check topic; empty: the group gave none to this instance
+    refused: int  # refused resolutions
+    own_partitions: tuple[int, ...]  # of the check topic; empty: none is assigned to this instance
     is_member: bool  # of the check group
-    failure: TxLayerError | None  # why it hears nothing just now; it goes on trying
-    turned_at: float | None = None  # monotonic seconds: when its loop last turned; None: not yet
+    failure: TxLayerError | None  # why it currently receives nothing; it retries
+    turned_at: float | None = (
+        None  # monotonic seconds of its loop's last turn; None before the first
+    )
 
 
 @dataclass(slots=True)
@@ -160,15 +160,15 @@ class QuestionCounts:
 
 
 class Questions:
-    """The questions that one instance was asked and has not answered.
+    """The check-backs that one instance was asked and has not answered.
 
     Args:
         group: the producer group.
         partition_count: of half and op.
-        handling: how many questions go into one call.
-        check_timeout_s: how long a call may take.
-        on_answer: takes the half partition and the answer.
-        on_refused: takes refusals.
+        handling: how check-backs are passed to the handler, and how many per call.
+        check_timeout_s: longest time of a call.
+        on_answer: receives the half partition and the answer.
+        on_refused: receives refused resolutions.
     """
 
     def __init__(
@@ -196,23 +196,23 @@ class Questions:
 
     @property
     def open_count(self) -> int:
-        """Questions that are not answered."""
+        """Check-backs that are not answered."""
         return len(self._asked)
 
     @property
     def call_count(self) -> int:
-        """Calls that are begun and not over."""
+        """Calls that have begun and not ended."""
         return len(self._calls)
 
     @property
     def is_full(self) -> bool:
-        """True while no more questions should be read."""
+        """True if no further check-backs should be read."""
         return len(self._waiting) >= WAITING_COUNT_MAX
 
     # --- what was heard -----------------------------------------------------------------------------------------------
 
     def hear(self, heard: CheckRequestsRead, now: float) -> None:
-        """The records of one read."""
+        """Process the records of one read."""
         for record in heard.records:
             skip = self._hear_one(record, heard.own_partitions, now)
             if skip is not None:
@@ -221,7 +221,7 @@ class Questions:
     def _hear_one(self, record: Record, own: frozenset[int], now: float) -> Skip | None:
         value = record.value()
         if value is None or self._mark not in value:
-            # Nearly all of a shared topic is of other groups: those are not even decoded.
+            # Nearly all records of a shared topic belong to other groups: skip them without decoding.
             return Skip.OTHER_GROUP
         check = codec.decode_check(value)
         if isinstance(check, Undecodable):
@@ -254,7 +254,7 @@ class Questions:
         elif asked.is_begun or question.number <= asked.question.number:
             return Skip.DUPLICATE
         else:
-            # Asked again before its turn came: one answer, to the newer question.
+            # Asked again before its turn: give one answer, to the newer check-back.
             asked.question, asked.heard_at, asked.headers = question, now, headers
             self.tally.skipped[Skip.DUPLICATE] += 1
         self.tally.asked += 1
@@ -263,7 +263,7 @@ class Questions:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def next_call(self, now: float) -> Call | None:
-        """The next call that should begin; None: there is none, or enough are under way."""
+        """The next call to begin; None if there is none, or enough are in flight."""
         if len(self._calls) >= self._handling.ahead_count_max:
             return None
         keys: list[str] = []
@@ -285,16 +285,16 @@ class Questions:
         return call
 
     def overdue(self, now: float) -> list[Call]:
-        """Calls that take longer than they may."""
+        """Calls that exceed their time-out."""
         limit = now - self._check_timeout_s
         return [c for c in self._calls if c.started_at is not None and c.started_at < limit]
 
     def time_out(self, call: Call) -> None:
-        """A call was given up: its answers are UNKNOWN."""
+        """Answer UNKNOWN for a call that was given up."""
         self._answer(call, [AnswerVerdict(UNKNOWN, TIMED_OUT)] * len(call.requests))
 
     def take(self, outcome: CallOutcome) -> None:
-        """What a call brought; one that was given up counts for nothing."""
+        """Process the outcome of a call; the outcome of one that was given up is dropped."""
         call = outcome.call
         if call not in self._calls:
             self.tally.late += 1
@@ -308,12 +308,12 @@ class Questions:
             self._answer(call, verdicts(outcome.said, count=count))
 
     def drop_waiting(self) -> None:
-        """Answer what is begun, and nothing else."""
+        """Drop check-backs whose call has not begun."""
         while self._waiting:
             self._drop(self._waiting.popleft(), Skip.CLOSED)
 
     def drop_unstarted(self) -> list[Call]:
-        """Calls that no worker has begun are not waited for; the others."""
+        """Drop calls that no worker has begun; returns the others."""
         for call in [c for c in self._calls if c.started_at is None]:
             self._drop_call(call, Skip.CLOSED)
         return list(self._calls)

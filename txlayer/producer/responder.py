@@ -1,6 +1,6 @@
-"""Answers check-backs on a thread of its own: hears questions, has them answered, writes the answers.
+"""Answers check-backs on its own thread: reads them, calls the handler, writes the answers.
 
-Never: COMMIT or ROLLBACK out of an exception or a time-out.
+An exception or a time-out of the handler gives UNKNOWN, not COMMIT or ROLLBACK.
 """
 
 from __future__ import annotations
@@ -40,25 +40,28 @@ logger = logging.getLogger("txlayer.responder")
 
 
 class AnswerWriter:
-    """The responder's thread adds and writes; reports come on the producer's thread."""
+    """Writes answers. The responder's thread adds and writes; delivery reports come on the producer's thread.
+
+    Answers of one partition are packed into one record. A lost answer does no harm: the check-back is asked again.
+    """
 
     def __init__(self, pipeline: Pipeline, *, line_count_max: int) -> None:
         self._pipeline = pipeline
         self._line_count_max = line_count_max
         self._waiting: dict[int, list[str]] = {}
         self._written_count = 0
-        # Written by the producer's thread alone.
+        # Only the producer's thread writes these.
         self._stored_count = 0
         self._lost_count = 0
 
     @property
     def partition_count(self) -> int:
-        """Of half and op."""
+        """Partition count of half and op."""
         return len(self._pipeline.queues)
 
     @property
     def is_alive(self) -> bool:
-        """False once nothing is written any more: the producer is closed or failed."""
+        """False if nothing is written any more: the producer is closed or failed."""
         return self._pipeline.is_alive
 
     @property
@@ -68,7 +71,7 @@ class AnswerWriter:
 
     @property
     def lost_count(self) -> int:
-        """Answers that may not be stored; their questions come again."""
+        """Answers that may not be stored; their check-backs are asked again."""
         return self._lost_count
 
     @property
@@ -78,11 +81,11 @@ class AnswerWriter:
         return waiting_count + self._written_count - self._stored_count - self._lost_count
 
     def add(self, partition: int, answer: OpMessage) -> None:
-        """An answer for the next `write`."""
+        """Add an answer for the next `write`."""
         self._waiting.setdefault(partition, []).append(codec.encode_op(answer))
 
     def write(self) -> None:
-        """Write what is there; where the client has no room, the rest waits for the next call."""
+        """Write the added answers; if the client has no room, the rest waits for the next call."""
         for partition in list(self._waiting):
             lines = self._waiting[partition]
             while lines and self._write_one(partition, lines[: self._line_count_max]):
@@ -112,7 +115,7 @@ class AnswerWriter:
         return True
 
     def _reported(self, count: int, error: Any, _record: Any) -> None:
-        # A delivery report: it never raises.
+        # A delivery report: it must not raise.
         if error is None:
             self._stored_count += count
         else:
@@ -121,42 +124,42 @@ class AnswerWriter:
 
 
 READ_COUNT_MAX = 5_000
-"""Records of one read: bounds how long answers wait meanwhile."""
+"""Records of one read; it limits how long answers wait meanwhile."""
 
 IDLE_READ_S = 0.2
-"""How long a read may wait when nothing else is to do; a question ends the wait."""
+"""How long an idle read may wait; a check-back ends the wait."""
 
 BUSY_READ_S = 0.01
-"""The same while calls are under way: their results should not wait for questions."""
+"""The same while calls are in flight, so that their results do not wait for check-backs."""
 
 RETRY_S = 0.5
 RETRY_MAX_S = 15.0
-"""After an error the responder joins the group anew, ever more seldom, for as long as it takes."""
+"""Longest pause before it rejoins the group after an error; pauses grow, and it retries without end."""
 
 LOOK_S = 0.05
-"""How often its end looks at what it waits for."""
+"""How often `close` checks whether it has ended."""
 
 
 class ResponderPhase(Enum):
-    """What a responder does."""
+    """The phase of a responder."""
 
     NEW = "new"  #: not started
     ANSWERING = "answering"  #: it reads and answers
-    ENDING = "ending"  #: it left the group, or will at once; what is begun is answered
-    ENDED = "ended"  #: nothing
+    ENDING = "ending"  #: it has left the group, or is about to; calls in flight are answered
+    ENDED = "ended"  #: it does nothing
 
 
 class Responder:
     """One instance that answers for its producer group.
 
-    `start` and `close` are called by the producer that it belongs to; `stats` and `limit` by any thread.
+    Its producer calls `start` and `close`; any thread may use `stats` and `limit`.
 
     Args:
         open_reader: makes a reader with these positions, not started.
-        make_calls: how the handler is called.
-        writer: takes the answers.
-        on_limit: told whenever the limit of open transactions changes.
-        on_refused: told about refused resolutions, on the responder's thread; what it raises is logged.
+        make_calls: makes the runner of handler calls.
+        writer: receives the answers.
+        on_limit: called whenever the limit of open transactions changes.
+        on_refused: called with refused resolutions, on the responder's thread; its exceptions are logged.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class Responder:
         """Find the ends of the check topic, then start the thread, which joins the group.
 
         Raises:
-            TopicMismatchError: there is no check topic. Nothing was started.
+            TopicMismatchError: the check topic does not exist. Nothing was started.
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was started.
         """
         self._reader = self._opened()
@@ -215,24 +218,24 @@ class Responder:
         self._thread.start()
 
     def begin_close(self) -> None:
-        """Hear nothing more and leave the group; what is begun is answered. Returns at once."""
+        """Stop reading and leave the group; calls in flight are answered. Returns at once."""
         self._is_ending.set()
 
     def close(self, timeout_s: float) -> None:
-        """`begin_close`, and wait until what is begun is answered, for at most so long. The rest is asked again."""
+        """`begin_close`, and wait up to `timeout_s` for calls in flight. The other check-backs are asked again."""
         self._end_at = self._clock() + timeout_s
         self._is_ending.set()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
-            # The thread keeps to the limit by itself, but for the time that leaving the group may take.
+            # The thread keeps to the time limit by itself, except for the time that leaving the group may take.
             self._thread.join(timeout_s + LOOK_S * 4)
 
     @property
     def phase(self) -> ResponderPhase:
-        """What it does now."""
+        """The current phase."""
         return self._phase
 
     def stats(self) -> ResponderStats:
-        """What it did so far."""
+        """The counts so far."""
         tally, writer, reader = self._questions.tally, self._writer, self._reader
         return ResponderStats(
             asked=tally.asked,
@@ -289,7 +292,7 @@ class Responder:
         self._set_limit(questions.limits.current(now))
 
     def _serve(self, now: float) -> None:
-        """Take results, give up what takes too long, begin what is next, write answers."""
+        """Process results, give up slow calls, begin the next ones, write answers."""
         questions = self._questions
         while self._outcomes:
             questions.take(self._outcomes.popleft())
@@ -309,9 +312,9 @@ class Responder:
             exc_info=None if is_ours else error,
         )
         if isinstance(error, ConfigError):
-            self._positions.clear()  # they are not in the log any more: from the end
+            self._positions.clear()  # they are no longer in the log: start from the end
         self._leave()
-        # Answers of what is begun go out meanwhile.
+        # Answers of calls in flight are written meanwhile.
         end_at = self._clock() + wait_s * (0.75 + 0.5 * random.random())  # noqa: S311 - a pause, no secret
         while self._clock() < end_at and not self._is_ending.wait(LOOK_S):
             now = self._clock()
@@ -319,7 +322,7 @@ class Responder:
             self._set_limit(self._questions.limits.current(now))
 
     def _stand_aside(self) -> None:
-        """Leave the group while nobody here can answer: the other instances can, and this one would only be asked."""
+        """Leave the group while no call can be made here, so that other instances receive the check-backs."""
         if self._reader is not None:
             logger.error("responder.stands_aside", extra={"group": self._group})
             self._leave()
@@ -329,7 +332,7 @@ class Responder:
         self._is_ending.wait(LOOK_S)
 
     def _finish(self) -> None:
-        """Leave the group, so that others are asked, then answer what is begun."""
+        """Leave the group, so that other instances are asked, then answer the calls in flight."""
         self._phase = ResponderPhase.ENDING
         questions = self._questions
         questions.drop_waiting()
@@ -365,7 +368,7 @@ class Responder:
             try:
                 reader.close()
             except Exception:
-                # The session ends by itself; a client that cannot even be closed must not end the answering.
+                # The session ends by itself; a client that fails to close must not stop the answers.
                 logger.warning("responder.not_left", exc_info=True)
 
     def _set_limit(self, limit: OpenLimit | None) -> None:
@@ -387,7 +390,7 @@ class Responder:
         try:
             self._refused_callback(refused)
         except Exception:
-            # The user's code; whatever it does, the answering goes on.
+            # The user's code; answering goes on whatever it raises.
             logger.exception(
                 "on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id}
             )
@@ -403,11 +406,11 @@ class Responder:
 
 
 class Answering(NamedTuple):
-    """What a producer was made with to answer for its group."""
+    """The settings with which a producer answers for its group."""
 
     handling: Handling
     on_refused: Callable[[RefusedResolution], object] | None = None
-    loop: asyncio.AbstractEventLoop | None = None  # whose tasks call an asynchronous handler
+    loop: asyncio.AbstractEventLoop | None = None  # runs an asynchronous handler
 
 
 def open_responder(
@@ -419,7 +422,7 @@ def open_responder(
     group: str,
     on_limit: Callable[[OpenLimit | None], None],
 ) -> Responder:
-    """A started responder.
+    """Make and start a responder.
 
     Raises:
         TxLayerError: what `Responder.start` raises.
@@ -481,7 +484,7 @@ def _count_partitions(connections: ProducerConnections, topic: str) -> int:
 
 
 STALL_S = 60.0
-"""A loop that has not turned for so long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
+"""A loop without a turn for this long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
 
 QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that were this instance's to answer.")  # fmt: skip
 ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
@@ -497,12 +500,12 @@ FAMILIES = (QUESTIONS, ANSWERS, UNKNOWN, SKIPPED, LATE, STORED, LOST, REFUSED, P
 
 
 class ObservedResponder:
-    """A stand-alone responder for whoever scrapes and probes. Any thread may ask.
+    """The metrics and the health of a stand-alone responder. Thread-safe.
 
     Args:
         group: the producer group that it answers for.
-        version: of txlayer.
-        clock: monotonic seconds, the same as the responder's.
+        version: the txlayer version.
+        clock: monotonic seconds, the same clock as the responder's.
     """
 
     def __init__(
@@ -514,7 +517,7 @@ class ObservedResponder:
         self._stats: Callable[[], ResponderStats | None] = _nobody
 
     def follow(self, stats: Callable[[], ResponderStats | None] | None) -> None:
-        """From now on these are its figures; None: its client is gone, and a new one is being made."""
+        """Use this source from now on; None: its client failed, and a new one is being made."""
         self._stats = _nobody if stats is None else stats
 
     def health(self) -> Health:
@@ -522,7 +525,7 @@ class ObservedResponder:
         return health_of(self._stats(), now=self._clock())
 
     def samples(self) -> Iterator[Sample]:
-        """Every figure."""
+        """All samples."""
         stats = self._stats()
         health = health_of(stats, now=self._clock())
         everybody = of_all(health, role="responder", version=self._version, name=self._group)
@@ -530,13 +533,13 @@ class ObservedResponder:
 
 
 def health_of(stats: ResponderStats | None, *, now: float) -> Health:
-    """Its health at monotonic `now`."""
+    """Health at monotonic `now`."""
     if stats is None or stats.turned_at is None:
         return Health("", "it waits for a broker")
     age_s = now - stats.turned_at
     stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
     if stats.failure is not None:
-        # The class alone: what a broker said may name what is nobody's concern.
+        # The class only: a broker's message may contain internal names.
         return Health(stalled, f"it hears nothing: {type(stats.failure).__name__}; see the log")
     return Health(stalled, "" if stats.is_member else "it is no member of its check group yet")
 

@@ -1,4 +1,4 @@
-"""The words of RocketMQ's transactional messages, for people who come from there. Never: behaviour that producer.py lacks."""
+"""The names of RocketMQ's transactional messages, for users who come from RocketMQ; the behaviour is that of producer.py."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from txlayer.producer.producer import TransactionalProducer
 
 
 class PreparedMessage(NamedTuple):
-    """A message whose half is stored, as `execute_local_transaction` gets it."""
+    """A message whose half is stored, as `execute_local_transaction` receives it."""
 
-    txn_id: str  # to be kept with the local transaction: a check names it
+    txn_id: str  # store it with the local transaction: a check names it
     nonce: str
     message: Message
 
 
 class TransactionListener(Protocol):
-    """The two calls of RocketMQ's interface of this name. Any thread may make them."""
+    """The two methods of RocketMQ's interface of this name. They may be called from any thread."""
 
     def execute_local_transaction(self, prepared: PreparedMessage, arg: Any) -> Resolution | None:
-        """Do the local transaction: COMMIT, ROLLBACK, or UNKNOWN (also None) to be asked later."""
+        """Run the local transaction; return COMMIT, ROLLBACK, or UNKNOWN (or None) for a later check."""
         ...
 
     def check_local_transaction(self, request: CheckRequest) -> Resolution:
-        """What became of it: COMMIT or ROLLBACK when that is certain, else UNKNOWN."""
+        """How the local transaction ended: COMMIT or ROLLBACK if that is certain, otherwise UNKNOWN."""
         ...
 
 
 class TransactionMQProducer(TransactionalProducer):
-    """A `TransactionalProducer` that is used as in RocketMQ.
+    """A `TransactionalProducer` with RocketMQ's methods.
 
     Args:
-        listener: does local transactions and answers checks.
+        listener: runs local transactions and answers checks.
         settings: those of `TransactionalProducer`, without `check` and `barrier`.
 
     Raises:
-        ConfigError, UsageError: a setting has no usable value, or there is no such listener.
+        ConfigError, UsageError: a setting is not valid, or `listener` lacks a method. Nothing was connected.
     """
 
     def __init__(self, *, listener: TransactionListener, **settings: Any) -> None:
@@ -66,12 +66,13 @@ class TransactionMQProducer(TransactionalProducer):
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
     ) -> TransactionSendResult:
-        """Store the half message, do the local transaction on this thread, and return when its resolution is acknowledged.
+        """Store the half message, run the local transaction on this thread, and return when its resolution is acknowledged.
 
         Raises:
-            What `transaction`, `prepare` and `result` raise: then the local transaction did not run, or a check settles it.
-            Exception: the listener's own, as it was, after UNKNOWN was sent: a check settles it. (RocketMQ only logs it.)
-            UsageError: the listener returned something else; UNKNOWN was sent.
+            What `transaction`, `prepare` and `result` raise: the local transaction did not run, or a check settles it.
+            Exception: the listener's own error, unchanged, after UNKNOWN was sent: a check settles it. (RocketMQ only
+                logs it.)
+            UsageError: the listener returned something other than a resolution; UNKNOWN was sent.
         """
         with self.transaction(
             txn_id, ordering_key=ordering_key, order=order, immunity=immunity

@@ -1,6 +1,6 @@
-"""A responder without a producer's work: it answers for services that are down, or run for moments only.
+"""A responder without a producer: it answers for services that are down, or that run only briefly.
 
-It is a producer that sends nothing: the same reader, handler and writer, and the same errors.
+It is a producer that sends no messages, with the same reader, handler, writer and errors.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from txlayer.producer.responder import ObservedResponder
 logger = logging.getLogger("txlayer.responder")
 
 LOOK_S = 0.1
-"""How often it looks whether it should stop."""
+"""How often it checks whether to stop."""
 
 RENEW_S = 1.0
 RENEW_MAX_S = 30.0
-"""After a failure of its client it makes a new one, ever more seldom."""
+"""Longest pause before it replaces a failed client; the pause grows with each failure."""
 
 LOOP_END_S = 1.0
-"""How long a loop may take to stop; a handler that blocks it is left behind."""
+"""How long a loop may take to stop; a handler that blocks it is abandoned."""
 
 HEALTHY_AFTER_S = 60.0
-"""After so long the count of failures begins anew."""
+"""After this long without a failure, the count of failures is reset."""
 
 
 def run_responder(
@@ -50,14 +50,14 @@ def run_responder(
     observed: ObservedResponder | None = None,
     tracing: Tracing = NO_TRACING,
 ) -> None:
-    """Answer for `group` until `should_stop`; then finish what is begun, and leave the group.
+    """Answer for `group` until `should_stop`; then finish the running calls, and leave the group.
 
-    An outage of the brokers, of whatever length, is waited for once it has started. `observed` is told whose figures count.
+    Once started, it waits for the end of any outage of the brokers. `observed` receives the source of the metrics.
 
     Raises:
-        BrokerUnavailableError: nobody answered within `start_timeout`.
-        NotAuthorisedError: the broker refuses credentials or rights.
-        TopicMismatchError: the namespace's topics are not there.
+        BrokerUnavailableError: no broker answered within `start_timeout`.
+        NotAuthorisedError: the broker refused credentials or rights.
+        TopicMismatchError: the namespace's topics do not exist.
         UsageError: the handler cannot be called.
     """
     with _callable(check, timeout_s=config.check_timeout.total_seconds()) as handler:
@@ -89,7 +89,7 @@ def _run(
                     observed.follow(producer.responder_stats)
                 _answer(producer, should_stop)
         except (FencedError, RetriableError) as exc:
-            # Its client failed for good; or the next one found no broker, which is no reason to end once it has run.
+            # Its client failed for good, or the next one found no broker: once it has run, that is no reason to end.
             if not has_run:
                 raise
             if observed is not None:
@@ -106,7 +106,7 @@ def _run(
 def _answer(producer: TransactionalProducer, should_stop: Callable[[], bool]) -> None:
     while not should_stop():
         time.sleep(LOOK_S)
-        producer.start()  # raises when its client has failed
+        producer.start()  # raises if its client has failed
         stats = producer.responder_stats()
         if stats is not None and isinstance(stats.failure, NotAuthorisedError):
             raise stats.failure
@@ -116,7 +116,7 @@ def _answer(producer: TransactionalProducer, should_stop: Callable[[], bool]) ->
 def _callable(
     check: Callable[[CheckRequest], Any] | None, *, timeout_s: float
 ) -> Iterator[Callable[[CheckRequest], Any] | None]:
-    """The handler as threads call it; a coroutine function runs on a loop of its own, in one more thread."""
+    """The handler as threads call it; a coroutine function runs on its own loop, in one more thread."""
     if check is None or not is_coroutine_function(check):
         yield check
         return

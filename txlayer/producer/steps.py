@@ -1,12 +1,12 @@
-"""A transaction's life as generators that yield what to wait for. Never: waiting, threads, asyncio.
+"""The steps of a transaction, as generators that yield what to wait for; the drivers for threads and asyncio wait.
 
     launch     topics known → place in flight → half messages queued
-    stored     every half message acknowledged; behind it the local transaction runs
-    resolve    the op line is queued; nothing is waited for
+    stored     every half message acknowledged; then the local transaction runs
+    resolve    the op line is queued; this does not wait
     result     the op line is acknowledged
 
-`submit` goes the same way without a generator where nothing has to be waited for, and its flight resolves itself; a
-test holds both to the same bytes.
+`submit` takes the same steps without a generator if it need not wait, and its transaction resolves itself; a test
+checks that both write the same bytes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def launch(
     *,
     may_wait: bool = True,
 ) -> Steps[PendingTransaction]:
-    """Have every half message queued.
+    """Queue every half message.
 
     Raises:
-        UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
-        RetriableError: no place in flight became free within `prepare_timeout`, or at once when it may not wait.
+        UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
+        RetriableError: no place in flight became free within `prepare_timeout`, or at once if it may not wait.
             Nothing was sent.
         LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
     """
@@ -63,11 +63,11 @@ def launch(
 def known_records(
     engine: Engine, messages: Sequence[Message], place: Placement
 ) -> Steps[list[HalfRecord]]:
-    """The half records, after the cluster was asked about topics that are new or seem to have changed.
+    """The half records, after asking the cluster about topics that are new or seem to have changed.
 
     Raises:
-        UsageError and its kinds, RefusedRecordError: a message cannot be sent. Nothing was sent.
-        BrokerUnavailableError: nobody said what a topic allows. Nothing was sent.
+        UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
+        BrokerUnavailableError: no broker reported the limits of a topic. Nothing was sent.
     """
     encoder = engine.encoder
     has_asked = False
@@ -80,7 +80,7 @@ def known_records(
         except RefusedRecordError as exc:
             if has_asked or exc.topic is None:
                 raise
-            encoder.forget(exc.topic)  # the topic may have grown since it was asked about
+            encoder.forget(exc.topic)  # its limit may have been raised since
             continue
         if records is not None:
             return records
@@ -101,7 +101,7 @@ def store_rest(engine: Engine, flight: PendingTransaction) -> Steps[None]:
             yield pipeline.round_bell.subscribe
             pipeline.check_alive()
         except BaseException as exc:
-            # Whoever waited goes away: without its rest the transaction can only be rolled back.
+            # The caller stops waiting: without the remaining messages the transaction can only be rolled back.
             pipeline.post(partial(flight.half_not_sent, missing_count, exc))
             raise
 
@@ -124,7 +124,7 @@ def stored(engine: Engine, flight: PendingTransaction) -> Steps[None]:
 
 
 def resolve(engine: Engine, flight: PendingTransaction, resolution: Resolution) -> None:
-    """Write the resolution of a prepared transaction; nothing is waited for."""
+    """Write the resolution of a prepared transaction, without waiting."""
     flight.resolution = resolution
     engine.pipeline.resolved(flight)
 
@@ -132,11 +132,11 @@ def resolve(engine: Engine, flight: PendingTransaction, resolution: Resolution) 
 def result(
     engine: Engine, flight: PendingTransaction, *, with_decision: bool = False
 ) -> Steps[TransactionSendResult]:
-    """Wait until the op line is acknowledged, and read what was decided if that is asked for.
+    """Wait until the op line is acknowledged, and optionally read the decision.
 
     Raises:
-        OutcomeUnknownError: it may not be stored; a check-back settles it.
-        BrokerUnavailableError, NotAuthorisedError: the line is stored, and what was decided cannot be read.
+        OutcomeUnknownError: the op line may not be stored; a check-back settles the transaction.
+        BrokerUnavailableError, NotAuthorisedError: the op line is stored, but the decision cannot be read.
     """
     while not flight.is_over:
         if not engine.pipeline.is_alive:
@@ -147,16 +147,16 @@ def result(
         raise flight.error
     found = flight.send_result()
     if with_decision:
-        # What could decide before this line stands before it: the answer is final, unless UNKNOWN was said.
+        # Any earlier decision is before this line in op: the answer is final, unless this resolution was UNKNOWN.
         found = found._replace(decision=(yield Blocking(partial(engine.decision, flight))))
     return found
 
 
 def close(engine: Engine, timeout_s: float) -> Steps[None]:
-    """Let what is in flight end, then stop.
+    """Wait for transactions in flight, then stop.
 
     Raises:
-        OutcomeUnknownError: not all of it ended within `timeout_s`; check-backs settle the rest.
+        OutcomeUnknownError: not all ended within `timeout_s`; check-backs settle the rest.
     """
     pipeline = engine.pipeline
     deadline = time.monotonic() + timeout_s

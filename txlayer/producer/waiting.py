@@ -1,4 +1,4 @@
-"""What steps wait for, as values: drivers (threads, asyncio) know how to wait, steps know for what."""
+"""What steps wait for, as values. The drivers for threads and asyncio know how to wait, the steps know for what."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ T = TypeVar("T")
 
 
 Subscribe = Callable[[Waker], bool]
-"""Has the waker called when something may have come true; False when it is true already: then nobody need wait.
+"""Calls the waker when the condition may have become true; False if it is true already, and there is nothing to wait for.
 
-The waker may be called all the same.
+The waker may be called even then.
 """
 
 
 class Blocking(NamedTuple):
-    """A call that asks a broker and so may block; its value is sent back into the steps, its exception thrown."""
+    """A call that may block because it asks a broker; its value is sent back into the steps, its exception thrown."""
 
     call: Callable[[], Any]
 
 
 class BarrierCall(NamedTuple):
-    """A call of the user's barrier, made on the spot, whose answer may have to be awaited.
+    """A call of the user's barrier, made at once, whose answer may be awaitable.
 
-    Its value is sent back into the steps; whatever it raises is thrown, because the steps know what that means.
+    Its value is sent back into the steps; its exception is thrown into them, because they know its meaning.
     """
 
     call: Callable[[], Any]
 
 
 Steps = Generator[Subscribe | Blocking | BarrierCall, Any, T]
-"""A protocol without waiting: it yields what to wait for, and looks again whenever it is resumed."""
+"""A generator that yields what to wait for, and checks again whenever it is resumed."""
 
 
 def answered(run: Steps[T]) -> T:
-    """Run steps that do nothing but ask, on any thread."""
+    """Run steps that only call the barrier, on any thread."""
     try:
         wait = next(run)
         while True:
@@ -51,10 +51,10 @@ def answered(run: Steps[T]) -> T:
 
 
 def ask(run: Steps[T], asking: BarrierCall) -> Subscribe | Blocking | BarrierCall:
-    """Make the call and tell the steps; what they yield next.
+    """Make the call and pass its answer to the steps; returns what they yield next.
 
     Raises:
-        StopIteration: they are at their end.
+        StopIteration: the steps have ended.
     """
     try:
         answer = asking.call()
@@ -64,7 +64,7 @@ def ask(run: Steps[T], asking: BarrierCall) -> Subscribe | Blocking | BarrierCal
 
 
 class Bell:
-    """Rung by the producer's thread when something may have come true for some of those who wait."""
+    """Rung by the producer's thread when a condition may have become true for some waiters."""
 
     __slots__ = ("_is_true", "_wakers")
 
@@ -73,12 +73,12 @@ class Bell:
         self._wakers: deque[Waker] = deque()
 
     def subscribe(self, waker: Waker) -> bool:
-        """Have `waker` called when the bell rings; False when that would be true now."""
+        """Call `waker` when the bell rings; False if the condition is true now."""
         self._wakers.append(waker)
         return not self._is_true()
 
     def ring(self, count: int | None = None) -> None:
-        """Wake `count` of those who wait, the first first; all of them when it is None."""
+        """Wake the first `count` waiters in order; all of them if it is None."""
         for _ in range(len(self._wakers) if count is None else min(count, len(self._wakers))):
             self._wakers.popleft()()
 

@@ -1,4 +1,7 @@
-"""The tables of barrier and inbox, and the differences between databases: bounded waits, and inserts of absent rows."""
+"""The tables of barrier and inbox, and the differences between databases: bounded waits, and inserts of absent rows.
+
+A row of the barrier's table is not changed once it is written.
+"""
 
 from __future__ import annotations
 
