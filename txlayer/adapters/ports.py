@@ -569,7 +569,7 @@ class GroupState(NamedTuple):
 class Administration(Protocol):
     """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
 
-    Every question raises, beside the errors that it names:
+    Every question raises, besides the errors in its own docstring:
         BrokerUnavailableError: no answer in time; a change may have happened, so read the state.
         NotAuthorisedError: credentials or rights were refused; nothing was changed.
     """

@@ -32,7 +32,7 @@ class ConsumerConfig(ClientConfig):
     store_timeout: timedelta = timedelta(seconds=10)
     """How long a store of offsets may go unanswered; then the consumer starts over from the stored offsets."""
     metadata_bytes_max: int = 4096
-    """The brokers' `offset.metadata.max.bytes`. If the progress of a partition does not fit, the partition pauses until it does."""
+    """The brokers' `offset.metadata.max.bytes`. A partition whose progress does not fit pauses until it does."""
     parked_keys_max: int = 64
     """Parked keys of one partition, each 19 bytes of its metadata. At the limit the partition waits for replays."""
     revoke_timeout: timedelta = timedelta(seconds=5)
@@ -52,7 +52,7 @@ class ConsumerConfig(ClientConfig):
     start_timeout: timedelta = timedelta(seconds=60)
     """How long the consumer waits for a broker at start before it exits with code 3."""
     instance_id: str = ""
-    """`group.instance.id` of a static member: a restart within the session causes no rebalance. Use it in one process at a time."""
+    """`group.instance.id` of a static member: a restart within the session causes no rebalance. One process at a time may use it."""
 
     def __post_init__(self) -> None:
         """Check every limit."""

@@ -69,7 +69,8 @@ class CoordinatorConfig(ClientConfig):
     unresolved: str = "park"
     """What happens to a transaction that stays unresolved: `park` keeps it for an operator, `rollback` rolls it back."""
     open_count_max: int = 1_000_000
-    """Open transactions of one producer group in one partition. At the limit, if its members do not decide them, its producers refuse new ones."""
+    """Open transactions of one producer group in one partition. At the limit, if its members do not decide them, its producers
+    refuse new ones."""
     group_policies: Mapping[str, str] = field(default_factory=dict)
     """Check settings per producer group: {"orders.check_max": "5", "orders.unresolved": "rollback"}."""
     start_timeout: timedelta = timedelta(seconds=60)

@@ -170,7 +170,7 @@ class AsyncPool:
             try:
                 context = context_of(job.record, job.attempt_count + 1, deadline, chunk.lease)
                 result = await function(context.message, context)
-            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+            except BaseException as exc:  # noqa: BLE001 - the user's code; its error is reported
                 failed = caller.failure(job, exc, began)
             else:
                 is_done = result is None or type(result) is Ack

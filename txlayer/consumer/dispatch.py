@@ -150,7 +150,7 @@ class Dispatcher:
         self.in_flight_count += count
         self._pool.submit(chunk)
 
-    # --- what became of it --------------------------------------------------------------------------------------------
+    # --- outcomes -----------------------------------------------------------------------------------------------------
 
     def take(self) -> int:
         """Process what has ended; returns the number of outcomes."""

@@ -276,7 +276,7 @@ class AsyncTransactionalProducer:
         """
         await self._started()
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the word of producer.py
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same parameter as in producer.py
         """Refuse new transactions, wait up to `timeout` seconds (`close_timeout`) for those in flight, and close.
 
         Raises:
@@ -543,7 +543,7 @@ class AsyncTransaction(OpenTransaction):
 
     async def result(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the word of producer.py
+        timeout: float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
         *,
         with_decision: bool = False,
     ) -> TransactionSendResult:

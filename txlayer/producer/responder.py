@@ -268,7 +268,7 @@ class Responder:
                     self._round(self._reader)
                     if self._reader.is_member:
                         retry_s, self._failure = RETRY_S, None
-                except Exception as exc:  # noqa: BLE001 - the loop's border: told, and begun anew
+                except Exception as exc:  # noqa: BLE001 - the loop's border: logged, then retried
                     self._begin_anew(exc, retry_s)
                     retry_s = min(retry_s * 2, RETRY_MAX_S)
             self._finish()
