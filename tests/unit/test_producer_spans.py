@@ -1,0 +1,80 @@
+"""Spans of transactions that go wrong: every span ends, and names the kind of what happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fake_log import FakeConnections
+from tests.support.steps_world import HALF, OP, ORDER, World
+from tests.support.tracing import Spans, attributes
+from txlayer.config import ProducerConfig
+from txlayer.core.messages import COMMIT
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
+from txlayer.producer.submitted import SubmittedTransaction
+from txlayer.producer.tracing import assemble_traced
+
+
+class TracedWorld(World):
+    """A world whose engine makes spans."""
+
+    def __init__(self, spans: Spans, **settings: Any) -> None:
+        super().__init__(**settings)
+        config = ProducerConfig(**settings)
+        self.connections = FakeConnections(config)
+        topics = self.connections.topics
+        self.engine = assemble_traced(spans.tracing)(
+            config, self.connections, topics[HALF], topics[OP], group="g", serializer=None
+        )
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+def errors(spans: Spans) -> dict[str, str]:
+    """{name of a span: the kind of error that it ended with, "" for none}."""
+    return {s.name: str(attributes(s).get("error.type", "")) for s in spans.all()}
+
+
+def test_what_was_not_stored_ends_the_span_of_prepare_and_is_rolled_back(spans: Spans) -> None:
+    world = TracedWorld(spans)
+    refused = iter([None, BrokerUnavailableError("away")])
+    world.writer.refuse = lambda r: next(refused, None) if r.topic_name == HALF else None
+
+    world.launch([ORDER, ORDER])
+    for _ in range(3):
+        world.serve()
+
+    assert {f"prepare {HALF}": "BrokerUnavailableError", f"rollback {OP}": ""} == errors(spans)
+
+
+@pytest.mark.parametrize("message_count", [1, 2])
+def test_a_resolution_that_may_not_be_stored_ends_its_span(
+    spans: Spans, message_count: int
+) -> None:
+    world = TracedWorld(spans)
+    lost = OutcomeUnknownError("?", txn_id="a", step="op")
+    world.writer.refuse = lambda r: None if r.topic_name == HALF else lost
+    world.engine.pipeline.resolution_timeout_s = 0
+
+    flight = world.launch([ORDER] * message_count, make=SubmittedTransaction)
+    for _ in range(3):
+        world.serve()
+
+    assert {f"prepare {HALF}": "", f"commit {OP}": "OutcomeUnknownError"} == errors(spans)
+    assert flight.resolution is COMMIT
+    assert len(flight.trace_id) == 32
+
+
+def test_a_transaction_whose_offset_is_found_later_is_prepared_then(spans: Spans) -> None:
+    world = TracedWorld(spans)
+    flight = world.launch()
+    flight.last_offset = -2  # acknowledged, the offset unknown
+    flight.unreported_count = 0
+    flight.placed(7)
+
+    assert [f"prepare {HALF}"] == [s.name for s in spans.all()]
+    assert 7 == attributes(spans.one(f"prepare {HALF}"))["messaging.kafka.offset"]
