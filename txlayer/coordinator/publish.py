@@ -448,15 +448,11 @@ class Publisher:
         self._book.check_allowed(content.topic, txn_key=txn.key)
         if report is not None:
             self._answers.missing[content.topic] += 1
-        place = f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}"
         headers = [
             *user_headers(record.headers()),
             (codec.ID_HEADER, txn.key[:-9]),
-            (codec.ORIGIN_HEADER, place),
+            (codec.ORIGIN_HEADER, _origin_of(partition, txn, content)),
         ]
-        target = -1 if options.partition is None else options.partition
-        if options.key_murmur is not None and options.partition is None:
-            target = options.key_murmur % self._book.partition_count_of(content.topic)
         # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
         stamp = (
             0
@@ -465,8 +461,26 @@ class Publisher:
         )
         self._produce(
             writer,
-            (content.topic, record.value(), record.key(), target, report, None, stamp, headers),
+            (
+                content.topic,
+                record.value(),
+                record.key(),
+                self._target_partition(content),
+                report,
+                None,
+                stamp,
+                headers,
+            ),
         )
+
+    def _target_partition(self, content: Content) -> int:
+        """Partition of the real topic that a message goes to; -1: the client chooses it by the message's key."""
+        options = content.options
+        if options.partition is not None:
+            return options.partition
+        if options.key_murmur is not None:
+            return options.key_murmur % self._book.partition_count_of(content.topic)
+        return -1
 
     def _put_content(
         self,
@@ -479,7 +493,7 @@ class Publisher:
         record = content.record
         value, headers = codec.encode_content(
             key=record.key(), value=record.value(), headers=record.headers(),
-            origin=f"{partition}:{content.offset}|{content.index}/{txn.count}|{content.born}",
+            origin=_origin_of(partition, txn, content),
         )  # fmt: skip
         key = codec.content_key(txn.key, content.index)
         if is_cut(record):
@@ -835,3 +849,13 @@ def _doubt_keys_of(batch: Batch) -> set[bytes]:
     }
     kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
     return asides | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}
+
+
+def _origin_of(partition: int, txn: Transaction, content: Content) -> str:
+    return codec.encode_origin(
+        partition=partition,
+        offset=content.offset,
+        index=content.index,
+        count=txn.count,
+        born_ms=content.born,
+    )

@@ -498,8 +498,10 @@ def decode_why(raw: bytes | None) -> tuple[str, str]:
 # --- forwarded --------------------------------------------------------------------------------------------------------
 
 
-def encode_origin(*, partition: int, offset: int, index: int, count: int, born_ms: int) -> str:
-    """The header `txl-origin` of a forwarded record."""
+def encode_origin(
+    *, partition: int, offset: int, index: int, count: int, born_ms: int | str
+) -> str:
+    """The header `txl-origin` of a forwarded record; `born_ms` as a number or its digits."""
     return f"{partition}:{offset}|{index}/{count}|{born_ms}"
 
 

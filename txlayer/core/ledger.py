@@ -1206,7 +1206,7 @@ class Ledger:
                         return self._pause(
                             (op_offset, number), line_count, quick_bytes, dropped_bytes
                         )
-                    self._give_up_line(op, line, (op_offset, number))
+                    self._quarantine_misplaced_line(op, line, (op_offset, number))
                 else:
                     batch.byte_count += quick_bytes
                     self.content_bytes -= quick_bytes - dropped_bytes
@@ -1372,7 +1372,7 @@ class Ledger:
         self._hopeless_before = before
         self.waits_for_half = None
 
-    def _give_up_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
+    def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
         if self.find(op.key) is None and not self._is_known(op.key):
