@@ -54,7 +54,12 @@ def in_a_thread(look: Callable[[], None]) -> None:
 
 
 class OffsetLookup:
-    """Looks in threads of its own; what it finds is told on the producer's thread, through `post`."""
+    """Finds the offsets of half messages that are stored at an offset that the client did not report.
+
+    librdkafka takes records for stored when a later batch of their partition is acknowledged, for example after a broker
+    was cut off between two answers. An op line names an offset, and only reading half tells it. The threads of the lookup
+    read; the producer's thread gets the results through `post`.
+    """
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class OffsetLookup:
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
     def find(self, flights: Sequence[PendingTransaction]) -> None:
-        """Have the flights told where they stand, or that nobody found out within the patience."""
+        """Search for the flights' offsets; each gets its offset, or `UNSTORED` when the patience is over."""
         named = " ".join(flight.txn_id for flight in flights[:NAMED_MAX])
         logger.warning("half.placeless", extra={"txn_count": len(flights), "txn_id": named})
         self._sought.update(flights)

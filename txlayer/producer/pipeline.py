@@ -1,6 +1,7 @@
 """The producer's thread: it serves reports, runs local transactions, writes op records, and wakes those who wait.
 
-One per producer. It owns every flight (what changes a flight happens here); others send it values through `post`.
+One per producer. It owns every pending transaction: after the first half message is queued, this thread alone changes it,
+and others send values through `post`. The one exception is that any thread may add a resolution to the op queue.
 All threads share its writer for half messages, and any of them may write op records (`OpQueue.write`).
 """
 

@@ -282,9 +282,6 @@ class ProducerSettings(TypedDict, total=False):
     check_session_timeout: timedelta
 
 
-__all__ = ["ProducerConfig", "ProducerSettings"]
-
-
 T = TypeVar("T")
 
 
