@@ -705,9 +705,7 @@ def _of_rows(messages: DataFrame, rows: DataFrame) -> DataFrame:
 def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:
     """What became visible of those transactions → a row per message with its lane, its place there, and its transaction's order."""
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    messages = forwarded.select(
-        "txn_id", "partition", "pos", "at_ms", *_message(F.col("b"), "c", "pos")
-    )
+    messages = forwarded.select("txn_id", "partition", "pos", "at_ms", *_message(F.col("b"), "c"))
     ordered = _of_rows(messages, rows.select(*_whose(), *_order()))
     return ordered.drop("partition", "pos", "h_first", "h_last")
 
@@ -716,7 +714,7 @@ def visible_alone(rows: DataFrame) -> DataFrame:
     """The same of transactions with one visible message, which say all of it: no record has to be read again."""
     # The one bit that is set has as many lower ones as its number says.
     number = F.bit_count(F.col("v_topics") - 1).cast("bigint")
-    message = _message(number, "v_place", "v_first")
+    message = _message(number, "v_place")
     at_ms = F.col("v_first_ms").alias("at_ms")
     return rows.select("txn_id", F.col("nonce_max").alias("nonce"), *message, at_ms, *_order())
 
@@ -726,16 +724,17 @@ def _order() -> tuple[Column, ...]:
         F.col("h_key").alias("key"),
         F.when(~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
+        # Of its messages the first one has the place in half: those of two transactions may be mixed there.
+        F.col("h_first").alias("stored_now"),
         F.col("o_commit_ms").alias("committed_ms"),
     )
 
 
-def _message(topic: Column, place: str, stored: str) -> tuple[Column, ...]:
+def _message(topic: Column, place: str) -> tuple[Column, ...]:
     return (
         topic.alias("topic"),
         F.shiftright(place, PLACE_BITS).alias("real_partition"),
         F.col(place).bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
-        F.col(stored).alias("stored_now"),
     )
 
 

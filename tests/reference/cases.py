@@ -692,3 +692,17 @@ def many_messages_and_one_lost(log: Log) -> None:
     log.op(("C", halves[-1]))
     for half in halves[:-1]:
         log.show(half)
+
+
+@case("ok")
+def half_records_of_two_that_are_mixed_in_half(log: Log) -> None:
+    """The first half record of each has the place: this one is behind the other."""
+    other, in_order = "other/00000009", f"k{HASH},op"
+    other_first = log.half(other, "0/2", options=in_order)
+    first = log.half(numbers="0/2", options=f"k{HASH}")
+    other_last = log.half(other, "1/2", options=in_order)
+    last = log.half(numbers="1/2", options=f"k{HASH}")
+    log.op(("C", other_last), key=other)
+    log.op(("C", last))
+    for half in (other_first, other_last, first, last):
+        log.show(half)

@@ -15,6 +15,9 @@ from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
+SEEDS = (770010, 770035, 770042, 770048, 880019)
+"""Random histories that the two once judged otherwise."""
+
 
 @pytest.fixture(scope="module")
 def judged(
@@ -23,6 +26,7 @@ def judged(
     """All cases under both judges, by one run of the ledger."""
     found: dict[str, list[Judged]] = {}
     histories = {name: each.history() for name, each in CASES.items()}
+    histories |= {f"seed {seed}": make(seed).history for seed in SEEDS}
     for each in judge_together(spark, histories, tmp_path_factory.mktemp("model")):
         found.setdefault(each.name, []).append(each)
     return found
@@ -49,6 +53,13 @@ def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
     # A transaction whose half records are gone may have no row; what is visible of none is an orphan of its own.
     assert {case.word} >= {each.found for each in judged[name] if each.txn_key == case.txn_key}
     assert case.has_orphan == any("orphan" == each.found for each in judged[name])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_that_was_judged_otherwise_is_judged_alike(
+    seed: int, judged: dict[str, list[Judged]]
+) -> None:
+    assert [] == [str(each) for each in judged[f"seed {seed}"] if each.expected != each.found]
 
 
 HISTORIES = 60

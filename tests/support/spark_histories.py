@@ -259,6 +259,7 @@ class TogetherJudged:
             there = {key for (_, key), txn in report.transactions.items() if txn.messages}
             # What doubt keeps aside of half where a transaction's own records are gone, Spark takes for one.
             there |= {half.txn_key for half in map(parse_half, renamed.history.records) if half}
+            strays = self._strays(renamed, report)
             for (_, txn_key), txn in report.transactions.items():
                 if not txn.messages and txn_key in there:
                     continue  # or a line in another partition than the transaction's names a half record that is gone
@@ -269,9 +270,10 @@ class TogetherJudged:
                 words = found.get((new_id, nonce), {"nothing"})
                 if expected == "?":
                     continue
+                if not txn.messages and new_id in strays and words == {"orphan"}:
+                    expected = "orphan"  # one row of all that is there of the id: a certain fault goes first
                 said = expected if expected in words else "+".join(sorted(words))
                 judged.append(Judged(name, txn_key, expected, said, tuple(txn.history)))
-            strays = self._strays(renamed, report)
             for old, new in renamed.ids.items():
                 new_id = new.decode()
                 wanted, found_too = (
@@ -284,6 +286,14 @@ class TogetherJudged:
     def _softened(self, name: str, txn: Transaction, expected: str) -> str:
         """What Spark can know of it, which does not see which partition a key leads to, nor behind an open Kafka transaction."""
         kinds = {finding.kind for finding in txn.findings}
+        hidden = {t for (t, _), b in self._bounds_of[name].items() if b.stable_end is not None}
+        missing_topics = {kind: _topics(txn, kind) for kind in (Kind.LOST, Kind.NOT_JUDGED)}
+        if expected in ("lost", "torn") and _is_within(missing_topics[Kind.LOST], hidden):
+            # What is missing may be there: what else is wrong is certain as before.
+            left = {"corrupt": {Kind.CORRUPT, Kind.WRONG_PARTITION}, "lost": {Kind.NOT_WHOLE}}
+            left["out_of_window"] = {Kind.NOT_JUDGED}
+            expected = next((word for word, wanted in left.items() if kinds & wanted), "open")
+            missing_topics[Kind.LOST] = set()
         if expected == "corrupt" and Kind.CORRUPT not in kinds:
             named = [m for m in txn.messages.values() if "n" in m.options]
             if len(named) < len(txn.messages):
@@ -292,14 +302,10 @@ class TogetherJudged:
             return "?"  # Spark compares the order of what it can judge
         if expected not in ("lost", "torn", "out_of_window"):
             return expected
-        wanted = Kind.NOT_JUDGED if expected == "out_of_window" else Kind.LOST
-        missing = {f.index for f in txn.findings if f.kind is wanted and f.index is not None}
-        topics = {txn.messages[index].topic for index in missing if index in txn.messages}
-        bounds = self._bounds_of[name]
-        if topics and topics <= {t for (t, _), b in bounds.items() if b.stable_end is not None}:
-            return "open"
-        is_shortened = bool(topics & {t for (t, _), b in bounds.items() if b.start})
-        return "?" if is_shortened and wanted is Kind.LOST else expected
+        if expected == "out_of_window":
+            return "open" if _is_within(missing_topics[Kind.NOT_JUDGED], hidden) else expected
+        shortened = {t for (t, _), b in self._bounds_of[name].items() if b.start}
+        return "?" if missing_topics[Kind.LOST] & shortened else expected
 
     def _strays(self, renamed: Renamed, report: Report) -> set[str]:
         """The ids on records of real topics that belong to no transaction."""
@@ -313,6 +319,16 @@ class TogetherJudged:
                 ids = [v for n, v in at[finding.places[0]].headers if n == "txl-id" and v]
                 found |= {renamed.ids[each].decode() for each in ids if each in renamed.ids}
         return found
+
+
+def _topics(txn: Transaction, kind: Kind) -> set[str]:
+    """The topics of the messages that findings of a kind are about."""
+    indexes = {f.index for f in txn.findings if f.kind is kind}
+    return {message.topic for index, message in txn.messages.items() if index in indexes}
+
+
+def _is_within(topics: set[str], others: set[str]) -> bool:
+    return bool(topics) and topics <= others
 
 
 def _expected(word: str, kinds: set[Kind]) -> str:
