@@ -25,6 +25,10 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # No page shows the plans of earlier queries, and ours are large: the default keeps 1,000 of them.
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
     # Of the default, 200, each task on the way writes as many pieces; few cores read them one after the other.
     "spark.sql.shuffle.partitions": "16",
     # Java's own choice, G1, cleans up beside the tasks, on cores that they want: 10 to 15 % of all CPU.

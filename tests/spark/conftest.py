@@ -49,7 +49,7 @@ def spark() -> Iterator[SparkSession]:
     before = dict(os.environ)
     try:
         with spark_session(
-            master="local[2]", memory="1g", settings=SETTINGS, config=LOCAL_CONFIG
+            master="local[2]", memory="2g", settings=SETTINGS, config=LOCAL_CONFIG
         ) as session:
             yield session
     except (ConfigError, RepositoryUnreachableError) as exc:
