@@ -113,7 +113,7 @@ class Reading:
 
     def __init__(self) -> None:
         config = CoordinatorConfig(bootstrap_servers="localhost:9")
-        book = Targets(config, None)  # type: ignore[arg-type]  # it asks nobody
+        book = Targets(config, None)  # type: ignore[arg-type]  # it asks no cluster
         book.targets["orders"] = accepting_target(1_048_588)
         self.writer: Any = Dropping()
         self.publisher = Publisher(config, name="b", make_writer=None, book=book)  # type: ignore[arg-type]  # it makes none

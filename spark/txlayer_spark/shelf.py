@@ -1,4 +1,4 @@
-"""Where the ledger keeps what: runs, their rows, what they carry on. Never: what a row says (shelf.py).
+"""Where the ledger keeps its rows and runs, and how rows are stored and shown.
 
 ::
 

@@ -72,7 +72,7 @@ _SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
 
 GUARDS: tuple[Guard, ...] = (
     Guard(
-        "a producer that may be haunted is replaced", "P2", "publish.py",
+        "a producer that may have stale requests is replaced", "P2", "publish.py",
         Variant(settings={"recycle_after": timedelta(hours=1)}), 1412, _LOSS | _TWICE | {_K.TORN},
     ),
     Guard(
@@ -132,11 +132,11 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(recovery=un.GreedyRecovery)), 111, _LOSS,
     ),
     Guard(
-        "a half record that is there twice is known for twins", "P2", "ledger.py",
+        "a half record that is there twice is recognised as a duplicate copy", "P2", "ledger.py",
         Variant(make=coordinator_with(ledger=un.TwinLedger)), 669, frozenset({_K.DUPLICATE, _K.LEFT_ON_DOUBT}),
     ),
     Guard(
-        "who waits for one on doubt stands on doubt", "P6", "ledger.py",
+        "a transaction that waits for one on doubt is on doubt too", "P6", "ledger.py",
         Variant(make=coordinator_with(ledger=un.LonelyLedger)), 11, _LOSS | {_K.OUT_OF_ORDER, _K.RESTLESS},
     ),
     Guard(
@@ -200,11 +200,11 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=ua.ShoutingCoordinator), 4, _ASKED,
     ),
     Guard(
-        "nobody is asked about a transaction that is immune", "P7", "ledger.py",
+        "an immune transaction is not asked about", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.HastyAskingLedger)), 27, _ASKED,
     ),
     Guard(
-        "a question is withdrawn when the decision stands in its batch", "P7", "ledger.py",
+        "a question is withdrawn when its batch holds the decision", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.NosyLedger)), 48, _ASKED,
     ),
     Guard(
@@ -212,7 +212,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.GullibleLedger)), 0, _COUNTS,
     ),
     Guard(
-        "a question that nobody answered is not counted", "P7", "ledger.py",
+        "an unanswered question is not counted", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.ImpatientLedger)), 0, _COUNTS,
     ),
     Guard(
@@ -220,7 +220,7 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)), 14, _COUNTS,
     ),
     Guard(
-        "who says too late is told", "P7", "ledger.py",
+        "a writer that decides too late is notified", "P7", "ledger.py",
         Variant(make=coordinator_with(ledger=ua.MuteLedger)), 19, frozenset({_K.UNTOLD}),
     ),
     Guard(

@@ -15,6 +15,9 @@ from txlayer.core.trace_context import TraceContext
 
 Attributes = Mapping[str, str | int | bool]
 
+LINKS_MAX = 128
+"""Links of one span: what OpenTelemetry keeps of them by default."""
+
 
 class SpanRole(Enum):
     """The role of a span in messaging."""

@@ -89,7 +89,7 @@ class KafkaTransactions:
         self._recycle_after_s = recycle_after_s
         self._clock = clock
         self._writer: TransactionalWriter | None = None
-        self._may_be_haunted = False
+        self._may_have_stale_requests = False
         self._is_lost = False
         self._ended_at = 0.0
 
@@ -131,7 +131,9 @@ class KafkaTransactions:
         sent = self._clock()
         self._commit(writer)
         self._ended_at = self._clock()
-        self._may_be_haunted = max(sent - started, self._ended_at - sent) > self._recycle_after_s
+        self._may_have_stale_requests = (
+            max(sent - started, self._ended_at - sent) > self._recycle_after_s
+        )
         self._is_lost = False
         self.count += 1
         return offsets
@@ -195,12 +197,12 @@ class KafkaTransactions:
         """A producer without stale requests in flight."""
         old = self._writer
         is_stale = self._clock() - self._ended_at > IDLE_S_MAX and self.count > 0
-        if old is not None and not self._may_be_haunted and not is_stale:
+        if old is not None and not self._may_have_stale_requests and not is_stale:
             return old
         successor = self._connections.make_writer(self.name, batch_bytes_max=BATCH_BYTES)
         self._writer = successor
         successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
-        self._may_be_haunted = False
+        self._may_have_stale_requests = False
         if old is not None:
             self.replaced_count += 1
             logger.info("producer.replaced", extra={"transactional_id": self.name})

@@ -1,4 +1,4 @@
-"""One Kafka transaction: produce, flush, timed send_offsets and commit; replace a producer that may be haunted.
+"""One Kafka transaction: produce, flush, timed send_offsets and commit; replace a producer that may have stale requests.
 
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
 broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
@@ -279,7 +279,7 @@ class Publisher:
         return self._make_writer(transactional_id, batch_bytes_max=self._book.batch_bytes_max)
 
     def _replace_aside(self, turn: int) -> None:
-        """Make the successor of a writer that may be haunted while the other one works (it takes 3 to 550 ms)."""
+        """Make the successor of a writer that may have stale requests while the other one works (it takes 3 to 550 ms)."""
         self._successors[turn] = self._background.start(
             partial(self._successor_of, self._writers[turn]), name="txlayer-successor"
         )

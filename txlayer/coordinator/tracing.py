@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txlayer.adapters.ports import CoordinatorConnections
-from txlayer.adapters.tracing import Span, SpanRole, Tracing
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import trace_of
@@ -26,10 +26,6 @@ from txlayer.core.transaction import Transaction, records_of
 
 REMEMBERED_MAX = 10_000
 """Contexts of transactions whose contents are on the doubt topic, or gone already: for the next question, or a refusal."""
-
-
-LINKS_MAX = 128
-"""Links of one span: what OpenTelemetry keeps of them by default."""
 
 
 class CoordinatorSpans:

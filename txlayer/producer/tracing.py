@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from txlayer.adapters.tracing import Attributes, Span, SpanRole, Tracing
+from txlayer.adapters.tracing import LINKS_MAX, Attributes, Span, SpanRole, Tracing
 from txlayer.core.messages import Message
 from txlayer.core.trace_context import (
     HEADER_BYTES,
@@ -28,9 +28,6 @@ from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
 from txlayer.producer.identity import Placement, now_ms
 from txlayer.producer.pipeline import UNSTORED, OpQueue, OpRecord, PendingTransaction
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
-
-LINKS_MAX = 128
-"""Links of one span: what OpenTelemetry keeps of them by default."""
 
 
 class TransactionSpans:

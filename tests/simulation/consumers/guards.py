@@ -69,7 +69,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         wrapped(un.UnfencedConnections), 9225, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
-        "a dead-letter producer that may be haunted is replaced", "P9", "consumer/kafka_transaction.py",
+        "a dead-letter producer that may have stale requests is replaced", "P9", "consumer/kafka_transaction.py",
         ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 22, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(
@@ -133,7 +133,7 @@ CONSUMER_SECOND_LINES: tuple[ConsumerSecondLine, ...] = (
         "what they did counts for nothing and is done again by the next owner; the guard saves the repeats",
     ),
     ConsumerSecondLine(
-        "who takes a queue over waits for stable offsets", "consumer/assignments.py",
+        "a take-over of a queue waits for stable offsets", "consumer/assignments.py",
         wrapped(un.UnstableConnections),
         "it ends the former writer first, which waits for its markers; the guard is for a name that nobody could know",
     ),
