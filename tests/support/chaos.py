@@ -114,14 +114,14 @@ class Chaos:
                     arena.wait_until_applied(within=ADVANCE_S)
                     sampler.take_last(within=ADVANCE_S)
                     witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
-                    consumers.wait_until_at_rest(within=ADVANCE_S)
+                    handled = consumers.wait_until_at_rest(within=ADVANCE_S)
                 except AssertionError:
                     nemesis.ask_where_they_stand()
                     raise
             self.journal.write("at rest")
             history = checks.told(self._history(arena, load, witness, sampler), load)
             return Outcome(
-                history, consumers.history(), nemesis.faults, len(load.sent), witness.count, load.failures,
+                history, handled, nemesis.faults, len(load.sent), witness.count, load.failures,
                 sum(len(process.events("coordinator.rebuild")) for process in nemesis.coordinators),
                 nemesis.ended_wrongly(),
             )  # fmt: skip

@@ -13,6 +13,7 @@ from tests.support.arena import REAL_TOPIC_SETTINGS, Arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, Stored
 from tests.support.fenced_table import FencedTable
+from tests.support.lease_judge import queues_without_holder
 from tests.support.logs import ends, read_log
 from tests.support.nemesis import OFFSETS_TOPIC
 from tests.support.offsets_log import stored_by
@@ -76,22 +77,32 @@ class ConsumerSide:
         command = ["consumer", "run", "loyalty:consumer"]
         return TxlayerProcess(command, log_file=log_file, folder=self._folder)
 
-    def wait_until_at_rest(self, *, within: float) -> None:
-        """Everything has an end that is stored, no key is parked; some more `within` each time."""
+    def wait_until_at_rest(self, *, within: float) -> ConsumerHistory:
+        """Everything has an end that is stored, no key is parked, every queue has a holder; some more `within` each time.
+
+        Returns the history up to that moment. Later a slow machine may let a lease lapse, which says nothing.
+        """
         last: list[str] = []
         done = 0
 
-        def is_at_rest() -> bool:
+        def at_rest() -> ConsumerHistory | None:
             nonlocal done
             try:
-                behind, done = self._behind()
+                last[:], done = self._behind()
+                if last:
+                    return None
+                history = self.history()
             except (TxLayerError, KafkaException) as exc:
-                behind = [str(exc)]
-            last[:] = behind
-            return not last
+                last[:] = [str(exc)]
+                return None
+            # A queue may be between two holders when its last message has ended.
+            last[:] = [f"nobody holds {name}" for name in queues_without_holder(history)]
+            return None if last else history
 
         try:
-            wait_until(is_at_rest, within=within, what="consumers at rest", growing=lambda: done)
+            return wait_until(
+                at_rest, within=within, what="consumers at rest", growing=lambda: done
+            )
         except AssertionError as exc:
             raise AssertionError(f"{exc}: {last}") from exc
 

@@ -38,7 +38,14 @@ def lease_findings(history: ConsumerHistory) -> Iterable[Finding]:
                 f"{call.offset} by {call.process} under {call.token} at {call.began_ms:.0f}: {why}"
             )
             yield Finding(Kind.UNLEASED, name, detail)
-    yield from _nobodys(history, states)
+    yield from (
+        Finding(Kind.RESTLESS, name, "nobody holds it") for name in _without_holder(history, states)
+    )
+
+
+def queues_without_holder(history: ConsumerHistory) -> list[str]:
+    """The queues that have no live lease at the end of the lock log, by name: for those who wait until all have one."""
+    return list(_without_holder(history, _states(history)))
 
 
 def _states(history: ConsumerHistory) -> dict[str, list[State]]:
@@ -83,8 +90,7 @@ def _why_not(
     return ""
 
 
-def _nobodys(history: ConsumerHistory, states: dict[str, list[State]]) -> Iterable[Finding]:
-    """At the end every queue has a holder."""
+def _without_holder(history: ConsumerHistory, states: dict[str, list[State]]) -> Iterable[str]:
     end_ms = max((s.at_ms for log in states.values() for s in log), default=0.0)
     for topic in history.topics:
         for partition in range(history.partition_count):
@@ -92,4 +98,4 @@ def _nobodys(history: ConsumerHistory, states: dict[str, list[State]]) -> Iterab
             log = states.get(name, [])
             held = log[-1].held if log else None
             if held is None or held.until_ms < end_ms:
-                yield Finding(Kind.RESTLESS, name, "nobody holds it")
+                yield name
