@@ -100,11 +100,13 @@ class ConsumerSide:
             return None if last else history
 
         try:
-            return wait_until(
+            found = wait_until(
                 at_rest, within=within, what="consumers at rest", growing=lambda: done
             )
         except AssertionError as exc:
             raise AssertionError(f"{exc}: {last}") from exc
+        assert found is not None
+        return found
 
     def _behind(self) -> tuple[list[str], int]:
         """What is still to be done, as far as one can see without judging; and how much is."""
