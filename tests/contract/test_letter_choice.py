@@ -190,6 +190,22 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     assert ([first], [first, second]) == (places(first_alone), places(both))
 
 
+@pytest.mark.promise("P9")
+def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(
+    field: Field,
+) -> None:
+    first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})
+
+    last_alone = field.choose(second, is_whole=False, is_dropping=True)
+    both = field.choose(first, second, is_whole=False, is_dropping=True)
+
+    assert ([], [(second, Unable.LAST_OF_KEY)]) == (
+        places(last_alone),
+        [(place, why) for place, why, _ in last_alone.unable],
+    )
+    assert [first, second] == places(both)
+
+
 def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
     first, second, other, third = field.plant(
         (b"p", REJECTED), (b"p", PARKED), (b"o", REJECTED), (b"p", PARKED)

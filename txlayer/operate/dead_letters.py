@@ -370,9 +370,9 @@ def choose(
     is_all_there_is = not names and wanted.is_empty and limit is None
     if not is_all_there_is:
         for log in logs.values():
-            left = _add_parked(choice, log, request_id=request_id, is_whole=is_whole)
-            if is_dropping:
-                _spare_last(choice, log.topic, left)
+            _add_parked(
+                choice, log, request_id=request_id, is_whole=is_whole, is_dropping=is_dropping
+            )
     return choice
 
 
@@ -452,15 +452,20 @@ def _add_filtered(
 
 
 def _add_parked(
-    choice: DeadLetterSelection, log: DeadLetterLog, *, request_id: str, is_whole: bool
-) -> list[Chosen]:
+    choice: DeadLetterSelection,
+    log: DeadLetterLog,
+    *,
+    request_id: str,
+    is_whole: bool,
+    is_dropping: bool = False,
+) -> None:
     """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
 
-    Returns those that are left.
+    With `is_dropping` the last dead letter of each leaves the choice where an earlier one is left.
     """
     ours = [c for c in (*choice.chosen, *choice.asked_before) if c.place.topic == log.topic]
     if not ours:
-        return []
+        return
     queues = log.queues()
     in_one_order = _in_one_order(log, queues, {c.place.partition for c in ours})
 
@@ -488,19 +493,16 @@ def _add_parked(
     if is_whole:
         choice.chosen += more
         choice.added_count += len(more)
-        return []
+        return
     choice.left_count += len(more)
-    return more
-
-
-def _spare_last(choice: DeadLetterSelection, topic: str, left: Sequence[Chosen]) -> None:
-    """Take the last dead letter of each parked key out of the choice where an earlier one is left."""
-    for partition, key in {(c.place.partition, c.key) for c in left}:
-        queue = (topic, partition)
-        of_key = [c for c in choice.chosen if (*c.place[:2], c.key) == (*queue, key)]
+    if not is_dropping:
+        return
+    chosen = [c for c in choice.chosen if c.place.topic == log.topic]
+    for chain in sorted(parked):
+        left = [each.place for its_chain, each in rest if its_chain == chain]
+        of_key = [c for c in chosen if chain_of(c.place.partition, c.key) == chain]
         last = max(of_key, key=lambda c: c.place, default=None)
-        others = [c.place for c in left if (c.place.partition, c.key) == (partition, key)]
-        if last is not None and last.place > max(others):
+        if last is not None and left and last.place > max(left):
             choice.chosen.remove(last)
             choice.unable.append((last.place, Unable.LAST_OF_KEY, last.history))
 
