@@ -183,6 +183,34 @@ def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
     assert [b"first", b"second"] == words(gone_on.done)
 
 
+class DiesElsewhere(HangsElsewhere):
+    """A deserializer with which the first other process is killed before it begins a message."""
+
+    def __init__(self, file: Path, pid: int) -> None:
+        self._given = file, pid
+        if os.getpid() != pid and not file.exists():
+            file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DiesElsewhere, self._given
+
+
+@pytest.mark.promise("P9")
+def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(
+    tmp_path: Path,
+) -> None:
+    stage = PoolStage(deserializer=DiesElsewhere(tmp_path / "began", os.getpid()))
+    try:
+        stage.begin(b"first", b"second", b"third")
+        (died,) = stage.outcomes(1)
+    finally:
+        stage.pool.close(0.0)
+
+    assert [(b"first", "ProcessDied")] == failures(died)
+    assert [b"second", b"third"] == words(died.not_run)
+
+
 def test_a_chunk_that_does_not_fit_into_the_pipe_waits_for_the_one_before(stage: PoolStage) -> None:
     # Who sent it at once would wait for a process that waits to be rid of its own long answer.
     stage.begin(b"fail", b"fail")

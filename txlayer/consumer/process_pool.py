@@ -134,7 +134,7 @@ class ProcessPool(Workers):
     """A `Pool` of processes; one thread here serves each."""
 
     chunk_s = PROCESS_CHUNK_S
-    has_runs = False  # a process that dies before its first job fails the whole chunk, and only the first of a key may fail
+    has_runs = False  # what a process that dies has not handled is put back job by job
 
     def __init__(self, caller: Caller, *, worker_count: int) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-process")
@@ -353,15 +353,14 @@ class _Process:
             return JobOutcome(chunk, (), not_run=chunk.jobs)
         started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
         text = f"the handler's process ended with {code}"
-        died = [
-            Failed(job, Retry(reason=text), "ProcessDied", text, started_ms) for job in chunk.jobs
-        ]
-        if not begun_at:  # it is unknown which of them it could not even begin
-            return JobOutcome(chunk, (), died, seconds=now - chunk.begun_at)
+        last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms)
+        if (
+            not begun_at
+        ):  # one is charged, so that what kills each process before it begins comes to an end
+            return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - chunk.begun_at)
         has_failed = any(sent.place == place for sent in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
             return self._outcome(chunk, place + has_failed, now - chunk.begun_at)
-        last = died[place]
         if self._killed_at is not None:
             why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
             last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms)
