@@ -224,6 +224,30 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
     assert [b"hang", b"hang", b"behind"] == seen
 
 
+def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
+    stage.write(b"hang")
+    ended: list[str] = []
+
+    async def run() -> None:
+        consumer: AsyncOrderedConsumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=SHORTLY)
+
+        @consumer.handler
+        async def handle(_message: ReceivedMessage, _context: Context) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("cancelled")
+                await asyncio.sleep(0.6)  # longer than the pauses between two looks
+                ended.append("cleaned up")
+                consumer.stop()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert ["cancelled", "cleaned up"] == ended[:2]
+
+
 def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) -> None:
     stage.write(b"slow")
     attempts: list[int] = []

@@ -203,7 +203,8 @@ class AsyncPool:
     def _watch(self) -> None:
         now = time.monotonic()
         for task, deadline, lease in list(self._tasks.values()):
-            if now >= deadline or now >= lease.valid_until:
+            # Once: another cancellation would interrupt its clean-up.
+            if (now >= deadline or now >= lease.valid_until) and not task.cancelling():
                 task.cancel("the attempt's deadline is over")
         self._is_watching = bool(self._tasks)
         if self._is_watching:
