@@ -1,9 +1,9 @@
-"""Dead letters that cannot be written now, or that take too long together, hold up nothing but their own keys; over memory."""
+"""Dead letters that cannot be written or read now, or that take too long together, hold up nothing but their own keys; over memory."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from txlayer.core.retry import (
     Reject,
     ReplayKind,
     ReplayRecord,
+    Retry,
     RetryPolicy,
 )
 from txlayer.errors import BrokerUnavailableError
@@ -77,6 +78,18 @@ class _StuckWriter(Through):
         if self._held:
             _spend(timeout_s)
         return self._held + int(self._inner.flush(timeout_s=timeout_s))
+
+
+class NoLeader(Through):
+    """A cluster in which a partition has no leader: nobody says where it begins and ends."""
+
+    place: tuple[str, int] | None = None
+
+    def start_offsets(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        if self.place in places:
+            _spend(0.5)
+            raise BrokerUnavailableError("it has no leader", waited_ms=500)
+        return dict(self._inner.start_offsets(places))
 
 
 class NoTransactions(Through):
@@ -235,6 +248,69 @@ def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(
         assert stage.stored() == 1  # the other dead letter is still waiting
 
     assert 1 + is_replay == len(stage.journal.values(b"good"))
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: Stage) -> None:
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = NoLeader(stage.lab.connect_consumer(config))
+    refused = {b"bad"}
+
+    def refuse(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("as planned") if message.key in refused else None
+
+    request = ReplayRecord(ReplayKind.REPLAY, "r", 0, text="zoe: mended")
+    with stage.consumer(
+        refuse, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1)
+    ) as consumer:
+        stage.write(b"bad", key=b"bad")
+        stage.wait_stored(1)
+        refused.clear()
+        cluster.place = (stage.letters, 0)
+        stage.lab.write(stage.requests, encode_replay(request), key=b"bad", partition=0)
+        stage.write(*[b"%d" % n for n in range(20)], key=b"good")
+        for partition in range(1, 4):
+            for n in range(20):
+                stage.write(b"%d" % n, key=b"p%d" % partition, partition=partition)
+        stage.wait_stored(21)
+        for partition in range(1, 4):
+            stage.wait_stored(20, partition=partition)
+        assert [b"bad"] == stage.journal.values(b"bad")
+        assert 0 == consumer.stats().rebuild_count
+        cluster.place = None
+        wait_until(lambda: len(stage.journal.values(b"bad")) == 2, within=30, what="the replay")
+
+
+@pytest.mark.promise("P9")
+def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored(
+    stage: Stage,
+) -> None:
+    """A Kafka transaction takes 500 dead letters, so 20 of them follow each other here."""
+    count = 10_000
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = SlowLine(stage.lab.connect_consumer(config))
+    stored_at: list[int] = []
+
+    def act(message: ReceivedMessage, context: Context) -> HandlerResult:
+        if message.key == b"late":
+            stored_at.append(stage.stored())
+        is_first = message.key == b"late" and context.attempt == 1
+        return Retry() if is_first else reject_bad(message, context)
+
+    for _ in range(count // 1_000):
+        stage.write(*[b"x" * 100] * 1_000, key=b"bad")
+    with stage.consumer(
+        act,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(2, backoff_first_ms=1, after_exhausted=AfterExhausted.PARK),
+    ):
+        wait_until(lambda: stage.stored() > 0, within=30, what="the first dead letters")
+        stage.write(b"late", key=b"late", partition=1)
+        stage.wait_stored(count)
+        stage.wait_stored(1, partition=1)
+
+    first, second = stored_at
+    assert first <= second < count
 
 
 @pytest.mark.promise("P9")

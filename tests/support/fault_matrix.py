@@ -251,6 +251,11 @@ CONSUMER = (
         ("integration/test_process_pool.py::test_a_process_that_never_begins_is_replaced_and_no_message_is_charged",),
     ),
     Row(
+        "consumer", "a handlers' process that is killed before it begins a message",
+        "The first message that it was given is charged with an attempt, and no other.",
+        ("integration/test_process_pool.py::test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged",),
+    ),
+    Row(
         "consumer", "bytes that its deserializer cannot read, or a schema registry that does not answer",
         "A dead letter, and its key goes on; without an answer, a failed attempt that is repeated.",
         ("contract/test_schema_registry.py::test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else",
@@ -295,6 +300,7 @@ CONSUMER = (
         "consumer", "the last dead letter of a parked key is dropped while an earlier one is open, or retention takes a failed one",
         "The key stays parked until the earlier one has ended; one that is gone holds back no other.",
         ("contract/test_letter_choice.py::test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open",
+         "contract/test_letter_choice.py::test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open",
          "unit/test_key_queues_replay.py::test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped",
          "unit/test_key_queues_replay.py::test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its_key"),
     ),
@@ -312,6 +318,12 @@ CONSUMER = (
          "contract/test_unwritten_dead_letters.py::test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written",
          "unit/test_ends_shrink.py::test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue"),
         "Not on real brokers. While it is tried all keys wait, and a successor of a consumer that dies just then waits (docs/howto/dead-letters.md).",
+    ),
+    Row(
+        "consumer", "a dead letter that is to be handled again cannot be read",
+        "The requests of its partition wait and are tried ever more seldom; all keys go on.",
+        ("contract/test_unwritten_dead_letters.py::test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay",),
+        "Not on real brokers. While it is tried all keys wait (docs/howto/dead-letters.md).",
     ),
     Row(
         "consumer", "no transaction coordinator answers when its first dead letter is to be written",
@@ -348,7 +360,8 @@ CONSUMER = (
         ("unit/test_ends_shrink.py::test_dead_letters_that_take_too_long_together_go_fewer_at_once",
          "unit/test_ends_shrink.py::test_no_queue_waits_for_all_others_while_few_go_at_once",
          "unit/test_ends_shrink.py::test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes",
-         "contract/test_unwritten_dead_letters.py::test_a_parked_keys_dead_letters_are_written_however_large_they_are_together"),
+         "contract/test_unwritten_dead_letters.py::test_a_parked_keys_dead_letters_are_written_however_large_they_are_together",
+         "contract/test_unwritten_dead_letters.py::test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored"),
         "Not on a real broker. No lease is renewed while dead letters are read again for a replay.",
     ),
     Row(

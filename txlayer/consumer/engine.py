@@ -62,6 +62,27 @@ LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
 
 
+HOLD_FIRST_MS = 100
+"""Shortest pause after a queue's ends could not be written, or its dead letters could not be read."""
+HOLD_MAX_MS = 60_000
+"""Longest pause: with `kafka_transaction_timeout` per attempt, other keys wait for a seventh of the time."""
+
+
+class _Hold(NamedTuple):
+    """The pause of one topic and partition."""
+
+    until_ms: int
+    wait_ms: int
+
+
+def _hold(before: _Hold | None, *, took_ms: int, now_ms: int) -> _Hold:
+    """A pause as long as the failed attempt took, and at least twice as long as the one before it."""
+    wait_ms = max(took_ms, HOLD_FIRST_MS)
+    if before is not None:
+        wait_ms = max(wait_ms, min(2 * before.wait_ms, HOLD_MAX_MS))
+    return _Hold(now_ms + wait_ms, wait_ms)
+
+
 class DeadLetterSource(Protocol):
     """Reads dead letters again."""
 
@@ -122,14 +143,13 @@ class Ingest:
         self._group = group
         self._letters = letters
         self._now_ms = now_ms
+        self._held: dict[TopicPartition, _Hold] = {}  # queues whose dead letters could not be read
 
     def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
 
         Raises:
-            RetriableError: later records were added before; these would now count as ended.
-            TxLayerError: dead letters to be handled again could not be read.
-                After either error the queues must be dropped.
+            RetriableError: later records were added before; these would now count as ended. The queues must be dropped.
         """
         groups: dict[TopicPartition, list[Any]] = {}
         topic, partition, group = "", -1, []
@@ -177,20 +197,41 @@ class Ingest:
         During an operator's pause there is no limit: nothing is handled, and the request that ends the pause may follow
         them. If no more keys can be parked, requests are read on until one can make room.
 
+        If dead letters cannot be read now, the requests of their queue wait; the other queues go on.
+
         Raises:
-            TxLayerError: dead letters could not be read; the queues must be dropped.
+            TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
         for owned in queues:
-            queue = owned.queues
-            while owned.requests:
-                room_bytes = bytes_max - queue.replay_bytes
-                has_room = room_bytes > 0 and queue.replay_count < count_max
-                if not (has_room or queue.is_paused or queue.needs_requests):
-                    break
-                self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
-                if not owned.requests and owned.reached > 0:
-                    queue.reach(ItemSource.REPLAY, owned.reached)
-                    owned.reached = 0
+            held, began_ms = self._held.get(owned.place), self._now_ms()
+            if not owned.requests or (held is not None and began_ms < held.until_ms):
+                continue
+            try:
+                self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
+            except RetriableError as exc:
+                now_ms = self._now_ms()
+                self._held[owned.place] = _hold(held, took_ms=now_ms - began_ms, now_ms=now_ms)
+                logger.warning(
+                    "dead_letters.unreadable",
+                    extra={"group": self._group, "topic": owned.topic, "partition": owned.partition,
+                           "reason": str(exc)},
+                )  # fmt: skip
+            else:
+                self._held.pop(owned.place, None)
+
+    def _add_while_there_is_room(
+        self, owned: OwnedPartition, *, count_max: int, bytes_max: int
+    ) -> None:
+        queue = owned.queues
+        while owned.requests:
+            room_bytes = bytes_max - queue.replay_bytes
+            has_room = room_bytes > 0 and queue.replay_count < count_max
+            if not (has_room or queue.is_paused or queue.needs_requests):
+                break
+            self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
+            if not owned.requests and owned.reached > 0:
+                queue.reach(ItemSource.REPLAY, owned.reached)
+                owned.reached = 0
 
     def _add_messages(self, owned: OwnedPartition, records: list[Any]) -> None:
         last = records[-1].offset()
@@ -339,20 +380,8 @@ After a Kafka transaction that took too long, the next one holds half as many of
 so on: with as many as before it would take too long again.
 """
 
-HOLD_FIRST_MS = 100
-"""Shortest pause of a queue's ends after they could not be written."""
-HOLD_MAX_MS = 60_000
-"""Longest pause: with `kafka_transaction_timeout` per attempt, other keys wait for a seventh of the time."""
-
 CUT_COUNT_MAX = 10_000
 """Refused dead letters that are remembered until they are written; a forgotten one is refused once more."""
-
-
-class _Hold(NamedTuple):
-    """The pause of the ends of one topic and partition."""
-
-    until_ms: int
-    wait_ms: int
 
 
 class Completions:
@@ -485,12 +514,9 @@ class Completions:
         If it took too long, the next Kafka transaction holds fewer ends, or fewer bytes.
         """
         for owned, items in due:
-            wait_ms = max(took_ms, HOLD_FIRST_MS)
             place = _place_of(owned, items)
-            held = self._held.get(place)
-            if held is not None and len(items) == 1:
-                wait_ms = max(wait_ms, min(2 * held.wait_ms, HOLD_MAX_MS))
-            self._held[place] = _Hold(self._now_ms() + wait_ms, wait_ms)
+            before = self._held.get(place) if len(items) == 1 else None
+            self._held[place] = _hold(before, took_ms=took_ms, now_ms=self._now_ms())
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
         # The broker aborts a Kafka transaction that lasts too long; its writer then gets a fencing error.
@@ -746,8 +772,8 @@ class Engine:
         count_max, bytes_max = self._limits.share(len(owned))
         self._intake.add_waiting(owned, count_max=count_max, bytes_max=bytes_max)
         dispatcher.begin(owned)
-        if not self._has_due():
-            self._storer.begin(owned)
+        # Also while more ends are due: the other queues must not wait until all are written.
+        self._storer.begin(owned)
         self._limits.apply(owned)
         now = self._clock()
         for tally in holdings.tallies.values():

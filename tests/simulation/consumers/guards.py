@@ -74,7 +74,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
     ),
     ConsumerGuard(
         "who takes a queue over ends what its writer left open", "P11", "consumer/assignments.py",
-        wrapped(un.TrustingConnections), 36, _STUCK, _SLOW_KAFKA,
+        wrapped(un.TrustingConnections), 65, _STUCK, _SLOW_KAFKA,
     ),
     ConsumerGuard(
         "a dead-letter writer's name is stored before it writes", "P11", "consumer/assignments.py",
