@@ -150,6 +150,18 @@ def test_retention_removes_what_is_older_and_moves_the_start() -> None:
     assert ([], 2, 2) == (values(log), log.first_offset, log.next_offset)
 
 
+def test_retention_that_removes_no_record_leaves_the_start_at_a_marker() -> None:
+    log = partition(retention_ms="1000")
+    log.append([record()], now_ms=NOW_MS, mark=mark(0, is_transactional=True))
+    log.end_transaction(1, 0, is_commit=True)
+    log.append([record(b"young")], now_ms=NOW_MS)
+    log.delete_before(1)
+
+    log.clean(NOW_MS)
+
+    assert 1 == log.first_offset
+
+
 def test_retention_stops_before_an_open_transaction() -> None:
     log = partition(retention_ms="1000")
     log.append([record()], now_ms=NOW_MS, mark=mark(0, is_transactional=True))

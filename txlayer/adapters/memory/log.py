@@ -438,7 +438,8 @@ class Partition:
         first = self.first_offset
         for record in self._records:
             if record.place >= stable or record.timestamp()[1] >= before_ms:
-                first = record.place if record.place < stable else first
+                if self.first_offset < first and record.place < stable:
+                    first = record.place  # the markers before it go with the records that they end
                 break
             first = record.place + 1
         self.delete_before(first)
