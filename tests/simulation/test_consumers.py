@@ -23,6 +23,7 @@ FOUND = {
     23241912665: "a chunk of slow messages counted as one that hangs, and its key was handled by two at once",
     7: "with all in flight that may be, the engine asked again and again what to do, and took a whole core",
     853455104984: "where no more keys could be parked, the request that made room was not read behind one that waited for it",
+    941005731: "853455104984 again, with a request about a dead letter that was never there in front",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first one red again.)"""
 

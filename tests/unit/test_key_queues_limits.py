@@ -305,3 +305,19 @@ def test_an_uncounted_message_of_a_key_that_is_parked_leaves_nothing_behind() ->
 
     assert ROOM + 2 == len(stage.write_due())
     assert (0, 0) == (stage.queue.figures().retry_count, stage.queue.count)
+
+
+@pytest.mark.promise("P11")
+def test_requests_are_needed_where_keys_to_be_parked_hold_all_places_for_counts() -> None:
+    stage = QueueStage(many(ROOM + 2), replace(CROWDED, policy=PARK))
+    first, *rejected, last = stage.take()
+    stage.fail(first, REJECTED)
+    stage.store()
+    assert ["0"] == stage.write_due()
+    for item in rejected:
+        stage.fail(item, REJECTED)
+    stage.fail(last, FAILED)
+    stage.store()
+
+    assert ([], []) == (stage.write_due(), stage.taken())
+    assert stage.queue.needs_requests

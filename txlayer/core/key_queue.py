@@ -1129,7 +1129,8 @@ class KeyQueues(Generic[R]):
     @property
     def needs_requests(self) -> bool:
         """True if a key has to be parked, no more can be, and nothing that was read can change that."""
-        is_idle = not (self.in_flight_count or self._uncounted or self._chains.has_due)
+        # An attempt without a place for its count changes nothing: keys that wait to be parked keep theirs.
+        is_idle = not (self.in_flight_count or self._chains.has_due)
         has_retries = bool(self._lanes.again or self._lanes.waiting_count)
         return self._chains.is_without_room and is_idle and not has_retries
 
